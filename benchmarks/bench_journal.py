@@ -20,7 +20,9 @@ from statistics import median
 
 from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.runlog.events import Event
-from promptiter.runs.file_journal import DECISIONS, FileJournal
+from promptiter.runlog.journal import DECISIONS
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.file_journal import FileJournal
 
 KINDS: tuple[str, ...] = (
     *("round_started", "evaluation_started", "case", "evaluation_finished"),
@@ -114,16 +116,16 @@ def time_plain_writes(source: str, path: str) -> float:
 
 
 def read_all(path: str) -> int:
-    return sum(1 for _ in FileJournal(path).read())
+    return sum(1 for _ in EventFile(path).read())
 
 
 def time_lookups(path: str) -> tuple[float, float]:
     """The seconds to find the last event of a journal, and one inside of it after it was read once."""
     started = time.perf_counter()
-    last = FileJournal(path).last()
+    last = EventFile(path).last()
     to_last = time.perf_counter() - started
     assert last is not None
-    journal = FileJournal(path)
+    journal = EventFile(path)
     assert sum(1 for _ in journal.read()) == last.seq + 1
     places = [last.seq * part // 101 for part in range(101)]
     started = time.perf_counter()

@@ -31,8 +31,9 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.events import Event
+from promptiter.runlog.journal import DECISIONS
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.runs.file_journal import DECISIONS, FileJournal
+from promptiter.runs.file_journal import FileJournal
 
 TENTHS = 10
 MAX_RATIO, MAX_SECONDS, MAX_BYTES = 1.5, 15.0, 200

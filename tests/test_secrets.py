@@ -414,7 +414,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
     assert all(CANARY[place] in "".join(server.heard) for place in ("python_key", "python_header"))
     search.look("the result", result.to_json())
     assert "RuntimeError: writer#instruction: ***" in search.text, "the optimizer was not called"
-    for name, events in (("observed", watcher.events), ("journal", journal.read())):
+    for name, events in (("observed", watcher.events), ("journal", journal.events)):
         search.look(name, "\n".join(event.model_dump_json() for event in events))
     search.look("logs", caplog.text)
     search.look_below(evaluator.trace_store.folder, planted=())

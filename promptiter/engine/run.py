@@ -9,6 +9,7 @@ from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
@@ -92,27 +93,38 @@ class Run:
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
         finally:
             self._release_reserve()
-        if error is not None and (self.log.is_replaying or isinstance(error, NonDeterministicSearchError)):
-            return self._outcome_not_in_journal(status, error)  # the journal is right and stays as it is
+        ending = asyncio.ensure_future(self._end(status, error))
+        try:
+            return await finish_before_cancel(ending)
+        except asyncio.CancelledError as cancelled:
+            outcome = ending.result()
+            return replace(outcome, error=outcome.error or cancelled)
+
+    async def _end(self, status: Status, error: BaseException | None) -> RunOutcome:
+        """Write the last event and return the outcome. Cancelling the run does not interrupt this."""
+        if error is not None and (await self.log.is_replaying() or isinstance(error, NonDeterministicSearchError)):
+            return await self._outcome_not_in_journal(status, error)  # the journal is right and stays as it is
         try:
             await self._complete(status, error)
-        except asyncio.CancelledError as cancelled:
-            error = error or cancelled
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
-            return self._outcome_not_in_journal("failed", broken)
-        return RunOutcome(fold_lazily(self.log.journal), error)
+            return await self._outcome_not_in_journal("failed", broken)
+        return RunOutcome(await self._fold(), error)
+
+    async def _fold(self) -> RunResult:
+        """Read the result from the journal, in a thread: that of a long run takes a while."""
+        return await asyncio.to_thread(fold_lazily, self.log.journal.reader())
 
     def _release_reserve(self) -> None:
         """Release what the budget reserved for the final test."""
         if (budget := self.session.evaluator.gateway.budget) is not None:
             budget.release()
 
-    def _outcome_not_in_journal(self, status: Status, error: BaseException) -> RunOutcome:
+    async def _outcome_not_in_journal(self, status: Status, error: BaseException) -> RunOutcome:
         """Return an outcome whose last event could not be written. Raises the error if the journal is empty."""
-        if self.log.journal.last() is None:
+        if await self.log.journal.last() is None:
             raise error
         message = None if status == "cancelled" else self._describe_error(error)
-        return RunOutcome(replace(fold_lazily(self.log.journal), status=status, error=message), error)
+        return RunOutcome(replace(await self._fold(), status=status, error=message), error)
 
     async def _run(self, started: datetime) -> None:
         session = self.session
@@ -120,7 +132,8 @@ class Run:
         await self._note_start(profile, started)
         if session.request.teacher is not None:
             await self._write_references(session.request.teacher)
-        await session.evaluate(session.validation, profile, phase="baseline")
+        baseline = EvaluationRequest(eval_set=session.validation, profile=profile, phase="baseline")
+        await session.evaluations.evaluate(baseline)
         if not session.baseline.validation.is_reliable:
             self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
             return
@@ -163,13 +176,12 @@ class Run:
 
     async def _write_references(self, teacher: Agent | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
+        session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
             return ReferencesWritten(
-                train=await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed),
-                validation=await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed),
+                train=await write_expected_answers(session.train, teacher, gateway=gateway),
+                validation=await write_expected_answers(session.validation, teacher, gateway=gateway),
             )
 
         found = await session.record(ReferencesWritten, write)
@@ -177,7 +189,6 @@ class Run:
             session.report(f"the teacher gave no answer for case {case_id}: {error}")
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
-        """Write the last event. Cancelling the run does not interrupt this."""
         session = self.session
         self.log.phase = "end"
         before, after = self._compute_scores()
@@ -198,7 +209,7 @@ class Run:
                 problems=tuple(self.log.problems),
             ),
         )
-        await finish_before_cancel(self.log.append(completed))
+        await self.log.append(completed)
 
     def _compute_scores(self) -> tuple[float | None, float | None]:
         """The objective of the initial and of the adopted profile; after a final test, on its repeats."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
@@ -27,13 +27,16 @@ from promptiter.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run."""
+    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run.
+
+    The default `seed` is the gateway's.
+    """
 
     repeats: int = 1
     concurrency: int = 16
     case_timeout_s: float | None = None
     max_errored_fraction: float = 0.25
-    seed: int = 0
+    seed: int | None = None
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -72,8 +75,15 @@ class Evaluator:
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.trace_store = trace_store or TraceStore()
+        self.shares_trace_store = trace_store is not None
+        """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+
+    @property
+    def seed(self) -> int:
+        """The seed of the options, or that of the gateway."""
+        return self.gateway.seed if self.options.seed is None else self.options.seed
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
         """The same evaluator with other options. A custom executor keeps its own concurrency."""
@@ -81,6 +91,12 @@ class Evaluator:
         other.options = options
         if isinstance(self.executor, LocalExecutor):
             other.executor = LocalExecutor(concurrency=options.concurrency)
+        return other
+
+    def for_run(self, gateway: Gateway, trace_store: TraceStore) -> Evaluator:
+        """The same evaluator with the gateway and the traces of one run."""
+        other = copy.copy(self)
+        other.gateway, other.trace_store = gateway, trace_store
         return other
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
@@ -158,7 +174,8 @@ class Evaluator:
             self._check_scenarios(cases.values())
             jobs.append(_list_jobs(number, each, cases))
         async for job, row in self._execute(agent, chain.from_iterable(jobs)):
-            yield job.evaluation, row
+            source = job.case.eval_set_id or batch[job.evaluation].eval_set.id
+            yield job.evaluation, replace(row, eval_set_id=source)
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
@@ -169,15 +186,15 @@ class Evaluator:
         return row
 
     def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncIterator[tuple[CaseJob, CaseRow]]:
-        how = self.options
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
-            context=RunContext(run_id=how.run_id, seed=how.seed, deadline_s=how.case_timeout_s),
+            context=RunContext(run_id=self.options.run_id, seed=self.seed, deadline_s=self.options.case_timeout_s),
             user_simulator=self.user_simulator,
         )
-        self.gateway.bind_to_running_loop()
-        return self.executor.run(jobs, JobHost(runner, gateway=self.gateway, trace_store=self.trace_store))
+        gateway = self.gateway.with_seed(self.seed)
+        gateway.bind_to_running_loop()
+        return self.executor.run(jobs, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
 
     def _check_scenarios(self, cases: Iterable[EvalCase]) -> None:
         scenarios = [case.id for case in cases if case.scenario is not None]

@@ -24,8 +24,8 @@ from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.ledger import LedgerEntry
 from promptiter.runlog.payloads import CandidateProposed, CaseFinished
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, model_settings, read_header
 
@@ -94,7 +94,7 @@ def _find_matching_runs(folder: Path, engine: Engine, workload: Workload) -> Ite
 
 
 def _read_run(path: Path, header: RunHeader) -> _EarlierRun:
-    events = list(FileJournal(path / JOURNAL).read())
+    events = list(EventFile(path / JOURNAL).read())
     baseline = (event.payload for event in events if event.phase == "baseline")
     rows = tuple(payload.row for payload in baseline if isinstance(payload, CaseFinished))
     calls = [entry for stage, entry in read_stage_calls(path, events) if stage == "baseline" or entry.role != "agent"]

@@ -18,8 +18,8 @@ from promptiter.llm.cache.call_log import read_paid_calls
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerEntry, Spending
 from promptiter.runlog.events import Event, Phase
 from promptiter.runlog.payloads import EvaluationStarted
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 
 AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "final_test", "test_set"]
 ModelStage: TypeAlias = Literal["teacher", "backwarder", "aggregator", "optimizer", "judge", "user"]
@@ -42,7 +42,7 @@ STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
 def spent_by_stage(folder: str | os.PathLike[str]) -> dict[Stage, Spending]:
     """What model calls cost, by stage; stages without a call are left out."""
     found: dict[Stage, Spending] = {}
-    for stage, entry in read_stage_calls(folder, FileJournal(Path(folder) / JOURNAL).read()):
+    for stage, entry in read_stage_calls(folder, EventFile(Path(folder) / JOURNAL).read()):
         found[stage] = found.get(stage, NOTHING) + entry.spent
     return {stage: found[stage] for stage in STAGES if stage in found}
 

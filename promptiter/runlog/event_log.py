@@ -53,19 +53,19 @@ class EventLog:
         self._redactor = redactor
         self._seq = 0
         self._prior = journal.read()
-        self._next = self._read_next()
+        self._next: Event | None = None
+        self._is_at_end = False
 
-    @property
-    def is_replaying(self) -> bool:
+    async def is_replaying(self) -> bool:
         """Whether there are events left to replay. Nothing is written before that."""
-        return self._next is not None
+        return await self._peek() is not None
 
-    def take(self, kind: type[P], *, request: str | None = None) -> P | None:
+    async def take(self, kind: type[P], *, request: str | None = None) -> P | None:
         """Return the next payload of the journal, or None at its end. Raises if it is not the expected one.
 
         Raises BudgetEndedError where the budget ended the search or the ablation.
         """
-        event = self._next
+        event = await self._peek()
         if event is None:
             return None
         payload = event.payload
@@ -79,19 +79,31 @@ class EventLog:
                 + "; the agent, the search or the inputs have changed since the run started"
             )
         self._replay(event)
-        self._next = self._read_next()
+        self._next = None
         return payload
 
-    def take_any(self, kind: type[P]) -> P | None:
+    async def take_any(self, kind: type[P]) -> P | None:
         """Return the next payload of the journal if it is of this type."""
-        return self.take(kind) if self._next is not None and self._next.type == kind.event_type else None
+        event = await self._peek()
+        return await self.take(kind) if event is not None and event.type == kind.event_type else None
 
     async def note(self, payload: P, *, request: str | None = None) -> P:
         """Return a fact that follows from earlier ones as the journal has it: replayed, or appended now."""
-        return self.take(type(payload), request=request) or await self.append(payload, request=request)
+        return await self.take(type(payload), request=request) or await self.append(payload, request=request)
 
-    def _read_next(self) -> Event | None:
-        for event in self._prior:
+    async def _peek(self) -> Event | None:
+        """Return the next event to replay, without taking it; None after the last."""
+        if self._next is None and not self._is_at_end:
+            try:
+                self._next = await self._read_next()
+            except BaseException:
+                self._prior = self.journal.read(self._seq)  # an iterator that was cancelled has ended
+                raise
+            self._is_at_end = self._next is None
+        return self._next
+
+    async def _read_next(self) -> Event | None:
+        async for event in self._prior:
             self._seq = event.seq + 1
             if not is_end(event):
                 return event

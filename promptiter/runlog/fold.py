@@ -1,6 +1,6 @@
 """fold: computes the RunResult of a run from its events alone.
 
-`fold(events)` keeps every round in memory. `fold_lazily(journal)` leaves them in the journal and reads them on demand,
+`fold(events)` keeps every round in memory. `fold_lazily(reader)` leaves them in the journal and reads them on demand,
 so the result of ten thousand rounds takes no more memory than that of ten.
 """
 
@@ -16,7 +16,7 @@ from typing import overload
 from promptiter.errors import JournalError
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
-from promptiter.runlog.journal import Journal
+from promptiter.runlog.journal import EventReader
 from promptiter.runlog.payloads import CandidateProposed, RoundStarted
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.runlog.run_state import RunState, build_candidate
@@ -29,17 +29,17 @@ def fold(events: Iterable[Event]) -> RunResult:
     return replace(state.run, rounds=rounds)
 
 
-def fold_lazily(journal: Journal) -> RunResult:
+def fold_lazily(events: EventReader) -> RunResult:
     """Return the result of all events of a journal, with rounds that are read from it on demand.
 
-    The journal must stay where it is. `fold(journal.read())` gives a self-contained result, as does a round trip
-    through `to_json` and `from_json`.
+    The journal must stay where it is. `fold(events.read())` gives a self-contained result, as does a round trip
+    through `to_json` and `from_json`. Both read the journal and block, so the engine calls this in a thread.
     """
     state, index = RunState(), _JournalIndex()
-    for event in journal.read():
+    for event in events.read():
         state.take(event)
         index.add(event, state)
-    return replace(state.run, rounds=LazyRounds(journal, state.run, index))
+    return replace(state.run, rounds=LazyRounds(events, state.run, index))
 
 
 class LazyRounds(Sequence[RoundResult]):
@@ -48,8 +48,8 @@ class LazyRounds(Sequence[RoundResult]):
     The round that was read last is cached. Events that are newer than the result are ignored.
     """
 
-    def __init__(self, journal: Journal, run: RunResult, index: _JournalIndex) -> None:
-        self._journal = journal
+    def __init__(self, events: EventReader, run: RunResult, index: _JournalIndex) -> None:
+        self._events = events
         self._run = run
         self._index = index
         self._last: tuple[int, RoundResult] | None = None
@@ -109,7 +109,7 @@ class LazyRounds(Sequence[RoundResult]):
 
     def _read_events(self, start: int, count: int) -> Iterator[Event]:
         taken = 0
-        for event in islice(self._journal.read(start), count):
+        for event in islice(self._events.read(start), count):
             taken += 1
             yield event
         if taken < count:

@@ -11,8 +11,8 @@ from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import CandidateDecided, CaseFinished, EvaluationFinished, EvaluationStarted
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import read_header
 from traces import ExecutionTrace
 
@@ -48,7 +48,7 @@ def read_case(folder: str | os.PathLike[str], case_id: str) -> CaseHistory:
     runs: list[tuple[int, CaseRun]] = []
     known: set[str] = set()
     names = _ProfileNames()
-    for event in FileJournal(Path(folder) / JOURNAL).read():
+    for event in EventFile(Path(folder) / JOURNAL).read():
         payload = event.payload
         names.take(payload)
         if isinstance(payload, CaseFinished):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,17 +32,19 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
+from promptiter.engine.services import RunServices
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.trace_store import TraceStore
-from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.runlog.events import Event, Observer
+from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
-from promptiter.runs.file_journal import DECISIONS, FileJournal
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import Configuration, build_header, read_header, write_header
 from promptiter.runs.lock import RunLock
 from traces import TraceError
@@ -117,9 +119,9 @@ class RunDirectory:
         return run
 
     @property
-    def journal(self) -> FileJournal:
+    def journal(self) -> EventFile:
         """The journal, for reading."""
-        return FileJournal(self.path / JOURNAL)
+        return EventFile(self.path / JOURNAL)
 
     async def run(
         self,
@@ -150,42 +152,35 @@ class RunDirectory:
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it."""
-        with RunLock(self.path) as lock, self._open_files(lock) as journal:
+        with RunLock(self.path) as lock, self._open_services(lock) as services:
             interrupt.watch(self.path / STOP)
-            spent_before = journal.calls.ledger()
-            if (budget := self._engine.evaluator.gateway.budget) is not None:
-                budget.charge(spent_before.of_models, of=str(self.path.absolute()))
             outcome = await self._engine.execute(
-                self._request,
-                observers=observers,
-                journal=journal,
-                interrupt=interrupt,
-                reviewer=reviewer,
-                spent_before=spent_before,
+                self._request, services, observers=observers, interrupt=interrupt, reviewer=reviewer
             )
             if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
                 await _finish_in_thread(lambda: self._write(outcome.result))
         return outcome
 
     @contextmanager
-    def _open_files(self, lock: RunLock) -> Iterator[_DurableJournal]:
-        """Open the files of the run and let the engine write to them."""
+    def _open_services(self, lock: RunLock) -> Iterator[RunServices]:
+        """Open the files of the run."""
         self._clean_up()
-        gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, trace_store = gateway.cache, evaluator.trace_store
-        if isinstance(cache, CallLog):
-            raise SetupError("another run of this engine is in progress; give each run its own engine and gateway")
-        shared = None if isinstance(cache, MemoryCache) else cache
+        shared = self._engine.evaluator.gateway.shared_cache
         with (
             closing(CallLog(self.path / CALLS, shared=shared)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            durable = _DurableJournal(journal, calls, TraceStore(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.trace_store = calls, durable.traces
+            traces = TraceStore(self.path / TRACES, durable=True)
             try:
-                yield durable
+                yield self._engine.make_services(
+                    self._request,
+                    journal=_DurableJournal(journal, calls, traces),
+                    cache=calls,
+                    trace_store=traces,
+                    spent_before=calls.ledger(),
+                    run_name=str(self.path.absolute()),
+                )
             finally:
-                gateway.cache, evaluator.trace_store = cache, trace_store
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 
@@ -218,11 +213,14 @@ class _DurableJournal:
             await asyncio.to_thread(self.traces.sync)
         await self.journal.append(event)
 
-    def read(self, start: int = 0) -> Iterator[Event]:
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
         return self.journal.read(start)
 
-    def last(self) -> Event | None:
-        return self.journal.last()
+    async def last(self) -> Event | None:
+        return await self.journal.last()
+
+    def reader(self) -> EventReader:
+        return self.journal.reader()
 
 
 def _describe_lost_answers(path: Path) -> str | None:

@@ -17,8 +17,8 @@ from promptiter.policies.final_test import Verdict
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.results import RunMeasured, Status
-from promptiter.runs.file_journal import FILE_NAME as JOURNAL
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from promptiter.runs.lock import Holder, find_holder
@@ -109,7 +109,7 @@ def _list_run(path: Path) -> ListedRun:
 
 def _read_run(path: Path) -> ListedRun:
     header, holder = read_header(path), find_holder(path)
-    last = FileJournal(path / JOURNAL).last()
+    last = EventFile(path / JOURNAL).last()
     if last is None or last.type != "run_completed" or holder is not None:
         return ListedRun(
             run_id=path.name,
@@ -119,7 +119,7 @@ def _read_run(path: Path) -> ListedRun:
             rounds=0 if last is None else last.round,
             spent=read_ledger(path).total,
             holder=holder,
-            duration_s=None if last is None else last.data.get("measured", {}).get("elapsed_s"),
+            duration_s=None if last is None else last.measured.elapsed_s,
             can_resume=holder is None,
             is_configured=header.configuration is not None,
         )

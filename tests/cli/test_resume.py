@@ -14,7 +14,7 @@ import pytest
 
 from promptiter.api import load_run, resume_run
 from promptiter.errors import SetupError
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 from tests.worlds.results import read_unmeasured
@@ -186,7 +186,7 @@ def test_a_signal_and_the_stop_file_end_the_command_after_the_current_round(how:
             process.send_signal(signal.SIGTERM)
         shown, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()  # the current round brought the gain
-    last = FileJournal(there[0]).last()
+    last = EventFile(there[0]).last()
     assert last is not None
     assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
     assert b"Improved on these 8 cases" in shown

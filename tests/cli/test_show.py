@@ -15,6 +15,7 @@ import pytest
 
 from promptiter.api import load_run
 from promptiter.runs.case_history import read_case
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
@@ -94,7 +95,7 @@ async def test_the_runs_of_a_case_do_not_depend_on_which_finished_first(finished
     folder.mkdir()
     shutil.copy(finished / "run.json", folder)
     reordered = FileJournal(folder / "journal.jsonl")
-    for kind, group in groupby(FileJournal(finished / "journal.jsonl").read(), key=attrgetter("type")):
+    for kind, group in groupby(EventFile(finished / "journal.jsonl").read(), key=attrgetter("type")):
         events = list(group)
         rows = [event.data for event in events]
         for event, data in zip(events, reversed(rows) if kind == "case" else rows, strict=True):

@@ -50,7 +50,7 @@ async def run_of(agent: InstructedAgent, *rounds: dict[str, str], journal: Memor
 
 def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
     """The repeats of a phase."""
-    return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
+    return {event.data["row"]["repeat"] for event in journal.events if event.type == "case" and event.phase == phase}
 
 
 async def test_a_useless_part_is_dropped_and_a_useful_one_stays() -> None:

@@ -229,14 +229,14 @@ async def test_a_run_killed_near_its_audit_resumes_to_the_same_result() -> None:
     whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)
     asked = request(validation=desk.eval_set("validation", 3))
     await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=whole)
-    events = list(whole.read())
+    events = list(whole.events)
     [audit] = [event.seq for event in events if event.type == "audit"]
     for cut in range(audit - 3, audit + 3):
         journal = MemoryJournal()
         for event in events[:cut]:
             await journal.append(event)
         again = await gateway_engine(Desk(peeks=True), *rounds).run(asked, journal=journal)
-        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert fold(journal.events) == fold(whole.events), f"cut before event {cut}"
         assert len(again.measured.problems) == 1
 
 

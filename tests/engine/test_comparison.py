@@ -155,13 +155,13 @@ async def test_a_run_killed_anywhere_resumes_to_the_same_result_and_repeats_no_c
     whole, asked = MemoryJournal(), request(policy, cases=4)
     rounds = (RESTYLED, DRAFT, POLISH)
     result = await engine(Noisy(), *rounds).run(asked, journal=whole)
-    events = list(whole.read())
+    events = list(whole.events)
     for cut in range(1, len(events), 1 + len(events) // 15):
         agent, journal = Noisy(), MemoryJournal()
         for event in events[:cut]:
             await journal.append(event)
         again = await engine(agent, *rounds).run(asked, journal=journal)
-        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert fold(journal.events) == fold(whole.events), f"cut before event {cut}"
         assert again.rounds == result.rounds
         known = sum(event.type == "case" for event in events[:cut])
         assert agent.runs.total() == sum(event.type == "case" for event in events) - known

@@ -18,6 +18,7 @@ from promptiter.engine.session import Session
 from promptiter.errors import NonDeterministicSearchError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
@@ -57,7 +58,7 @@ async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> N
 async def test_the_result_is_the_fold_of_the_events() -> None:
     journal, watcher = MemoryJournal(), Watcher()
     result = await desk.engine(DRAFT, WORSE).run(desk.request(), journal=journal, observers=[watcher])
-    events = list(journal.read())
+    events = list(journal.events)
     assert fold(events) == result
     assert watcher.events == events
     assert [event.seq for event in events] == list(range(len(events)))
@@ -67,7 +68,7 @@ async def test_the_result_is_the_fold_of_the_events() -> None:
 async def test_every_beginning_of_the_events_folds_into_a_state() -> None:
     journal = MemoryJournal()
     await desk.engine(DRAFT, WORSE).run(desk.request(), journal=journal)
-    events = list(journal.read())
+    events = list(journal.events)
     states = [fold(events[:count]) for count in range(1, len(events) + 1)]
     assert [state.status for state in states] == ["running"] * (len(states) - 1) + ["succeeded"]
     assert [state.current_round for state in states] == sorted(state.current_round for state in states)
@@ -188,12 +189,12 @@ async def test_a_budget_that_ends_after_a_gain_leaves_enough_for_the_final_test(
     result = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=journal)
     assert (result.verdict, result.stop_reason, result.is_final) == ("improved", "max_calls", True)
     assert result.rounds[-1].decision is None
-    cut = [event.seq for event in journal.read() if event.type == "budget_ended"]
+    cut = [event.seq for event in journal.events if event.type == "budget_ended"]
     assert len(cut) == 1
     # A run that is killed during the final test resumes it, also with a larger budget.
     for end in (cut[0] + 1, cut[0] + 5):
         part = MemoryJournal()
-        for event in list(journal.read())[:end]:
+        for event in list(journal.events)[:end]:
             await part.append(event)
         gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=500))
         again = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=part)
@@ -213,30 +214,32 @@ async def test_a_resumed_run_reserves_as_much_for_the_final_test_as_one_that_nev
     assert (whole.verdict, whole.stop_reason) == ("improved", "max_calls")
     assert len(whole.rounds) > 8
 
-    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150)), MemoryJournal()
-    first = await desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway).execute(asked, journal=journal)
+    cache, journal = MemoryCache(), MemoryJournal()
+    gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=150))
+    engine = desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway)
+    first = await engine.execute(asked, engine.make_services(asked, journal=journal))
     assert first.result.status == "failed"
-    spent, budget = first.result.measured.spent, Budget(max_calls=150)
-    budget.charge(spent.of_models, of="run")
-    gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=budget)
-    ended = await desk.engine(*tries, gateway=gateway).execute(asked, journal=journal, spent_before=spent)
+    engine = desk.engine(*tries, gateway=gateway)
+    services = engine.make_services(asked, journal=journal, spent_before=first.result.measured.spent)
+    ended = await engine.execute(asked, services)
     assert ended.result == whole
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
 
 
 async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None:
-    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=72)), MemoryJournal()
+    cache, journal = MemoryCache(), MemoryJournal()
+    gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=72))
     engine, asked = desk.engine(DRAFT, POLISH, gateway=gateway), desk.request(validation=desk.eval_set("validation", 4))
     result = await engine.run(asked, journal=journal)
     assert (result.verdict, result.ablation, result.is_final) == ("improved", None, True)
     assert result.accepted is not None
     assert len(result.accepted.rows) == len(result.baseline.rows if result.baseline else ())
-    types = [event.type for event in journal.read()]
+    types = [event.type for event in journal.events]
     for end in (types.index("budget_ended") + 1, len(types) - 1):
         part = MemoryJournal()
-        for event in list(journal.read())[:end]:
+        for event in list(journal.events)[:end]:
             await part.append(event)
-        gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=Budget(max_calls=72))
+        gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=72))
         assert await desk.engine(DRAFT, POLISH, gateway=gateway).run(asked, journal=part) == result
 
 
@@ -402,7 +405,7 @@ async def test_a_cancelled_run_raises_after_its_last_event() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert fold(journal.read()).status == "cancelled"
+    assert fold(journal.events).status == "cancelled"
 
 
 @pytest.mark.slow
@@ -410,7 +413,7 @@ async def test_a_resumed_run_asks_nothing_again() -> None:
     whole = MemoryJournal()
     rounds = (DRAFT, WORSE, POLISH)
     expected = await desk.engine(*rounds).run(desk.request(), journal=whole)
-    events = list(whole.read())
+    events = list(whole.events)
     for count in range(1, len(events) - 1):
         journal = MemoryJournal()
         for event in events[:count]:
@@ -421,7 +424,7 @@ async def test_a_resumed_run_asks_nothing_again() -> None:
             desk.request(), journal=journal
         )
         assert _unmeasured(result) == _unmeasured(expected)
-        assert len(list(journal.read())) == len(events)
+        assert len(list(journal.events)) == len(events)
         assert len(calls.requests) <= 2 * (sum(event.type == "case" for event in events) - done)
 
 
@@ -429,7 +432,7 @@ async def test_a_search_that_asks_for_something_else_when_resumed_is_an_error() 
     whole = MemoryJournal()
     await desk.engine(DRAFT).run(desk.request(), journal=whole)
     journal = MemoryJournal()
-    for event in list(whole.read())[:-4]:
+    for event in list(whole.events)[:-4]:
         await journal.append(event)
     with pytest.raises(RunFailedError) as caught:
         await desk.engine(WORSE).run(desk.request(), journal=journal)
@@ -560,7 +563,7 @@ async def test_a_cancellation_waits_until_an_event_is_written() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    events = list(journal.read())
+    events = list(journal.events)
     assert [event.seq for event in events] == list(range(len(events)))
     assert events[-1].type == "run_completed"
 
@@ -568,10 +571,10 @@ async def test_a_cancellation_waits_until_an_event_is_written() -> None:
 async def test_a_finished_run_is_not_run_again() -> None:
     journal = MemoryJournal()
     first = await desk.engine(DRAFT).run(desk.request(), journal=journal)
-    count = len(list(journal.read()))
+    count = len(list(journal.events))
     idle = Gateway(models={"scripted": ScriptedModel([])})
     assert await desk.engine(DRAFT, gateway=idle).run(desk.request(), journal=journal) == first
-    assert len(list(journal.read())) == count
+    assert len(list(journal.events)) == count
 
 
 async def test_a_failed_run_can_be_resumed() -> None:
@@ -627,13 +630,13 @@ async def test_an_error_during_replay_leaves_the_journal_unchanged() -> None:
     whole = MemoryJournal()
     await desk.engine(DRAFT, POLISH).run(desk.request(), journal=whole)
     journal = MemoryJournal()
-    for event in list(whole.read())[:-4]:
+    for event in list(whole.events)[:-4]:
         await journal.append(event)
-    before = list(journal.read())
+    before = list(journal.events)
     search = Tries(DRAFT, POLISH, at_round=_fail)
     with pytest.raises(RunFailedError, match="no luck"):
         await desk.engine(search=search).run(desk.request(), journal=journal)
-    assert list(journal.read()) == before
+    assert list(journal.events) == before
 
 
 def _fail(_: int) -> None:
@@ -655,4 +658,4 @@ async def test_a_run_cancelled_at_its_last_event_is_not_a_failure() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert fold(journal.read()).status == "succeeded"
+    assert fold(journal.events).status == "succeeded"

@@ -85,7 +85,7 @@ async def _score(_case: EvalCase, run: AgentRun) -> bool:
 
 
 def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
-    return {event.data["row"]["repeat"] for event in journal.read() if event.type == "case" and event.phase == phase}
+    return {event.data["row"]["repeat"] for event in journal.events if event.type == "case" and event.phase == phase}
 
 
 def outcome(result: RunResult) -> tuple[str, str | None, list[str]]:
@@ -173,7 +173,7 @@ async def test_a_gain_on_the_test_set_is_shown_for_new_cases() -> None:
     agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)), journal=journal)
     assert outcome(result) == ("improved", "new cases", ["shown", "shown"])
-    events = list(journal.read())
+    events = list(journal.events)
     on_test_set = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
     assert len(on_test_set) == 2 * 2 * 10
     [looked] = [
@@ -265,7 +265,7 @@ async def test_a_listed_run_has_the_scores_of_its_final_test() -> None:
     journal = MemoryJournal()
     agent = InstructedAgent(lambda _, draft, __: 0.5 + 0.1 * draft)
     result = await engine(agent, DRAFT).run(request(), journal=journal)
-    *_, last = journal.read()
+    *_, last = journal.events
     assert (last.data["baseline"], last.data["best"]) == (result.baseline_score, result.accepted_score)
 
 
@@ -296,7 +296,7 @@ async def test_a_run_killed_anywhere_resumes_to_the_same_conclusion_and_repeats_
     whole = MemoryJournal()
     made, asked = whole_run()
     result = await made.run(asked, journal=whole)
-    events = list(whole.read())
+    events = list(whole.events)
     kinds = {event.phase for event in events if event.type == "case"}
     assert kinds >= {"baseline", "validation", "ablation", "final_test", "test"}
     assert result.ablation is not None
@@ -307,7 +307,7 @@ async def test_a_run_killed_anywhere_resumes_to_the_same_conclusion_and_repeats_
             await journal.append(event)
         made, _ = whole_run(agent)
         again = await made.run(asked, journal=journal)
-        assert fold(journal.read()) == fold(whole.read()), f"cut before event {cut}"
+        assert fold(journal.events) == fold(whole.events), f"cut before event {cut}"
         assert (again.conclusion, again.ablation) == (result.conclusion, result.ablation)
         known = sum(event.type == "case" for event in events[:cut])
         assert agent.runs.total() == sum(event.type == "case" for event in events) - known
@@ -328,7 +328,7 @@ async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     with pytest.raises(_KilledError):
         await made.run(asked, journal=journal)
     cut = MemoryJournal()
-    for event in journal.read():
+    for event in journal.events:
         await cut.append(event)
     made, _ = whole_run()
     assert (await made.run(asked, journal=cut)).conclusion == result.conclusion
@@ -348,7 +348,7 @@ async def test_a_run_cancelled_during_its_final_test_has_no_verdict_and_can_be_r
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    half = fold(journal.read())
+    half = fold(journal.events)
     assert (half.status, half.verdict, half.conclusion) == ("cancelled", "no_evidence", None)
     made, _ = whole_run()
     rest = await made.run(asked, journal=journal)

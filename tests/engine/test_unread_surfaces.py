@@ -60,9 +60,9 @@ async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> No
         for signal in (*one.signals, *one.below_support)
     }
     assert blamed == {"polish#instruction"}
-    assert fold(journal.read()) == result
+    assert fold(journal.events) == result
     part = MemoryJournal()
-    for event in list(journal.read())[:9]:
+    for event in list(journal.events)[:9]:
         await part.append(event)
     again = Engine(agent, desk.evaluator(), BlamesTheLawyer(), None, Writes())
     assert await again.run(desk.request(), journal=part) == result
@@ -95,7 +95,7 @@ async def test_no_surface_is_unread_if_reads_are_unknown() -> None:
 async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> None:
     journal = MemoryJournal()
     await Engine(build_desk_with_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request(), journal=journal)
-    events = list(journal.read())
+    events = list(journal.events)
     assert fold(events[:-1]).unread_surfaces == ("lawyer#instruction",)
     for found, dead in (([], ("lawyer#instruction",)), ([{"node_id": "draft", "case_id": "validation-0"}], ())):
         audit = events[-1].model_copy(update={"type": "audit", "data": {"undeclared": found}})

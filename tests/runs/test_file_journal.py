@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import multiprocessing
 import os
 import resource
@@ -23,10 +24,11 @@ from hypothesis import strategies as st
 from promptiter.errors import JournalError, RunLockedError
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
-from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.journal import DECISIONS, MemoryJournal
 from promptiter.runlog.results import RunResult
-from promptiter.runs.file_journal import DECISIONS, FileJournal
-from promptiter.runs.file_journal import INDEX_EVERY as EVERY
+from promptiter.runs.event_file import INDEX_EVERY as EVERY
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.traces.strategies import json_values, texts
 from tests.worlds import desk
@@ -57,7 +59,7 @@ def event(seq: int, kind: str = "case", **data: Any) -> Event:
 
 
 def read(path: Path) -> list[Event]:
-    return list(FileJournal(path).read())
+    return list(EventFile(path).read())
 
 
 def append(journal: FileJournal, *many: Event) -> None:
@@ -86,12 +88,12 @@ def test_events_survive_a_round_trip(many: list[Event], tmp_path_factory: pytest
     write_journal(path, *many)
     assert read(path) == many
     for start in range(len(many) + 2):
-        assert list(FileJournal(path).read(start)) == many[start:]
+        assert list(EventFile(path).read(start)) == many[start:]
 
 
 def test_a_journal_without_a_file_is_empty(path: Path) -> None:
     journal = FileJournal(path)
-    assert list(journal.read()) == []
+    assert list(journal.reader().read()) == []
     assert journal.dropped is None
     journal.close()
     assert not path.exists()
@@ -108,7 +110,7 @@ def test_the_line_format_is_stable(path: Path) -> None:
 def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     journal = FileJournal(path)
     result = desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(), journal=journal)
-    assert fold(FileJournal(path).read()) == result == desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request())
+    assert fold(EventFile(path).read()) == result == desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request())
     assert result.verdict == "improved"
 
 
@@ -137,7 +139,7 @@ def test_a_tail_torn_at_any_byte_is_dropped_and_reported(path: Path) -> None:
     last = raw.splitlines(keepends=True)[-1]
     for length in range(len(last)):
         path.write_bytes(raw[: len(raw) - len(last) + length])
-        reader = FileJournal(path)
+        reader = EventFile(path)
         assert list(reader.read()) == many[:2]
         assert (reader.dropped is None) == (length == 0)
         if length:
@@ -156,7 +158,7 @@ def test_the_last_event_is_that_of_the_last_whole_line(
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     path.write_bytes(write_journal(path, *many) + torn)
-    assert FileJournal(path).last() == (many[-1] if many else None)
+    assert EventFile(path).last() == (many[-1] if many else None)
 
 
 @pytest.mark.parametrize("size", [10, 16_000, 16_400, 50_000, 500_000])
@@ -166,32 +168,32 @@ def test_the_last_event_is_found_whatever_its_size(path: Path, size: int) -> Non
         path.unlink(missing_ok=True)
         write_journal(path, *many[:count_])
         path.write_bytes(path.read_bytes() + bytes(size))
-        assert FileJournal(path).last() == many[count_ - 1]
+        assert EventFile(path).last() == many[count_ - 1]
 
 
 def test_an_empty_journal_has_no_last_event(path: Path) -> None:
-    assert FileJournal(path).last() is None
+    assert EventFile(path).last() is None
     path.write_bytes(b"torn")
-    assert FileJournal(path).last() is None
+    assert EventFile(path).last() is None
 
 
 def test_the_last_event_is_read_without_the_others(path: Path) -> None:
     raw = write_journal(path, *map(event, range(5)))
     path.write_bytes(raw.replace(b"case 1", b"case 7"))
-    assert FileJournal(path).last() == event(4)
+    assert EventFile(path).last() == event(4)
     path.write_bytes(raw.replace(b"case 4", b"case 7"))
     with pytest.raises(JournalError, match=r"line 5 .* is damaged"):
-        FileJournal(path).last()
+        EventFile(path).last()
     path.unlink()
     write_journal(path, Event.model_construct(**(dict(event(0)) | {"schema_version": 3})))
     with pytest.raises(JournalError, match=r"line 1 .* schema_version is 3"):
-        FileJournal(path).last()
+        EventFile(path).last()
 
 
 def test_reading_from_the_middle_skips_what_was_verified_before(path: Path) -> None:
     many = [event(seq) for seq in range(3 * EVERY)]
     raw = write_journal(path, *many)
-    reader, fresh = FileJournal(path), FileJournal(path)
+    reader, fresh = EventFile(path), EventFile(path)
     assert list(reader.read()) == many
     path.write_bytes(raw.replace(b'case 1"', b'case 7"'))
     for start in (
@@ -212,7 +214,7 @@ def test_an_appending_journal_also_reads_from_the_middle(path: Path) -> None:
         for seq in range(2 * EVERY + 3):
             append(journal, event(seq))
         path.write_bytes(path.read_bytes().replace(b'case 1"', b'case 7"'))
-        assert [each.seq for each in journal.read(2 * EVERY)] == [
+        assert [each.seq for each in journal.reader().read(2 * EVERY)] == [
             2 * EVERY,
             2 * EVERY + 1,
             2 * EVERY + 2,
@@ -221,7 +223,7 @@ def test_an_appending_journal_also_reads_from_the_middle(path: Path) -> None:
 
 def test_a_replaced_journal_is_read_from_its_beginning(path: Path) -> None:
     write_journal(path, *[event(seq, text="long " * 9) for seq in range(2 * EVERY)])
-    reader = FileJournal(path)
+    reader = EventFile(path)
     assert len(list(reader.read())) == 2 * EVERY
     path.unlink()
     many = [event(seq) for seq in range(2 * EVERY)]
@@ -244,16 +246,16 @@ def test_a_damaged_byte_anywhere_in_a_whole_line_is_reported(path: Path) -> None
     for at in range(first, second):
         for bit in (1, 0x80):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
-            reader = FileJournal(path)
+            journal = FileJournal(path)
             found: list[Event] = []
             with pytest.raises(
                 JournalError, match=r"line 2 of the journal '.*' is damaged: its checksum does not match"
             ):
-                found.extend(reader.read())
+                found.extend(journal.reader().read())
             with pytest.raises(JournalError, match="line 2"):
-                list(reader.read(2))
+                list(journal.reader().read(2))
             with pytest.raises(JournalError, match="line 2"):
-                append(reader, event(3))
+                append(journal, event(3))
             assert len(path.read_bytes()) == len(raw)
 
 
@@ -328,7 +330,7 @@ def test_a_second_writer_is_reported(path: Path) -> None:
 
 def test_lines_that_came_after_reading_are_not_cut_off(path: Path) -> None:
     late = FileJournal(path)
-    assert list(late.read()) == []
+    assert list(late.reader().read()) == []
     write_journal(path, event(0))
     append(late, event(1))
     late.close()
@@ -336,10 +338,10 @@ def test_lines_that_came_after_reading_are_not_cut_off(path: Path) -> None:
 
 
 def test_a_journal_can_be_read_while_lines_are_written(path: Path) -> None:
-    journal, looking = FileJournal(path), FileJournal(path)
+    journal, looking = FileJournal(path), EventFile(path)
     for seq in range(20):
         append(journal, event(seq))
-        assert list(looking.read(seq)) == list(journal.read(seq)) == [event(seq)]
+        assert list(looking.read(seq)) == list(journal.reader().read(seq)) == [event(seq)]
     journal.close()
 
 
@@ -466,7 +468,7 @@ def test_a_full_disk_is_reported_and_leaves_whole_lines(path: Path) -> None:
 def write_forever(path: str, results: Connection) -> None:
     async def write() -> None:
         journal = FileJournal(path)
-        for seq in count(len(list(journal.read()))):
+        for seq in count(len(list(journal.reader().read()))):
             await journal.append(event(seq, "decision" if seq % 50 == 0 else "case", text=f"{seq} " * 2000))
             results.send(seq)
 
@@ -487,7 +489,7 @@ def test_appended_events_survive_sigkill(path: Path) -> None:
         with suppress(EOFError):
             while True:
                 appended.append(receiver.recv())
-        found = [each.seq for each in FileJournal(path).read()]
+        found = [each.seq for each in EventFile(path).read()]
         assert appended[0] == length
         assert found == list(range(len(found)))
         assert appended[-1] + 1 <= len(found) <= appended[-1] + 2
@@ -498,7 +500,11 @@ async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
     async def grow(start: int, journal: FileJournal) -> None:
         for seq in range(start, start + 2000):
             await journal.append(event(seq, row={"output": "x" * 500}))
-        assert sum(1 for _ in journal.read()) == start + 2000
+        found = 0
+        async for _ in journal.read():
+            found += 1
+        assert found == start + 2000
+        gc.collect()
 
     with FileJournal(path, fsync=()) as journal:
         await grow(0, journal)
@@ -518,7 +524,7 @@ async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
 def test_a_copied_journal_has_the_same_events(path: Path, tmp_path: Path) -> None:
     memory = MemoryJournal()
     desk.engine(desk.DRAFT).run_sync(desk.request(), journal=memory)
-    write_journal(path, *memory.read())
+    write_journal(path, *memory.events)
     copy = shutil.copy(path, tmp_path / "copy.jsonl")
-    assert list(FileJournal(copy).read()) == list(memory.read())
+    assert list(EventFile(copy).read()) == list(memory.events)
     assert all(set(orjson.loads(line)) == {"checksum", "event"} for line in Path(copy).read_bytes().splitlines())

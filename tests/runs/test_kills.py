@@ -33,7 +33,7 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import RunResult
 from promptiter.runs import directory as directory_module
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.event_file import EventFile
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import How, Killed, SmallShop, make_killing_journal
@@ -88,7 +88,7 @@ def answer_keys(folder: Path) -> list[str]:
 def kill_at(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
     """Run until an event, then drop everything that is not on disk."""
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, how))
+        patched.setattr(directory_module, "EventFile", make_killing_journal(seq, how))
         with pytest.raises(Killed):
             SmallShop(concurrency=concurrency).run(folder)
 
@@ -108,8 +108,8 @@ def check_resume(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
     assert result.measured.spent.total.calls == len(answer_keys(whole))
 
 
-def journal(folder: Path) -> FileJournal:
-    return FileJournal(journal_path(folder))
+def journal(folder: Path) -> EventFile:
+    return EventFile(journal_path(folder))
 
 
 def names(folder: Path) -> list[str]:
@@ -248,7 +248,7 @@ def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(
     for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
         folder = tmp_path / str(seq)
         with monkeypatch.context() as patched:
-            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
+            patched.setattr(directory_module, "EventFile", make_killing_journal(seq, "before"))
             with pytest.raises(Killed):
                 desk_run(folder, stop=stop)
         again = desk_run(folder, stop=stop)
@@ -271,7 +271,7 @@ def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypat
     path = None
     for seq in (3, 5, 9, 12, 15):
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
+            patched.setattr(directory_module, "EventFile", make_killing_journal(seq, "before"))
             directory = run(path)
             path = directory.path
             directory.run_sync()

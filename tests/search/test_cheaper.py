@@ -86,7 +86,7 @@ async def test_a_resumed_run_ends_like_an_uninterrupted_one() -> None:
     asked = request(validation=shop.eval_set("validation", 4))
     expected = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(asked, journal=whole)
     assert expected.changes
-    events = list(whole.read())
+    events = list(whole.events)
     for count in range(1, len(events)):
         journal = MemoryJournal()
         for event in events[:count]:

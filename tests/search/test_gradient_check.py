@@ -236,7 +236,7 @@ class Counted(GradientCheck):
 async def test_a_resumed_run_does_not_check_again() -> None:
     journal, accused = MemoryJournal(), ("second", "third")
     whole = await engine(accused, KeepEverything()).run(request(), journal=journal)
-    events = list(journal.read())
+    events = list(journal.events)
     at = [event.type for event in events].index("gradient_check")
     for kept, made in ((at, 1), (at + 1, 0), (at + 2, 0)):
         cut, check = MemoryJournal(), Counted()
@@ -245,7 +245,7 @@ async def test_a_resumed_run_does_not_check_again() -> None:
         result = await engine(accused, KeepEverything(), check=check).run(request(), journal=cut)
         assert check.made == made
         assert _plain(result) == _plain(whole)
-        assert [event.type for event in cut.read()] == [event.type for event in events]
+        assert [event.type for event in cut.events] == [event.type for event in events]
 
 
 def _plain(result: RunResult) -> object:

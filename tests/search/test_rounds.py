@@ -204,7 +204,7 @@ async def test_a_resumed_run_asks_no_stage_again() -> None:
     expected = await engine(BlamesTheEarliest(), trace_store=trace_store).run(
         desk.request(stop=TargetScore(1.0)), journal=whole
     )
-    events = list(whole.read())
+    events = list(whole.events)
     assert len(events) >= 39
     for count in range(1, len(events) - 1):
         journal = MemoryJournal()

@@ -153,7 +153,7 @@ async def test_a_resumed_run_ends_like_an_uninterrupted_one(large: float) -> Non
     whole = MemoryJournal()
     expected = await shop.engine(PromptShortening(), built, large=large).run(asked, journal=whole)
     assert expected.rounds
-    events = list(whole.read())
+    events = list(whole.events)
     for count in range(1, len(events), 3):
         journal = MemoryJournal()
         for event in events[:count]:

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from promptiter.llm.ledger import Ledger
+from promptiter.llm.redaction import Redactor
+from promptiter.runlog.event_log import EventLog, is_end
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.meter import Meter
+from promptiter.runlog.payloads import RoundCompleted
+from tests.worlds import desk
+
+
+class SlowJournal(MemoryJournal):
+    """Takes its time to read each event."""
+
+    async def read(self, start: int = 0) -> AsyncIterator[Event]:
+        for event in self.events[start:]:
+            await asyncio.sleep(0.0001)
+            yield event
+
+
+async def test_a_replay_that_is_cancelled_while_it_reads_loses_no_event() -> None:
+    journal = SlowJournal()
+    await desk.engine(desk.DRAFT).run(desk.request(), journal=journal)
+    log = EventLog("r", journal, meter=Meter(time.monotonic, Ledger()), redactor=Redactor(()))
+    replayed = [event for event in journal.events if not is_end(event)]
+    for event in replayed:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await log.take(type(event.payload))
+        assert await log.take(type(event.payload)) == event.payload
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await log.is_replaying()
+    assert not await log.is_replaying()
+    await log.append(RoundCompleted())
+    assert journal.events[-1].seq == len(journal.events) - 1
