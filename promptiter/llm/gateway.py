@@ -209,7 +209,7 @@ class Gateway:
         known = await self._find_known(call.key)
         if known is not None:
             self.ledger.count(call.entry(FROM_CACHE))
-            record_call(paid=self.recent_from is not None and self.cache.is_since(call.key, self.recent_from))
+            record_call(paid=self.recent_from is not None and await self.cache.is_since(call.key, self.recent_from))
             return known
 
         async def execute_and_store() -> StoredAnswer:

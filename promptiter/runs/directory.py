@@ -37,6 +37,7 @@ from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.layered import LayeredCache
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunRequest, RunResult
@@ -154,7 +155,7 @@ class RunDirectory:
         """`run`, but the outcome holds the error instead of raising it."""
         with RunLock(self.path) as lock, self._open_files(lock) as journal:
             interrupt.watch(self.path / STOP)
-            spent_before = journal.calls.ledger()
+            spent_before = await journal.calls.ledger()
             if (budget := self._engine.evaluator.gateway.budget) is not None:
                 budget.charge(spent_before.of_models, of=str(self.path.absolute()))
             outcome = await self._engine.execute(
@@ -175,15 +176,16 @@ class RunDirectory:
         self._clean_up()
         gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
         cache, trace_store = gateway.cache, evaluator.trace_store
-        if isinstance(cache, CallLog):
+        if isinstance(cache, CallLog | LayeredCache):
             raise SetupError("another run of this engine is in progress; give each run its own engine and gateway")
         shared = None if isinstance(cache, MemoryCache) else cache
         with (
-            closing(CallLog(self.path / CALLS, shared=shared)) as calls,
+            closing(CallLog(self.path / CALLS)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
             durable = _DurableJournal(journal, calls, TraceStore(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.trace_store = calls, durable.traces
+            gateway.cache = calls if shared is None else LayeredCache(calls, shared)
+            evaluator.trace_store = durable.traces
             try:
                 yield durable
             finally:
