@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from benchmarks.measure import format_reached
+from promptiter.backprop.backward_pass import MIN_CASE_SHARE
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.corrections import Corrector
 from promptiter.backprop.llm.attributor import LLMAttributor
@@ -40,7 +41,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
-from promptiter.search.blame import MIN_CASE_SHARE
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher

@@ -101,7 +101,7 @@ DEFAULT_MODEL = "simulated"
 """The model of a node that names none."""
 
 MODELS: Registry[Any] = Registry("model", built_in={DEFAULT_MODEL: "promptiter.offline:SimulatedModel"})
-"""Models that run in this process: a class with a `Settings` model, built with `seed` and these settings."""
+"""Models that run in this process: a class with a `Settings` model, built with these settings."""
 
 OFFLINE_STAGES: Registry[Callable[..., Any]] = Registry(
     "stage",

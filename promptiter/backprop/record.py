@@ -9,7 +9,7 @@ from promptiter.profile import PatchSet
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import event_type
 from promptiter.runlog.results import RoundResult
-from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection
+from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
 
 
@@ -22,6 +22,10 @@ class TraceBlame:
     turn: int = 0
     results: tuple[BackwardResult, ...] = ()
     error: str | None = None
+
+    @property
+    def gradients(self) -> tuple[SurfaceGradient, ...]:
+        return tuple(gradient for result in self.results for gradient in result.gradients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,11 @@ class PassResult:
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[Rejection, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def gradients(self) -> tuple[SurfaceGradient, ...]:
+        """All gradients, trace by trace, before the gradient check."""
+        return tuple(gradient for blame in self.blames for gradient in blame.gradients)
 
 
 @round_details("backprop")

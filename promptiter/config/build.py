@@ -188,8 +188,9 @@ class _RunBuilder:
         return sets if len(sets) == len(loaded) else None
 
     def _build_gateway(self) -> Gateway:
-        cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
-        return build_gateway(self.config, cache, environ=self.environ)
+        where = self.config.cache
+        shared = None if where == "memory" else self.attempt(lambda: open_cache(where), place="cache")
+        return build_gateway(self.config, shared, environ=self.environ)
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):

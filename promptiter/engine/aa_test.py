@@ -3,8 +3,8 @@
     report = await measure_noise(engine, request)
     print(report.noise.std, report.smallest_gain(), report.reach(0.1))
 
-It takes the cases, teacher, judge, seed and budget of a run request and uses the same gateway, so cached answers are
-free. If a budget or a person stops it early, the report covers the repeats that were finished for all cases.
+It takes the cases, teacher, judge, seed and budget of a run request. Answers in a cache that was given to the gateway
+are free. If a budget or a person stops it early, the report covers the repeats that were finished for all cases.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class _NoiseMeasurement:
 
     def __init__(self, engine: Engine, request: RunRequest, eval_set: EvalSet, on_row: OnRow) -> None:
         self.agent = engine.agent
-        self.evaluator = engine.evaluator_for(request)
+        services = engine.make_services(request)
+        self.evaluator = engine.evaluator_for(request).for_run(services.gateway, services.trace_store)
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())
         self.objective = request.objective
@@ -102,8 +103,7 @@ class _NoiseMeasurement:
 
     async def _write_references(self) -> None:
         if self.teacher is not None:
-            gateway, seed = self.evaluator.gateway, self.evaluator.options.seed
-            labelled = await write_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
+            labelled = await write_expected_answers(self.eval_set, self.teacher, gateway=self.evaluator.gateway)
             self.eval_set = labelled.eval_set
 
     async def _run(self, repeats: int, interrupt: Interrupt) -> None:

@@ -22,16 +22,19 @@ from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
+from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.trace_store import TraceStore
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.journal import Journal, MemoryJournal
+from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
@@ -88,9 +91,8 @@ class Engine:
         Raises RequestError if the request is invalid, and RunFailedError, with the result so far, if the run fails. A
         run that is cancelled from outside writes its last event, then raises CancelledError.
         """
-        outcome = await self.execute(
-            request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer
-        )
+        services = self.make_services(request, journal=journal)
+        outcome = await self.execute(request, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
         return outcome.result_or_error()
 
     def run_sync(
@@ -109,8 +111,9 @@ class Engine:
         with a message for the user at each of them.
         """
         interrupt = interrupt or Interrupt()
+        services = self.make_services(request, journal=journal)
         return run_blocking(
-            lambda: self.execute(request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer),
+            lambda: self.execute(request, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
             interrupt,
             notify=notify,
         ).result_or_failure()
@@ -118,27 +121,23 @@ class Engine:
     async def execute(
         self,
         request: RunRequest,
+        services: RunServices,
         *,
         observers: Sequence[Observer] = (),
-        journal: Journal | None = None,
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
-        spent_before: LedgerSnapshot | None = None,
     ) -> RunOutcome:
-        """Run, and return the error with the result instead of raising it: a run that failed has a result too.
-
-        `spent_before` is what earlier processes spent on a resumed run; the default is what its journal says.
-        """
-        journal = journal or MemoryJournal()
+        """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
+        journal = services.journal
         if is_finished(await journal.last()):
             return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
         checked = check_request(request, self.describe(), self.evaluator)
-        evaluator = self.evaluator_for(request)
+        evaluator = self.evaluator_for(request).for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
         check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
         started = self._now()
         run_id = request.run_id or new_run_id(started, request, checked)
-        meter = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
+        meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
         log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
         session = Session(
             request,
@@ -155,6 +154,26 @@ class Engine:
                 return await run.execute(started)
             finally:
                 await restore_agent(self.agent)
+
+    def make_services(
+        self,
+        request: RunRequest,
+        *,
+        journal: Journal | None = None,
+        cache: Cache | None = None,
+        trace_store: TraceStore | None = None,
+        spent_before: LedgerSnapshot | None = None,
+        run_name: str = "",
+    ) -> RunServices:
+        """Make the services of a run. What is not given is in memory; see `promptiter.engine.services`."""
+        return make_services(
+            self.evaluator_for(request),
+            journal=journal,
+            cache=cache,
+            trace_store=trace_store,
+            spent_before=spent_before,
+            run_name=run_name,
+        )
 
     def evaluator_for(self, request: RunRequest) -> Evaluator:
         """Return the evaluator with the options, the seed and the judge of a request."""

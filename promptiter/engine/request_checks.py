@@ -88,14 +88,16 @@ def _wrong_types(request: RunRequest) -> Iterator[str]:
 
 
 def merge_eval_sets(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
-    """Merge eval sets into one. A case id that occurs in several gets the name of its set in front."""
+    """Merge eval sets into one, whose cases name the set they came from, also in an id that occurs in several."""
     if isinstance(eval_sets, EvalSet):
         return eval_sets
     if len(eval_sets) == 1:
         return eval_sets[0]
     seen = Counter(case.id for each in eval_sets for case in each.cases)
     cases = tuple(
-        replace(case, id=f"{each.id}/{case.id}") if seen[case.id] > 1 else case
+        replace(
+            case, id=f"{each.id}/{case.id}" if seen[case.id] > 1 else case.id, eval_set_id=case.eval_set_id or each.id
+        )
         for each in eval_sets
         for case in each.cases
     )

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
@@ -131,7 +132,8 @@ class Run:
         await self._note_start(profile, started)
         if session.request.teacher is not None:
             await self._write_references(session.request.teacher)
-        await session.evaluate(session.validation, profile, phase="baseline")
+        baseline = EvaluationRequest(eval_set=session.validation, profile=profile, phase="baseline")
+        await session.evaluations.evaluate(baseline)
         if not session.baseline.validation.is_reliable:
             self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
             return
@@ -174,13 +176,12 @@ class Run:
 
     async def _write_references(self, teacher: Agent | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
+        session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
             return ReferencesWritten(
-                train=await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed),
-                validation=await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed),
+                train=await write_expected_answers(session.train, teacher, gateway=gateway),
+                validation=await write_expected_answers(session.validation, teacher, gateway=gateway),
             )
 
         found = await session.record(ReferencesWritten, write)

@@ -15,6 +15,7 @@ from promptiter.agents.base import Agent
 from promptiter.engine.comparison import Comparison, Validator
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.one_request import OneRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
 from promptiter.errors import BudgetEndedError, SetupError
@@ -38,7 +39,7 @@ from promptiter.runlog.payloads import (
     StopMeasured,
 )
 from promptiter.runlog.results import RunRequest
-from promptiter.runlog.run_state import RunState, ValidatedProfile
+from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
@@ -58,7 +59,7 @@ class Session:
 
     `train` and `validation` are the cases of the search; `test` cases are used by the final test only. `targets` are
     the surfaces that may change, `snapshot` is the structure, `accepted` the best profile so far with its validation,
-    and `rng` the only source of randomness.
+    and `rng` the only source of randomness. All fields are read-only.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Session:
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
-        self.seed = evaluator.options.seed
+        self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
@@ -88,12 +89,19 @@ class Session:
         self._log = log
         self._interrupt = interrupt
         self._records = 0
+        self._one_request = OneRequest()
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
         if (until := request.stop or _default_stop(request)) is not None:
             self._stopping |= until
         self._acceptance: AcceptancePolicy = request.acceptance
         if request.protected:
             self._acceptance = AllOf(request.acceptance, Protected())
+        self._is_ready = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and "_is_ready" in self.__dict__:
+            raise AttributeError(f"{name!r} of a session is read-only; a run changes through the calls of its search")
+        super().__setattr__(name, value)
 
     @property
     def state(self) -> RunState:
@@ -163,19 +171,22 @@ class Session:
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
         request_digest = digest(request)
-        known = await self._log.take(kind, request=request_digest)
-        if known is None:
-            payload = await work()
-            self._log.phase = phase or self._log.phase
-            known = await self._log.append(payload, request=request_digest)
+        with self._one_request.make():
+            known = await self._log.take(kind, request=request_digest)
+            if known is None:
+                with self._one_request.work():
+                    payload = await work()
+                self._log.phase = phase or self._log.phase
+                known = await self._log.append(payload, request=request_digest)
         self._records += 1
         self.rng.seed(f"{self.seed} after {self._records}")  # the same after a resume, which does not repeat the work
         return known
 
     async def note(self, payload: P, *, request: Json = None, phase: Phase | None = None) -> P:
         """Record a fact that follows from earlier ones, and return it as the log has it: without secrets."""
-        self._log.phase = phase or self._log.phase
-        return await self._log.note(payload, request=None if request is None else digest(request))
+        with self._one_request.make():
+            self._log.phase = phase or self._log.phase
+            return await self._log.note(payload, request=None if request is None else digest(request))
 
     async def record_budget_end(self, ended: BudgetEndedError) -> None:
         """Record that the budget ended the search or the ablation; the run continues with the next part."""
@@ -191,18 +202,23 @@ class Session:
     async def evaluate_many(
         self, pairs: Sequence[tuple[EvalSet, Profile]], *, phase: Phase, repeats: range | None = None
     ) -> list[Evaluation]:
-        """Run several evaluations at once, under one concurrency limit; the results are in the order of the pairs."""
-        return await self.evaluations.evaluate_many(
-            [
-                EvaluationRequest(
-                    eval_set=eval_set,
-                    profile=profile,
-                    phase=phase,
-                    runs=None if repeats is None else list_case_runs(eval_set, repeats),
-                )
-                for eval_set, profile in pairs
-            ]
-        )
+        """Run several evaluations at once, under one concurrency limit; the results are in the order of the pairs.
+
+        `phase` says what they are for, in a word of the search's own.
+        """
+        if phase in ENGINE_PHASES:
+            raise SetupError(f"the phase {phase!r} is the engine's own; name another, such as 'screening'")
+        requests = [
+            EvaluationRequest(
+                eval_set=eval_set,
+                profile=profile,
+                phase=phase,
+                runs=None if repeats is None else list_case_runs(eval_set, repeats),
+            )
+            for eval_set, profile in pairs
+        ]
+        with self._one_request.make():
+            return await self.evaluations.evaluate_many(requests)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record missing traces of an evaluation again; a resumed run may not have kept them."""
@@ -210,10 +226,9 @@ class Session:
 
     async def begin_round(self) -> None:
         """Start the next round from the accepted profile."""
-        if self.evaluations.is_busy:
-            raise RuntimeError("an evaluation is still running; await it before the next round")
-        self._log.round += 1
-        await self.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
+        with self._one_request.make():
+            self._log.round += 1
+            await self.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
 
     async def complete_round(self) -> None:
         await self.note(RoundCompleted())
@@ -226,6 +241,7 @@ class Session:
         `parents` are the profiles that it was made from, by default the accepted one. `patches` are the changes to the
         first of them, with their reasons.
         """
+        self._check_round()
         candidate.check(self.snapshot)
         values = self.evaluator.gateway.redactor.redact_known_json(dict(candidate.overrides))
         safe = Profile.of(self.snapshot, values)
@@ -254,22 +270,25 @@ class Session:
 
         See `propose` for `patches` and `parents`; a candidate that this round has proposed already needs neither.
         """
-        candidate = await self._propose_once(candidate, patches, parents)
-        if candidate.digest == self.accepted.profile.digest:
-            return await self._record_rejection("it changes nothing", candidate)
-        comparison = Comparison(self.validator, candidate)
-        decision = await decide_sequentially(self._acceptance, comparison.gather)
-        return await self._record_decision(decision, candidate, comparison.get_record())
+        with self._one_request.make():
+            candidate = await self._propose_once(candidate, patches, parents)
+            if candidate.digest == self.accepted.profile.digest:
+                return await self._record_rejection("it changes nothing", candidate)
+            comparison = Comparison(self.validator, candidate)
+            decision = await decide_sequentially(self._acceptance, comparison.gather)
+            return await self._record_decision(decision, candidate, comparison.get_record())
 
     async def reject(
         self, candidate: Profile, reason: str, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
     ) -> AcceptanceDecision:
         """Reject a candidate before its validation is paid."""
-        candidate = await self._propose_once(candidate, patches, parents)
-        return await self._record_rejection(reason, candidate)
+        with self._one_request.make():
+            candidate = await self._propose_once(candidate, patches, parents)
+            return await self._record_rejection(reason, candidate)
 
     async def skip_round(self, reason: str) -> AcceptanceDecision:
         """Record why this round has no candidate to validate."""
+        self._check_round()
         return await self._record_rejection(reason, None)
 
     async def _propose_once(self, candidate: Profile, patches: PatchSet | None, parents: Sequence[Profile]) -> Profile:
@@ -292,12 +311,17 @@ class Session:
 
     async def should_stop(self) -> bool:
         """Return whether the stop policies end the run. `session.state.run.stop` has their reasons."""
-        decided = await self._log.take(StopDecided)
-        if decided is None:
-            decision = self._stopping.decide(self._progress())
-            measured = StopMeasured(spent=self.meter.spent)
-            decided = await self._log.append(StopDecided(decision=decision, measured=measured))
-        return decided.decision.stop
+        with self._one_request.make():
+            decided = await self._log.take(StopDecided)
+            if decided is None:
+                decision = self._stopping.decide(self._progress())
+                measured = StopMeasured(spent=self.meter.spent)
+                decided = await self._log.append(StopDecided(decision=decision, measured=measured))
+            return decided.decision.stop
+
+    def _check_round(self) -> None:
+        if self.state.round is None:
+            raise RuntimeError("a candidate belongs to a round; call session.begin_round first")
 
     def _progress(self) -> Progress:
         return Progress(

@@ -38,13 +38,16 @@ GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run."""
+    """How cases are run. `repeats` is how often each case is run; `case_timeout_s` limits one turn of one run.
+
+    The default `seed` is the gateway's.
+    """
 
     repeats: int = 1
     concurrency: int = 16
     case_timeout_s: float | None = None
     max_errored_fraction: float = 0.25
-    seed: int = 0
+    seed: int | None = None
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -83,8 +86,15 @@ class Evaluator:
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.trace_store = trace_store or TraceStore()
+        self.shares_trace_store = trace_store is not None
+        """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+
+    @property
+    def seed(self) -> int:
+        """The seed of the options, or that of the gateway."""
+        return self.gateway.seed if self.options.seed is None else self.options.seed
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
         """The same evaluator with other options. A custom executor keeps its own concurrency."""
@@ -92,6 +102,12 @@ class Evaluator:
         other.options = options
         if isinstance(self.executor, LocalExecutor):
             other.executor = LocalExecutor(concurrency=options.concurrency)
+        return other
+
+    def for_run(self, gateway: Gateway, trace_store: TraceStore) -> Evaluator:
+        """The same evaluator with the gateway and the traces of one run."""
+        other = copy.copy(self)
+        other.gateway, other.trace_store = gateway, trace_store
         return other
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
@@ -174,7 +190,8 @@ class Evaluator:
             for case_id, repeat in each.runs
         )
         async for job, row in self._execute(agent, lambda job: cases[job.evaluation, job.case_id], jobs):
-            yield job.evaluation, row
+            source = cases[job.evaluation, job.case_id].eval_set_id or batch[job.evaluation].eval_set.id
+            yield job.evaluation, replace(row, eval_set_id=source)
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
@@ -187,11 +204,13 @@ class Evaluator:
     def _execute(
         self, agent: Agent, find_case: Callable[[CaseJob], EvalCase], jobs: Iterable[CaseJob]
     ) -> AsyncIterator[tuple[CaseJob, CaseRow]]:
+        gateway = self.gateway.with_seed(self.seed)
+
         async def work(job: CaseJob) -> CaseRow:
-            with self.gateway.active():
+            with gateway.active():
                 return await self._run_and_score(agent, find_case(job), job)
 
-        self.gateway.bind_to_running_loop()
+        gateway.bind_to_running_loop()
         return self.executor.run(jobs, work)
 
     def _check_scenarios(self, cases: Iterable[EvalCase]) -> None:
@@ -237,7 +256,7 @@ class Evaluator:
             run_id=self.options.run_id,
             case_id=case.id,
             repeat=job.repeat,
-            seed=self.options.seed,
+            seed=self.seed,
             deadline_s=self.options.case_timeout_s,
             substitutes=job.substitutes,
         )

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
+from promptiter.grouping import group_by
 from traces import Failure, Usage
 from traces.model import sum_usage
 from traces.notebook import html_block, html_heading, html_table
@@ -53,9 +54,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRow:
-    """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: unknown."""
+    """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: unknown.
+
+    `eval_set_id` is the eval set that the case came from.
+    """
 
     case_id: str
+    eval_set_id: str = ""
     repeat: int = 0
     scores: tuple[Score, ...] = ()
     output: str = ""
@@ -99,7 +104,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The rows of one profile on one eval set, sorted by case and repeat.
+    """The rows of one profile on one eval set, or on several that were merged, sorted by case and repeat.
 
     `number` and `phase` are its place in a run: which evaluation it was, and what for.
     """
@@ -125,6 +130,12 @@ class Evaluation:
     def rows_by_case(self) -> dict[str, tuple[CaseRow, ...]]:
         """The rows of each case, in the order of the repeats."""
         return {case_id: tuple(rows) for case_id, rows in groupby(self.rows, key=lambda row: row.case_id)}
+
+    @cached_property
+    def by_eval_set(self) -> dict[str, Evaluation]:
+        """The same for each eval set that the cases came from, by id."""
+        rows = group_by(self.rows, lambda row: row.eval_set_id or self.eval_set_id)
+        return {name: replace(self, eval_set_id=name, rows=tuple(found)) for name, found in sorted(rows.items())}
 
     def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}

@@ -24,7 +24,6 @@ from promptiter.forecast.history import measure_unit_costs
 from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
 from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs
 from promptiter.forecast.workload import Workload, read_workload
-from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
 from promptiter.policies.combine import iter_policies
@@ -131,5 +130,5 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "some nodes or stages ask models that are unknown"
     if any(is_simulated(gateway.model(model)) for model in models - {UNKNOWN_MODEL}):
         yield "an offline model answers: its tokens and seconds say nothing about a real one"
-    if not isinstance(gateway.cache, MemoryCache):
+    if gateway.shared_cache is not None:
         yield "calls that the shared cache answers cost nothing, so the run may take less"

@@ -128,9 +128,10 @@ class RoundResult:
 
     @property
     def candidate(self) -> CandidateResult | None:
-        """The accepted candidate, or the last one."""
+        """The candidate that was accepted, of several the last; without one, the last that was proposed."""
         accepted = [each for each in self.candidates if each.decision is not None and each.decision.accepted]
-        return next(reversed(accepted or self.candidates), None)
+        in_order = sorted(accepted, key=lambda each: 0 if each.evidence is None else each.evidence.candidates_tried)
+        return next(reversed(in_order or self.candidates), None)
 
     @property
     def decision(self) -> AcceptanceDecision | None:
@@ -187,9 +188,11 @@ class RunResult:
 
     `working_profile` is the best profile of the search; `accepted_profile` is the one to adopt: the same until the
     `conclusion`, and the initial profile if the final test shows no gain. `accepted` and `baseline` are the validation
-    of the adopted and of the initial profile, after a final test on its repeats. `ablation` has the parts that were
-    removed before. No case run read the `unread_surfaces`. `error` says why a run failed. The `rounds` of a run that
-    just ended are read from its journal on demand; in a result that was loaded from a file they are a tuple.
+    of the adopted and of the initial profile, after a final test on its repeats. `evaluations` are all those outside of
+    rounds, by phase: the baseline, the ablation, the final test, the test set. `notes` are events of the search before
+    the first round. `ablation` has the parts that were removed before the final test. No case run read the
+    `unread_surfaces`. `error` says why a run failed. The `rounds` of a run that just ended are read from its journal on
+    demand; in a result that was loaded from a file they are a tuple.
     """
 
     status: Status
@@ -203,6 +206,8 @@ class RunResult:
     accepted_profile: Profile
     accepted: Evaluation | None = None
     working_profile: Profile
+    evaluations: tuple[Evaluation, ...] = ()
+    notes: tuple[SearchNote, ...] = ()
     ablation: Ablation | None = None
     unread_surfaces: tuple[str, ...] = ()
     conclusion: Conclusion | None = None

@@ -30,8 +30,15 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
+from promptiter.runlog.results import RoundResult, RunResult, SearchNote
+from promptiter.runlog.round_state import RoundState
 from promptiter.structure import StructureSnapshot
+
+OUTSIDE_ROUNDS = frozenset(("baseline", "ablation", "final_test", "test"))
+"""Phases before the first round and after the last."""
+
+ENGINE_PHASES = OUTSIDE_ROUNDS | {"validation", "train_again"}
+"""Phases of evaluations that the engine makes. Searches name others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +52,21 @@ class ValidatedProfile:
 class RunState:
     """A run after some events. It starts before the first event, or before any round, given the run until then.
 
-    `accepted` is the best profile so far, `baseline` the initial one, each with its validation; None before the
-    baseline is validated. `accepted_gain` is the total gain of all accepted candidates. `accepted_seq` is the event of
-    the accepted candidate. `references` are the eval sets with a teacher's answers.
+    Only events change it: its fields are read-only.
     """
 
     def __init__(self, run: RunResult | None = None) -> None:
-        self.round: RoundResult | None = None
-        self.baseline: ValidatedProfile | None = None
-        self.accepted: ValidatedProfile | None = None
-        self.references: ReferencesWritten | None = None
-        self.candidates_tried = 0
-        self.rounds_without_acceptance = 0
-        self.accepted_gain = 0.0
-        self.accepted_seq: int | None = None
+        self._round: RoundState | None = None
+        self._baseline: ValidatedProfile | None = None
+        self._accepted: ValidatedProfile | None = None
+        self._references: ReferencesWritten | None = None
+        self._candidates_tried = 0
+        self._rounds_without_acceptance = 0
+        self._accepted_gain = 0.0
+        self._accepted_seq: int | None = None
         self._run = run
         self._unread = frozenset(() if run is None else run.unread_surfaces)
-        self._candidate_seq = 0
-        self._counted_round = 0
+        self._counted_round: RoundState | None = None
         self._started: dict[int, EvaluationStarted] = {}
         self._rows: dict[int, list[CaseRow]] = {}
         self._again: dict[str, Evaluation] = {}
@@ -74,18 +78,56 @@ class RunState:
         return self._run
 
     @property
+    def round(self) -> RoundResult | None:
+        """The current round so far; None before the first."""
+        return None if self._round is None else self._round.result
+
+    @property
+    def baseline(self) -> ValidatedProfile | None:
+        """The initial profile; None before it is validated."""
+        return self._baseline
+
+    @property
+    def accepted(self) -> ValidatedProfile | None:
+        """The best profile so far; None before the baseline is validated."""
+        return self._accepted
+
+    @property
+    def accepted_seq(self) -> int | None:
+        """The event of the accepted candidate."""
+        return self._accepted_seq
+
+    @property
+    def accepted_gain(self) -> float:
+        """The total gain of all accepted candidates."""
+        return self._accepted_gain
+
+    @property
+    def candidates_tried(self) -> int:
+        return self._candidates_tried
+
+    @property
+    def rounds_without_acceptance(self) -> int:
+        return self._rounds_without_acceptance
+
+    @property
+    def references(self) -> ReferencesWritten | None:
+        """The eval sets with a teacher's answers, if there is a teacher."""
+        return self._references
+
+    @property
     def has_accepted(self) -> bool:
         """Whether the best profile is not the initial one."""
-        return self.accepted is not self.baseline
+        return self._accepted is not self._baseline
 
     def rounds(self, events: Iterable[Event]) -> Iterator[RoundResult]:
         """Take these events, and yield each round when the next one starts or the events end."""
         for event in events:
-            if event.type == RoundStarted.event_type and self.round is not None:
-                yield self.round
+            if event.type == RoundStarted.event_type and self._round is not None:
+                yield self._round.result
             self.take(event)
-        if self.round is not None:
-            yield self.round
+        if self._round is not None:
+            yield self._round.result
 
     def take(self, event: Event) -> None:
         """Take one event. An event after the end of a run means that the run was resumed."""
@@ -95,7 +137,7 @@ class RunState:
             case RunStarted() as started:
                 self._start(started, event.run_id)
             case ReferencesWritten() as references:
-                self.references = references
+                self._references = references
             case EvaluationStarted(evaluation=number) as started_evaluation:
                 self._started[number], self._rows[number] = started_evaluation, []
             case CaseFinished(evaluation=number, row=row):
@@ -113,7 +155,8 @@ class RunState:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
             case StopDecided(decision=decision):
-                self._change_round(stop=decision)
+                if self._round is not None:
+                    self._round.stop(decision)
                 self._change(stop=decision if decision.stop else None)
             case BudgetEnded():
                 self._again = {}  # what an interrupted ablation ran is not part of the final test
@@ -158,31 +201,18 @@ class RunState:
             number=finished.evaluation,
             phase=phase,
         )
+        if self._round is not None and phase not in OUTSIDE_ROUNDS:
+            self._round.add_evaluation(evaluation)
+            return
+        self._change(evaluations=(*self.run.evaluations, evaluation))
         if phase == "baseline":
-            self.baseline = self.accepted = ValidatedProfile(self.run.initial_profile, evaluation)
+            self._baseline = self._accepted = ValidatedProfile(self.run.initial_profile, evaluation)
             self._change(baseline=evaluation, accepted=evaluation)
         elif phase in ("ablation", "final_test"):
             known = self._again.get(evaluation.profile_digest)
             merged = merge_evaluations([evaluation] if known is None else [known, evaluation])
             assert merged is not None
             self._again[evaluation.profile_digest] = merged
-        elif self.round is not None and phase != "test":
-            self._add_to_round(evaluation)
-
-    def _add_to_round(self, evaluation: Evaluation) -> None:
-        """Add an evaluation to the candidate whose profile it ran, or to the round."""
-        assert self.round is not None
-        number = self._find_candidate(evaluation.profile_digest)
-        if number is None:
-            self._change_round(evaluations=(*self.round.evaluations, evaluation))
-        else:
-            known = self.round.candidates[number]
-            self._change_candidate(number, replace(known, evaluations=(*known.evaluations, evaluation)))
-
-    def _find_candidate(self, digest: str | None) -> int | None:
-        candidates = () if self.round is None else self.round.candidates
-        numbers = reversed(range(len(candidates)))
-        return next((number for number in numbers if candidates[number].profile.digest == digest), None)
 
     def _start_round(self, digest: str, event: Event) -> None:
         accepted = self.run.working_profile
@@ -191,45 +221,35 @@ class RunState:
                 f"event {event.seq} of the journal starts a round from the profile {digest[:12]}…, but the accepted "
                 f"profile there is {accepted.digest[:12]}…; restore the journal from a copy"
             )
-        self.round = RoundResult(round=event.round, input_profile=accepted)
+        self._round = RoundState(event.round, accepted)
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
-        self._candidate_seq = seq
-        if self.round is None:
-            return
-        profile = build_candidate(proposed, self.run.structure)
-        own = tuple(each for each in self.round.evaluations if each.profile_digest == profile.digest)
-        others = tuple(each for each in self.round.evaluations if each.profile_digest != profile.digest)
-        candidate = CandidateResult(
-            profile=profile, parents=proposed.parents, patches=proposed.patches, evaluations=own
-        )
-        self._change_round(candidates=(*self.round.candidates, candidate), evaluations=others)
+        if self._round is not None:
+            profile = build_candidate(proposed, self.run.structure)
+            self._round.propose(profile, parents=proposed.parents, patches=proposed.patches, seq=seq)
 
     def _decide(self, decided: CandidateDecided) -> None:
         decision = decided.decision
-        self.candidates_tried += decided.candidate is not None
-        self._count_round(decision.accepted)
-        number = self._find_candidate(decided.candidate)
-        if self.round is None or number is None:
-            self._change_round(skipped=decision.reason)
+        self._candidates_tried += decided.candidate is not None
+        if self._round is None:
             return
-        candidate = replace(self.round.candidates[number], decision=decision, evidence=decided.evidence)
-        self._change_candidate(number, candidate)
-        if decision.accepted:
-            self.accepted_gain += decision.delta or 0.0
-            self.accepted_seq = self._candidate_seq
-            first = next((each for each in candidate.evaluations if each.phase == "validation"), None)
+        self._count_round(decision.accepted)
+        found = self._round.decide(decided.candidate, decision, decided.evidence)
+        if found is not None and decision.accepted:
+            candidate, self._accepted_seq = found
+            self._accepted_gain += decision.delta or 0.0
+            seen = () if decided.evidence is None else decided.evidence.candidate
+            first = next((each for each in candidate.evaluations if each.number in seen), None)
             self._accept(candidate.profile, first)
             self._change(accepted=candidate.validation or self.run.accepted)
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""
-        number = 0 if self.round is None else self.round.round
         if accepted:
-            self.rounds_without_acceptance = 0
-        elif self._counted_round != number:
-            self.rounds_without_acceptance += 1
-        self._counted_round = number
+            self._rounds_without_acceptance = 0
+        elif self._counted_round is not self._round:
+            self._rounds_without_acceptance += 1
+        self._counted_round = self._round
 
     def _accept(self, profile: Profile, validation: Evaluation | None) -> None:
         """Make a profile the best so far. Without a validation, none of its cases has been run."""
@@ -238,7 +258,7 @@ class RunState:
             validation = replace(baseline, rows=(), profile_digest=profile.digest, number=None, phase="validation")
         self._change(accepted_profile=profile, working_profile=profile, accepted=validation)
         if validation is not None:
-            self.accepted = ValidatedProfile(profile, validation)
+            self._accepted = ValidatedProfile(profile, validation)
 
     def _ablate(self, ablated: AblationFinished) -> None:
         run, found = self.run, ablated.ablation
@@ -271,24 +291,17 @@ class RunState:
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:
         """Keep what a search recorded in its account of the round, or as a note."""
-        if self.round is None:
-            return
-        if isinstance(payload, DetailsPayload):
-            self._change_round(details=payload.add_to(self.round.details))
+        if isinstance(payload, DetailsPayload) and self._round is not None:
+            self._round.add_details(payload)
         elif event.type not in _WITHOUT_NOTE:
-            self._change_round(notes=(*self.round.notes, SearchNote(type=event.type, data=event.data)))
+            note = SearchNote(type=event.type, data=event.data)
+            if self._round is not None:
+                self._round.add_note(note)
+            else:
+                self._change(notes=(*self.run.notes, note))
 
     def _change(self, **fields: object) -> None:
         self._run = replace(self.run, **fields)  # type: ignore[arg-type]
-
-    def _change_round(self, **fields: object) -> None:
-        if self.round is not None:
-            self.round = replace(self.round, **fields)  # type: ignore[arg-type]
-
-    def _change_candidate(self, number: int, candidate: CandidateResult) -> None:
-        assert self.round is not None
-        before, after = self.round.candidates[:number], self.round.candidates[number + 1 :]
-        self._change_round(candidates=(*before, candidate, *after))
 
 
 _WITHOUT_NOTE = frozenset(("round_completed", "budget_reserved", "audit", "final_test"))

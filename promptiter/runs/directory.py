@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +32,9 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
+from promptiter.engine.services import RunServices
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.trace_store import TraceStore
-from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.cache.layered import LayeredCache
@@ -153,43 +153,36 @@ class RunDirectory:
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it."""
-        with RunLock(self.path) as lock, self._open_files(lock) as journal:
-            interrupt.watch(self.path / STOP)
-            spent_before = await journal.calls.ledger()
-            if (budget := self._engine.evaluator.gateway.budget) is not None:
-                budget.charge(spent_before.of_models, of=str(self.path.absolute()))
-            outcome = await self._engine.execute(
-                self._request,
-                observers=observers,
-                journal=journal,
-                interrupt=interrupt,
-                reviewer=reviewer,
-                spent_before=spent_before,
-            )
-            if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
-                await _finish_in_thread(lambda: self._write(outcome.result))
+        with RunLock(self.path) as lock:
+            async with self._open_services(lock) as services:
+                interrupt.watch(self.path / STOP)
+                outcome = await self._engine.execute(
+                    self._request, services, observers=observers, interrupt=interrupt, reviewer=reviewer
+                )
+                if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
+                    await _finish_in_thread(lambda: self._write(outcome.result))
         return outcome
 
-    @contextmanager
-    def _open_files(self, lock: RunLock) -> Iterator[_DurableJournal]:
-        """Open the files of the run and let the engine write to them."""
+    @asynccontextmanager
+    async def _open_services(self, lock: RunLock) -> AsyncIterator[RunServices]:
+        """Open the files of the run."""
         self._clean_up()
-        gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, trace_store = gateway.cache, evaluator.trace_store
-        if isinstance(cache, CallLog | LayeredCache):
-            raise SetupError("another run of this engine is in progress; give each run its own engine and gateway")
-        shared = None if isinstance(cache, MemoryCache) else cache
+        shared = self._engine.evaluator.gateway.shared_cache
         with (
             closing(CallLog(self.path / CALLS)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            durable = _DurableJournal(journal, calls, TraceStore(self.path / TRACES, durable=True))
-            gateway.cache = calls if shared is None else LayeredCache(calls, shared)
-            evaluator.trace_store = durable.traces
+            traces = TraceStore(self.path / TRACES, durable=True)
             try:
-                yield durable
+                yield self._engine.make_services(
+                    self._request,
+                    journal=_DurableJournal(journal, calls, traces),
+                    cache=calls if shared is None else LayeredCache(calls, shared),
+                    trace_store=traces,
+                    spent_before=await calls.ledger(),
+                    run_name=str(self.path.absolute()),
+                )
             finally:
-                gateway.cache, evaluator.trace_store = cache, trace_store
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 

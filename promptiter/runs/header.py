@@ -215,7 +215,7 @@ def _request_settings(engine: Engine, request: RunRequest, targets: Sequence[str
     evaluator, teacher = engine.evaluator, request.teacher
     options = request.evaluation or evaluator.options
     return {
-        "seed": options.seed if request.seed is None else request.seed,
+        "seed": engine.evaluator_for(request).seed,
         "repeats": options.repeats,
         "max_errored_fraction": options.max_errored_fraction,
         "search": type(engine.search).__name__,

@@ -117,7 +117,7 @@ def _read_run(path: Path) -> ListedRun:
             rounds=0 if last is None else last.round,
             spent=read_ledger(path).total,
             holder=holder,
-            duration_s=None if last is None else last.data.get("measured", {}).get("elapsed_s"),
+            duration_s=None if last is None else last.measured.elapsed_s,
             can_resume=holder is None,
             is_configured=header.configuration is not None,
         )

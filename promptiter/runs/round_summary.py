@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import BackpropDetails, PassResult, get_passes
@@ -49,11 +49,16 @@ class RejectionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSummary:
-    """The mean score of an evaluation, and how many of its cases pass."""
+    """The mean score of an evaluation, the mean of each metric, and how many of its cases pass.
+
+    `eval_sets` has the same for each eval set, if the cases come from several.
+    """
 
     score: float | None
     passed: int
     cases: int
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    eval_sets: Mapping[str, EvaluationSummary] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +133,20 @@ def summarize_evaluation(evaluation: Evaluation | None) -> EvaluationSummary | N
     """The figures of an evaluation, if there is one."""
     if evaluation is None:
         return None
-    passed = sum(case.passed for case in evaluation.cases)
-    return EvaluationSummary(score=evaluation.mean_score, passed=passed, cases=len(evaluation.cases))
+    parts = evaluation.by_eval_set
+    return replace(
+        _summarize_rows(evaluation),
+        eval_sets={name: _summarize_rows(part) for name, part in parts.items()} if len(parts) > 1 else {},
+    )
+
+
+def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
+    return EvaluationSummary(
+        score=evaluation.mean_score,
+        passed=sum(case.passed for case in evaluation.cases),
+        cases=len(evaluation.cases),
+        metrics=evaluation.metric_means,
+    )
 
 
 def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummary:

@@ -16,6 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
+from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -88,8 +89,8 @@ class RunSummary:
 
     `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one.
     `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
-    the validation cases under the accepted profile. Changes of the `removed` surfaces were accepted, then dropped
-    because they contributed nothing.
+    the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
+    final test. Changes of the `removed` surfaces were accepted, then dropped because they contributed nothing.
     """
 
     run_id: str
@@ -102,6 +103,8 @@ class RunSummary:
     baseline: EvaluationSummary | None = None
     validation: EvaluationSummary | None = None
     failing: tuple[str, ...] = ()
+    test_baseline: EvaluationSummary | None = None
+    test: EvaluationSummary | None = None
     metrics: tuple[FigureChange, ...] = ()
     per_run: tuple[FigureChange, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -131,8 +134,8 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
         raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
     result, is_held = fold_lazily(journal), find_holder(path) is not None
     if last.type != "run_completed":
-        elapsed_s = last.data.get("measured", {}).get("elapsed_s", 0.0)
-        result = replace(result, measured=replace(result.measured, duration_s=elapsed_s, spent=read_ledger(path)))
+        duration_s, spent = last.measured.elapsed_s, read_ledger(path)
+        result = replace(result, measured=replace(result.measured, duration_s=duration_s, spent=spent))
     return summarize(result, path, is_held=is_held)
 
 
@@ -163,6 +166,8 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         baseline=summarize_evaluation(result.baseline),
         validation=summarize_evaluation(result.accepted),
         failing=_failing(result.accepted),
+        test_baseline=_summarize_test(result, result.initial_profile),
+        test=_summarize_test(result, result.working_profile),
         metrics=_metrics(result),
         per_run=_per_run(result),
         evidence=_evidence(result),
@@ -213,6 +218,12 @@ def _score(result: RunResult) -> FigureChange | None:
         before=abs(sign * before),
         after=abs(sign * after) if is_tried and after is not None else None,
     )
+
+
+def _summarize_test(result: RunResult, profile: Profile) -> EvaluationSummary | None:
+    """The test set under a profile; None if the run has none or did not come to it."""
+    found = (each for each in result.evaluations if each.phase == "test" and each.profile_digest == profile.digest)
+    return summarize_evaluation(next(found, None))
 
 
 def _failing(evaluation: Evaluation | None) -> tuple[str, ...]:

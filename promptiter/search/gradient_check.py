@@ -20,6 +20,7 @@ from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
+from promptiter.backprop.judged_traces import has_passed
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.record import GradientsChecked
 from promptiter.concurrency import run_together
@@ -31,7 +32,6 @@ from promptiter.evaluation.score import RUN_LIMITS
 from promptiter.profile import Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import find_most_blamed, run_of, sample_runs
-from promptiter.search.step_examples import has_passed
 from promptiter.stages.contracts import BlameCheck, BlameVerdict, SurfaceGradient
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step

@@ -1,48 +1,38 @@
-"""PatchProposer: asks the optimizer for one patch per signal; lint and a reviewer, if there is one, check each patch.
+"""PatchProposer: one patch per signal, recorded, and reviewed if there is a reviewer.
 
 It is the second half of a pass: `BackpropRounds` gives it the report of `BlameFinder` and validates what it proposes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from promptiter.backprop.lint import Linter
+from promptiter.backprop.patch_writing import (
+    PatchAttempt,
+    PatchWriter,
+    collect_patches,
+    describe_total_failure,
+    lint_patch,
+)
 from promptiter.backprop.record import PatchesWritten
-from promptiter.concurrency import run_together
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
+from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.blame import BlameReport
 from promptiter.search.rejections import Rejections
-from promptiter.search.stage_calls import StageCalls
-from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection, SurfaceGradient
-from promptiter.structure import Surface
-
-MAX_ATTEMPTS = 2
-"""Maximum number of optimizer calls per patch: lint may refuse the first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchAttempt:
-    """What the optimizer wrote for one signal: a patch, or a note that says why there is none."""
-
-    patch: SurfacePatch | None = None
-    refused: tuple[Rejection, ...] = ()
-    note: str = ""
-    has_failed: bool = False
+from promptiter.search.stage_failures import StageFailures
+from promptiter.stages.contracts import AggregateResult, Optimizer, Rejection
 
 
 class PatchProposer:
     """Proposes the patches of one run. `rejected` holds what was tried or refused so far; optimizers see it."""
 
-    def __init__(self, session: Session, optimizer: Optimizer, *, calls: StageCalls) -> None:
+    def __init__(self, session: Session, optimizer: Optimizer, *, failures: StageFailures) -> None:
         self.rejected = Rejections()
         self._session = session
         self._optimizer = optimizer
-        self._calls = calls
+        self._failures = failures
         self._linter = Linter(session.train.cases)
 
     async def propose(self, report: BlameReport) -> PatchesWritten:
@@ -55,68 +45,32 @@ class PatchProposer:
         return result
 
     async def _propose(self, report: BlameReport) -> PatchesWritten:
-        await self._session.restore_traces(report.evaluation, report.eval_set, report.profile)
-        attempts = await run_together(self._write_patch(report, signal) for signal in report.signals)
-        refused = [rejection for each in attempts for rejection in each.refused]
-        patches: list[SurfacePatch] = []
-        for signal, each in zip(report.signals, attempts, strict=True):
-            reviewed = await self._review(each.patch, signal, report.profile) if each.patch else None
-            if isinstance(reviewed, Rejection):
-                refused.append(reviewed)
-            elif reviewed is not None:
-                patches.append(reviewed)
-        notes = tuple(each.note for each in attempts if each.note)
-        if not patches and not refused and any(each.has_failed for each in attempts):
-            self._calls.fail(f"{type(self._optimizer).__name__} failed and wrote no patch: {notes[0]}")
-        return PatchesWritten(
-            patches=PatchSet(tuple(patches)), refused=tuple(refused), notes=notes, blamed_in=report.round
+        session = self._session
+        await session.restore_traces(report.evaluation, report.eval_set, report.profile)
+        writer = PatchWriter(
+            optimizer=self._optimizer,
+            structure=session.snapshot,
+            profile=report.profile,
+            traces=report.traces,
+            linter=self._linter,
+            redact=session.redact,
+            find_rejected=self.rejected.for_surface,
         )
+        attempts = await writer.write(report.signals, report.gradients)
+        self._failures.handle(describe_total_failure(attempts, self._optimizer))
+        reviewed = [
+            await self._review_attempt(each, signal, report.profile)
+            for each, signal in zip(attempts, report.signals, strict=True)
+        ]
+        return replace(collect_patches(reviewed), blamed_in=report.round)
 
-    async def _write_patch(self, report: BlameReport, signal: AggregateResult) -> PatchAttempt:
-        """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
-        snapshot = self._session.snapshot
-        surface = report.profile.surface(signal.surface_id, snapshot)
-        before = self.rejected.for_surface(surface.id)
-        request = OptimizeRequest(
-            surface=surface,
-            signal=signal,
-            node_description=next((node.description for node in snapshot.nodes if node.id == surface.node_id), ""),
-            siblings=self._find_siblings(surface, report.profile),
-            failing=report.runs.collect_failing(report.gradients[surface.id]),
-            passing=report.runs.collect_passing(report.gradients[surface.id]),
-            rejected=before,
-        )
-        refused: tuple[Rejection, ...] = ()
-        for _ in range(MAX_ATTEMPTS):
-            request = replace(request, rejected=before + refused)
-            answer, error = await self._calls.call_or_error(partial(self._optimizer.optimize, request))
-            if answer is None or answer.patch is None:
-                note = error or (answer.reason if answer is not None else "")
-                return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
-            patch = replace(answer.patch, surface_id=surface.id)
-            if not patch.evidence.gradients:
-                patch = replace(patch, evidence=_link(patch.evidence, report.gradients[surface.id]))
-            rejection = self._lint(patch, surface, tried=request.rejected)
-            if rejection is None:
-                return PatchAttempt(patch=patch, refused=refused)
-            refused += (rejection,)
-        return PatchAttempt(refused=refused)
-
-    def _lint(
-        self,
-        patch: SurfacePatch,
-        surface: Surface,
-        *,
-        tried: Sequence[Rejection] = (),
-        rules: Container[str] | None = None,
-    ) -> Rejection | None:
-        """Why lint refuses a patch, or None. A value that was only tried together with others may be tried again."""
-        alone = [rejection for rejection in tried if rejection.kind != "tried_together"]
-        problems = self._linter.find_problems(patch, surface=surface, rejected=alone)
-        reason = "; ".join(problem.message for problem in problems if rules is None or problem.rule in rules)
-        if not reason:
-            return None
-        return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind="refused")
+    async def _review_attempt(self, attempt: PatchAttempt, signal: AggregateResult, profile: Profile) -> PatchAttempt:
+        if attempt.patch is None:
+            return attempt
+        answer = await self._review(attempt.patch, signal, profile)
+        if isinstance(answer, Rejection):
+            return replace(attempt, patch=None, refused=(*attempt.refused, answer))
+        return replace(attempt, patch=answer)
 
     async def _review(self, patch: SurfacePatch, signal: AggregateResult, profile: Profile) -> SurfacePatch | Rejection:
         """The patch as the reviewer approved or edited it, or their veto. Without a reviewer it stays as it is."""
@@ -132,18 +86,4 @@ class PatchProposer:
             return patch
         remark = f"edited in review: {answer.reason}" if answer.reason else "edited in review"
         edited = replace(patch, value=answer.value, reason=f"{patch.reason} ({remark})")
-        return self._lint(edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
-
-    def _find_siblings(self, surface: Surface, profile: Profile) -> tuple[Surface, ...]:
-        others = self._session.snapshot.surfaces_of(surface.node_id)
-        return tuple(profile.surface(each.id, self._session.snapshot) for each in others if each.id != surface.id)
-
-
-def _link(known: PatchEvidence, gradients: Sequence[SurfaceGradient]) -> PatchEvidence:
-    """The gradients behind a patch, their steps and cases; of the cases that the optimizer named, if it named any."""
-    behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
-    return PatchEvidence(
-        cases=known.cases or tuple(dict.fromkeys(each.case_id for each in behind)),
-        steps=known.steps or tuple(dict.fromkeys(f"{each.case_id}/{each.step_id}" for each in behind)),
-        gradients=tuple(each.id for each in behind),
-    )
+        return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited

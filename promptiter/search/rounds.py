@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
+from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
@@ -25,7 +26,7 @@ from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
-from promptiter.search.stage_calls import StageCalls
+from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, NamesModel, Optimizer, Rejection
 
 MAX_PASSES = 3
@@ -50,10 +51,10 @@ class BackpropRounds:
         *,
         passes: int = MAX_PASSES,
         most_rerun: int = MOST_RERUN,
-        min_support: float = 0.25,
+        min_support: float = MIN_SUPPORT,
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
-        self.attributor = _as_attributor(backwarder)
+        self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
         self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
         self.passes = passes
@@ -64,11 +65,11 @@ class BackpropRounds:
         self.check = check
 
     async def search(self, session: Session) -> None:
-        calls = StageCalls(session)
+        failures = StageFailures(session)
         finder = BlameFinder(
-            session, self.attributor, self.aggregator, calls=calls, min_support=self.min_support, check=self.check
+            session, self.attributor, self.aggregator, failures=failures, min_support=self.min_support, check=self.check
         )
-        proposer = PatchProposer(session, self.optimizer, calls=calls)
+        proposer = PatchProposer(session, self.optimizer, failures=failures)
         tried: set[int] = set()
         known: BlameReport | None = None
         while not await session.should_stop():
@@ -200,9 +201,3 @@ def _build_rejections(proposal: RoundProposal, decision: AcceptanceDecision) -> 
 def _find_model(stage: object) -> str | None:
     """The model that a stage calls, None if it calls none, UNKNOWN_MODEL if the stage does not say."""
     return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
-
-
-def _as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
-    if stage is None:
-        stage = OFFLINE_STAGES.get("attributor")()
-    return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)

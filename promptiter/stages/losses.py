@@ -19,13 +19,13 @@ Category: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One failed score on one step. `expected` is the reference answer of the turn, None if there is none."""
+    """What was wrong at one step: a failed score, or a remark. `expected` is the reference answer, if there is one."""
 
-    metric: str
-    step_id: str
-    severity: Severity
-    category: Category
     text: str
+    metric: str = ""
+    step_id: str = ""
+    severity: Severity = "P1"
+    category: Category = "response"
     score: float | None = None
     expected: str | None = None
     findings: tuple[Finding, ...] = ()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -379,32 +378,21 @@ def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool) -
     assert running.rounds == ended.rounds
 
 
-def test_what_a_search_does_before_its_first_round_belongs_to_no_round() -> None:
+def test_what_a_search_does_before_its_first_round_is_kept_with_the_run() -> None:
     class Early(Tries):
         async def search(self, session: Session) -> None:
-            await session.evaluate(session.train, session.accepted.profile, phase="train")
-            await session.evaluate(session.train, session.accepted.profile, phase="rerun")
-            await session.skip_round("not yet")
+            await session.note(Remark(text="early"))
+            await session.evaluate(session.train, session.accepted.profile, phase="survey")
             await super().search(session)
 
     result = desk.engine(search=Early(DRAFT)).run_sync(desk.request())
+    again = RunResult.from_json(result.to_json())
     assert (result.verdict, [each.round for each in result.rounds]) == ("improved", [1])
-
-
-async def test_a_round_does_not_start_while_an_evaluation_is_running() -> None:
-    class RoundsAtOnce:
-        async def search(self, session: Session) -> None:
-            await session.begin_round()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(session.evaluate(session.train, session.accepted.profile, phase="train"))
-                await asyncio.sleep(0)
-                await session.begin_round()
-
-    with pytest.raises(RunFailedError) as caught:
-        await desk.engine(search=RoundsAtOnce()).run(desk.request())
-    assert isinstance(caught.value.__cause__, ExceptionGroup)
-    assert "await it before the next round" in str(caught.value.__cause__.exceptions[0])
-    assert len(caught.value.result.rounds) == 1
+    assert [(each.type, each.data) for each in again.notes] == [("remark", {"text": "early"})]
+    phases = [each.phase for each in again.evaluations]
+    assert phases[:2] == ["baseline", "survey"]
+    assert set(phases[2:]) == {"final_test"}
+    assert [each.number for each in again.evaluations] == sorted(each.number or 0 for each in again.evaluations)
 
 
 class OneByOne(Sequence[RoundResult]):

@@ -197,3 +197,25 @@ def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
         "passing": "no train case failed",
         "none": "",
     }
+
+
+def test_figures_are_given_for_each_eval_set_and_metric() -> None:
+    request = desk.request(
+        validation=[desk.eval_set("north", 4), desk.eval_set("south", 2)], test=desk.eval_set("held-out", 6)
+    )
+    found = summarize(desk.engine(desk.DRAFT).run_sync(request))
+    assert found.baseline is not None
+    assert found.validation is not None
+    assert {name: (part.cases, part.metrics) for name, part in found.baseline.eval_sets.items()} == {
+        "north": (4, {"careful": 0.0}),
+        "south": (2, {"careful": 0.0}),
+    }
+    assert {name: part.score for name, part in found.validation.eval_sets.items()} == {"north": 0.5, "south": 0.5}
+    assert found.test_baseline is not None
+    assert found.test is not None
+    assert (found.test_baseline.score, found.test.score, found.test.cases) == (0.0, 0.5, 6)
+    assert found.test.eval_sets == {}  # the test cases come from one set
+    [only] = found.rounds
+    [candidate] = only.candidates
+    assert candidate.validation is not None
+    assert candidate.validation.eval_sets["south"].metrics == {"careful": 0.5}

@@ -138,6 +138,10 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
             (each.name, format_score(each.before), format_score(each.after), f"threshold {each.limit:g}")
             for each in summary.metrics
         ]
+    rows += _list_eval_sets(before, after)
+    if summary.test_baseline is not None and summary.test is not None:
+        rows.append(_compare("test set", summary.test_baseline, summary.test))
+        rows += _list_eval_sets(summary.test_baseline, summary.test)
     for name, old, new, note in rows:
         table.add_row(Text(one_line(name)), old, *((Text(new, "bold"),) if is_changed else ()), Text(note, "dim"))
     screen.print()
@@ -145,6 +149,19 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
     if summary.failing:
         text = f"{failing_line(summary)}: {join_names(summary.failing, limit=MAX_NAMES)}"
         screen.print(Text(one_line(text), "dim"))
+
+
+def _list_eval_sets(before: EvaluationSummary, after: EvaluationSummary) -> list[tuple[str, str, str, str]]:
+    """One row for each eval set, if the cases come from several."""
+    return [
+        _compare(f"in {name}", part, after.eval_sets[name])
+        for name, part in before.eval_sets.items()
+        if name in after.eval_sets
+    ]
+
+
+def _compare(name: str, before: EvaluationSummary, after: EvaluationSummary) -> tuple[str, str, str, str]:
+    return name, format_score(before.score), format_score(after.score), plural(after.cases, "case")
 
 
 def _print_evidence(screen: Console, summary: RunSummary) -> None:
@@ -167,7 +184,7 @@ def _print_rejections(screen: Console, summary: RunSummary) -> None:
     rejections = summary.rejections
     if not rejections:
         return
-    print_heading(screen, "RejectionSummary")
+    print_heading(screen, "Rejected")
     if len(rejections) > MAX_REJECTIONS:
         screen.print(f"  the last {MAX_REJECTIONS} of {len(rejections):,}; --rounds shows all", style="dim")
     table = Table.grid(padding=(0, 2))

@@ -47,6 +47,7 @@ class EvalCase:
     """One case: turns with references, a scenario, or a recorded conversation.
 
     In `mode` trace the agent is not run: `actual` holds the recorded turns, with the agent's answer as `expected`.
+    `eval_set_id` is the eval set that it came from, if several were merged.
     """
 
     id: str
@@ -57,6 +58,7 @@ class EvalCase:
     context: tuple[Message, ...] = ()
     state: Mapping[str, Json] = field(default_factory=dict)
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    eval_set_id: str = ""
 
     @property
     def content_digest(self) -> str:

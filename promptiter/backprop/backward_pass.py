@@ -1,0 +1,251 @@
+"""The backward pass as plain functions: traces and losses in; gradients, signals and patches out.
+
+`backpropagate` does all of it. A search calls its parts, because it records each of them, checks the gradients and lets
+a person review the patches: `BackwardPass` attributes losses and merges gradients, `PatchWriter` writes patches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from promptiter.backprop.judged_traces import JudgedTrace, JudgedTraces
+from promptiter.backprop.lint import Linter
+from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
+from promptiter.backprop.propagate import StepwiseAttributor
+from promptiter.backprop.record import GradientsMerged, PassResult, TraceBlame
+from promptiter.backprop.stage_calls import Redact, call_or_error
+from promptiter.backprop.support_aggregator import SupportAggregator, rank
+from promptiter.concurrency import run_together
+from promptiter.errors import SetupError, StageError, UnknownSurfaceError
+from promptiter.evaluation.surface_reads import collect_reads, find_unread
+from promptiter.grouping import group_by
+from promptiter.llm.redaction import process_redactor
+from promptiter.profile import Profile
+from promptiter.registry import OFFLINE_STAGES
+from promptiter.stages.contracts import (
+    AggregateRequest,
+    AggregateResult,
+    Aggregator,
+    AttributeRequest,
+    Attributor,
+    Backwarder,
+    BackwardResult,
+    Optimizer,
+    Peer,
+    SurfaceGradient,
+)
+from promptiter.stages.losses import CaseLoss
+from promptiter.structure import TEXT_TYPES, StructureSnapshot
+
+MAX_PARALLEL_TRACES = 32
+"""Maximum number of traces attributed at the same time."""
+
+MIN_SUPPORT = 0.25
+"""A surface is patched if its signal has at least this share of the largest support."""
+
+MIN_CASE_SHARE = 0.1
+"""A signal needs support from at least this share of the cases; less may be a model that does not always comply."""
+
+
+async def backpropagate(
+    traces: Iterable[JudgedTrace],
+    *,
+    structure: StructureSnapshot,
+    profile: Profile | None = None,
+    targets: Iterable[str] | None = None,
+    backwarder: Backwarder | Attributor | None = None,
+    aggregator: Aggregator | None = None,
+    optimizer: Optimizer | None = None,
+    min_support: float = MIN_SUPPORT,
+    concurrency: int = MAX_PARALLEL_TRACES,
+) -> PassResult:
+    """Carry the losses of recorded traces back to the surfaces behind them, and write a patch for each.
+
+    The traces were recorded under `profile`, by default the baseline. Traces that passed are used for comparison, and
+    count as cases. `targets` are the surfaces that may change, by default all texts. Stages default to those that need
+    no model; stages that call one use the active gateway (`with gateway.active():`). A stage that fails on one step or
+    surface skips it, and the result says why; StageError is raised if it fails on everything. Nothing is run: whether
+    the patches help is for an evaluation to show.
+    """
+    judged = JudgedTraces(traces)
+    current = Profile.baseline(structure) if profile is None else profile
+    current.check(structure)
+    work = BackwardPass(
+        structure=structure,
+        profile=current,
+        targets=_select_targets(targets, structure),
+        traces=judged,
+        redact=process_redactor().redact_text,
+        concurrency=concurrency,
+    )
+    attributor = as_attributor(backwarder)
+    losses = [await each.build_case_loss() for each in judged.failed]
+    blames = await work.attribute(losses, attributor)
+    if problem := describe_failed_attribution(blames, attributor):
+        raise StageError(problem)
+    gradients = group_by_surface(blames)
+    merged = await work.merge(
+        gradients,
+        aggregator or SupportAggregator(),
+        failed_cases=count_cases(losses),
+        all_cases=len(judged.cases),
+        min_support=min_support,
+    )
+    writer = PatchWriter(
+        optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
+        structure=structure,
+        profile=current,
+        traces=judged,
+        linter=Linter(judged.cases),
+        redact=work.redact,
+    )
+    attempts = await writer.write(merged.signals, gradients)
+    if problem := describe_total_failure(attempts, writer.optimizer):
+        raise StageError(problem)
+    written = collect_patches(attempts)
+    return PassResult(
+        losses=tuple(losses),
+        blames=blames,
+        signals=merged.signals,
+        below_support=merged.below_support,
+        patches=written.patches,
+        refused=written.refused,
+        notes=written.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardPass:
+    """From the losses of one profile's traces to signals."""
+
+    structure: StructureSnapshot
+    profile: Profile
+    targets: frozenset[str]
+    traces: JudgedTraces
+    redact: Redact
+    concurrency: int = MAX_PARALLEL_TRACES
+
+    async def attribute(self, losses: Sequence[CaseLoss], attributor: Attributor) -> tuple[TraceBlame, ...]:
+        """Attribute the losses of each trace to surfaces. A failure affects only its trace."""
+        peers = await self.traces.select_peers() if losses else ()
+        slots = asyncio.Semaphore(self.concurrency)
+
+        async def attribute(case_loss: CaseLoss) -> TraceBlame:
+            async with slots:
+                return await self._attribute_trace(case_loss, peers, attributor)
+
+        return tuple(await run_together(attribute(loss) for loss in losses))
+
+    async def merge(
+        self,
+        gradients: Mapping[str, tuple[SurfaceGradient, ...]],
+        aggregator: Aggregator,
+        *,
+        failed_cases: int,
+        all_cases: int,
+        min_support: float = MIN_SUPPORT,
+        least_share: float = MIN_CASE_SHARE,
+    ) -> GradientsMerged:
+        """Merge the gradients of each surface into a signal. `least_share` of all cases must support it."""
+
+        async def merge(surface_id: str) -> AggregateResult:
+            request = AggregateRequest(
+                surface=self.profile.surface(surface_id, self.structure),
+                gradients=gradients[surface_id],
+                failed_cases=failed_cases,
+                all_cases=all_cases,
+            )
+            merged, error = await call_or_error(partial(aggregator.aggregate, request), self.redact)
+            counted = await SupportAggregator().aggregate(request)
+            if merged is None:
+                return replace(counted, error=error)
+            return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
+
+        signals = await run_together(merge(surface_id) for surface_id in gradients)
+        kept, below_support = rank(signals, min_share=min_support, least=least_share * all_cases)
+        return GradientsMerged(signals=kept, below_support=below_support)
+
+    async def _attribute_trace(
+        self, case_loss: CaseLoss, peers: tuple[Peer, ...], attributor: Attributor
+    ) -> TraceBlame:
+        request = AttributeRequest(
+            case_loss=case_loss,
+            trace=await self.traces.load((case_loss.case_id, case_loss.repeat, case_loss.turn)),
+            snapshot=self.structure,
+            profile=self.profile,
+            targets=self.targets,
+            peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
+        )
+        results, error = await call_or_error(partial(attributor.attribute, request), self.redact)
+        return TraceBlame(
+            case_id=case_loss.case_id,
+            repeat=case_loss.repeat,
+            turn=case_loss.turn,
+            results=tuple(self._drop_invalid(result, request) for result in results or ()),
+            error=error,
+        )
+
+    def _drop_invalid(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
+        """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
+        steps, case = {step.id for step in request.trace.steps}, request.case_loss
+        unread_here = find_unread(request.targets, [collect_reads([request.trace])])
+        run = f"{case.case_id}~{case.repeat}~{case.turn}"
+        gradients = tuple(
+            replace(
+                gradient,
+                case_id=case.case_id,
+                repeat=case.repeat,
+                turn=case.turn,
+                id=f"{run}/{gradient.step_id}/{number}",
+            )
+            for number, gradient in enumerate(result.gradients)
+            if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
+        )
+        dropped = result.dropped + len(result.gradients) - len(gradients)
+        error = None if result.error is None else self.redact(result.error)
+        return replace(result, gradients=gradients, dropped=dropped, error=error)
+
+
+def group_by_surface(
+    blames: Sequence[TraceBlame], *, without: frozenset[str] = frozenset()
+) -> dict[str, tuple[SurfaceGradient, ...]]:
+    """All gradients by surface, worst severity first, in an order that does not depend on timing."""
+    gradients = [gradient for blame in blames for gradient in blame.gradients]
+    gradients.sort(key=lambda g: (g.surface_id, g.severity, g.case_id, g.repeat, g.step_id, g.text))
+    found = group_by(gradients, lambda gradient: gradient.surface_id)
+    return {surface_id: tuple(each) for surface_id, each in found.items() if surface_id not in without}
+
+
+def as_attributor(stage: Backwarder | Attributor | None) -> Attributor:
+    """The stage as an Attributor; by default the one that needs no model."""
+    if stage is None:
+        stage = OFFLINE_STAGES.get("attributor")()
+    return stage if isinstance(stage, Attributor) else StepwiseAttributor(stage)
+
+
+def count_cases(losses: Iterable[CaseLoss]) -> int:
+    return len({loss.case_id for loss in losses})
+
+
+def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attributor) -> str | None:
+    """Say that the attributor failed, if that is why no surface is blamed."""
+    errors = [each.error for each in blames if each.error] or [
+        result.error for each in blames for result in each.results if result.error
+    ]
+    if not errors or any(each.gradients for each in blames):
+        return None
+    return f"{type(attributor).__name__} failed and blamed no surface: {errors[0]}"
+
+
+def _select_targets(targets: Iterable[str] | None, structure: StructureSnapshot) -> frozenset[str]:
+    if targets is None:
+        return frozenset(surface.id for surface in structure.surfaces if surface.type in TEXT_TYPES)
+    if isinstance(targets, str):
+        raise SetupError(f"targets is {targets!r}; give a list: [{targets!r}]")
+    found = frozenset(targets)
+    for target in sorted(found - set(structure.surface_ids)):
+        raise UnknownSurfaceError(target, known=structure.surface_ids)
+    return found

@@ -1,0 +1,243 @@
+"""JudgedTraces: recorded runs with what was wrong with them, and what the stages see of the other runs.
+
+A pass starts from these. They come from an evaluation (`judge_traces`), or from anywhere else: a file of recorded
+traces and a person who says what went wrong are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from promptiter.backprop.step_text import json_text
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Finding
+from promptiter.stages.contracts import Peer, StepExample, SurfaceGradient
+from promptiter.stages.losses import CaseLoss, Loss
+from traces import ExecutionTrace, Step
+from traces.model import Snapshot
+
+MOST_PEERS = 20
+"""Maximum number of passing peers, and of failing ones."""
+
+MOST_EXAMPLES = 40
+"""Maximum number of failing examples for an optimizer, and of passing ones."""
+
+LoadTrace: TypeAlias = Callable[[], Awaitable[ExecutionTrace]]
+"""Loads a trace when it is needed, so that not all of them are in memory."""
+
+TurnKey: TypeAlias = tuple[str, int, int]
+"""Case id, repeat and turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTrace:
+    """The trace of one turn of a run, and what was wrong with it. By default it passed if it has no losses.
+
+    A loss without a `step_id` is placed on every terminal step. `input` is what the user said, `expected` the reference
+    answer, if there is one. Runs of the same case have the same `case_id`; support is counted in cases. `trace_digest`
+    is the name of the trace in a trace store.
+    """
+
+    case_id: str
+    trace: ExecutionTrace | LoadTrace
+    losses: tuple[Loss, ...] = ()
+    input: str = ""
+    expected: str | None = None
+    expected_tool_calls: tuple[ExpectedToolCall, ...] | None = None
+    repeat: int = 0
+    turn: int = 0
+    passed: bool | None = None
+    trace_digest: str = ""
+
+    @property
+    def key(self) -> TurnKey:
+        return self.case_id, self.repeat, self.turn
+
+    @property
+    def has_passed(self) -> bool:
+        return not self.losses if self.passed is None else self.passed
+
+    async def load(self) -> ExecutionTrace:
+        return self.trace if isinstance(self.trace, ExecutionTrace) else await self.trace()
+
+    async def build_case_loss(self) -> CaseLoss:
+        """The losses of this trace, each on a step."""
+        trace = await self.load()
+        known = {step.id for step in trace.steps}
+        placed: list[Loss] = []
+        for loss in self.losses:
+            if loss.step_id and loss.step_id not in known:
+                raise SetupError(f"a loss of case {self.case_id!r} is on step {loss.step_id!r}, which its trace lacks")
+            expected = self.expected if loss.expected is None else loss.expected
+            places = [loss.step_id] if loss.step_id else [step.id for step in trace.terminals]
+            placed += [replace(loss, step_id=step_id, expected=expected) for step_id in places]
+        return CaseLoss(
+            case_id=self.case_id,
+            repeat=self.repeat,
+            turn=self.turn,
+            input=self.input or trace.steps[0].input.text or "",
+            trace_digest=self.trace_digest,
+            losses=tuple(placed),
+        )
+
+
+class JudgedTraces:
+    """The traces of one pass, by case, repeat and turn."""
+
+    def __init__(self, traces: Iterable[JudgedTrace]) -> None:
+        self._by_key: dict[TurnKey, JudgedTrace] = {}
+        for each in traces:
+            if each.key in self._by_key:
+                raise SetupError(
+                    f"case {each.case_id!r} has two traces of repeat {each.repeat}, turn {each.turn}; "
+                    "number its repeats, or give each trace a case_id of its own"
+                )
+            self._by_key[each.key] = each
+
+    @property
+    def failed(self) -> list[JudgedTrace]:
+        return [each for each in self._by_key.values() if each.losses]
+
+    @property
+    def cases(self) -> list[EvalCase]:
+        """What the traces say about their cases."""
+        turns: dict[str, dict[int, Turn]] = {}
+        for each in self._by_key.values():
+            turn = Turn(user=each.input, expected=each.expected, expected_tool_calls=each.expected_tool_calls)
+            turns.setdefault(each.case_id, {}).setdefault(each.turn, turn)
+        return [EvalCase(id=case_id, turns=tuple(found.values())) for case_id, found in turns.items()]
+
+    async def load(self, key: TurnKey) -> ExecutionTrace:
+        return await self._by_key[key].load()
+
+    async def select_peers(self) -> tuple[Peer, ...]:
+        """Some passing and some failing runs, the same on every call."""
+        chosen = [*self._take_runs(MOST_PEERS, passed=True), *self._take_runs(MOST_PEERS, passed=False)]
+        return tuple(
+            [
+                Peer(case_id=run.case_id, trace=await run.load(), passed=run.has_passed, expected=run.expected)
+                for run in chosen
+            ]
+        )
+
+    async def collect_passing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
+        """The last visit of a blamed node in each run that passed."""
+        blamed = {await self._find_node_id(gradient) for gradient in gradients[:MOST_EXAMPLES]}
+        examples = []
+        for run in self._take_runs(MOST_EXAMPLES, passed=True):
+            trace = await run.load()
+            visits = [step for step in trace.steps if step.node_id in blamed]
+            if visits:
+                examples.append(_build_example(run, trace, visits[-1], passed=True))
+        return tuple(examples)
+
+    async def collect_failing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
+        """The blamed steps with their findings, one example per step."""
+        blamed: dict[tuple[TurnKey, str], list[Finding]] = {}
+        for gradient in gradients:
+            blamed.setdefault((_find_key(gradient), gradient.step_id), []).extend(gradient.findings)
+        examples = []
+        for (key, step_id), findings in list(blamed.items())[:MOST_EXAMPLES]:
+            run = self._by_key[key]
+            trace = await run.load()
+            step = next(step for step in trace.steps if step.id == step_id)
+            examples.append(_build_example(run, trace, step, passed=False, findings=findings))
+        return tuple(examples)
+
+    async def _find_node_id(self, gradient: SurfaceGradient) -> str:
+        trace = await self.load(_find_key(gradient))
+        return next(step.node_id for step in trace.steps if step.id == gradient.step_id)
+
+    def _take_runs(self, count: int, *, passed: bool) -> list[JudgedTrace]:
+        """The last turns of the first runs that passed, or did not."""
+        last = {(each.case_id, each.repeat): each for each in sorted(self._by_key.values(), key=lambda each: each.turn)}
+        in_order = (each for each in self._by_key.values() if last[each.case_id, each.repeat] is each)
+        return [each for each in in_order if each.has_passed is passed][:count]
+
+
+def judge_traces(
+    evaluation: Evaluation,
+    eval_set: EvalSet,
+    load_trace: Callable[[str], Awaitable[ExecutionTrace]],
+    *,
+    losses: Iterable[CaseLoss],
+) -> tuple[JudgedTrace, ...]:
+    """The traces of an evaluation with the losses that were extracted from it. `load_trace` is called with a digest."""
+    cases = {case.id: case for case in eval_set.cases}
+    losses_of = {(each.case_id, each.repeat, each.turn): each.losses for each in losses}
+
+    def judge(row: CaseRow, turn: int, trace_digest: str) -> JudgedTrace:
+        given = cases[row.case_id].find_turn(turn)
+        return JudgedTrace(
+            case_id=row.case_id,
+            trace=lambda: load_trace(trace_digest),
+            losses=losses_of.get((row.case_id, row.repeat, turn), ()),
+            input="" if given is None else given.user,
+            expected=None if given is None else given.expected,
+            expected_tool_calls=None if given is None else given.expected_tool_calls,
+            repeat=row.repeat,
+            turn=turn,
+            passed=has_passed(row),
+            trace_digest=trace_digest,
+        )
+
+    return tuple(
+        judge(row, turn, trace_digest) for row in evaluation.rows for turn, trace_digest in enumerate(row.trace_digests)
+    )
+
+
+def _find_key(gradient: SurfaceGradient) -> TurnKey:
+    return gradient.case_id, gradient.repeat, gradient.turn
+
+
+def _build_example(
+    run: JudgedTrace, trace: ExecutionTrace, step: Step, *, passed: bool, findings: Iterable[Finding] = ()
+) -> StepExample:
+    expected_calls = run.expected_tool_calls
+    return StepExample(
+        case_id=run.case_id,
+        step_id=step.id,
+        input=_describe(step.input),
+        output=_describe(step.output),
+        passed=passed,
+        expected=run.expected,
+        case_input=run.input,
+        is_terminal=_is_answer(step, trace),
+        tool_calls=tuple(
+            {"name": call.name, "arguments": call.arguments, "result": call.result} for call in step.tool_calls
+        ),
+        findings=_deduplicate(findings),
+        expected_tool_calls=None
+        if expected_calls is None
+        else tuple({"name": call.name, "arguments": call.arguments} for call in expected_calls),
+    )
+
+
+def _is_answer(step: Step, trace: ExecutionTrace) -> bool:
+    """Whether a step is terminal, or a terminal step has the same output."""
+    output = _normalize_output(step)
+    return any(each.id == step.id or _normalize_output(each) == output for each in trace.terminals)
+
+
+def _normalize_output(step: Step) -> str:
+    return " ".join(_describe(step.output).split()).rstrip(" .")
+
+
+def _describe(snapshot: Snapshot) -> str:
+    return json_text(snapshot.data) if snapshot.text is None else snapshot.text
+
+
+def has_passed(row: CaseRow) -> bool:
+    return row.error is None and bool(row.scores) and all(score.passed for score in row.scores)
+
+
+def _deduplicate(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each finding once. Findings hold JSON values and cannot be hashed."""
+    seen: dict[str, Finding] = {}
+    for finding in findings:
+        seen.setdefault(repr(finding), finding)
+    return tuple(seen.values())

@@ -1,0 +1,125 @@
+"""Patches for blamed surfaces: the optimizer writes them, and lint sends back those that are not worth a try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from promptiter.backprop.judged_traces import JudgedTraces
+from promptiter.backprop.lint import Linter
+from promptiter.backprop.record import PatchesWritten
+from promptiter.backprop.stage_calls import Redact, call_or_error
+from promptiter.concurrency import run_together
+from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
+from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection, SurfaceGradient
+from promptiter.structure import StructureSnapshot, Surface
+
+MAX_ATTEMPTS = 2
+"""Maximum number of optimizer calls per patch: lint may refuse the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchAttempt:
+    """What the optimizer wrote for one signal: a patch, or a note that says why there is none."""
+
+    patch: SurfacePatch | None = None
+    refused: tuple[Rejection, ...] = ()
+    note: str = ""
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchWriter:
+    """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown."""
+
+    optimizer: Optimizer
+    structure: StructureSnapshot
+    profile: Profile
+    traces: JudgedTraces
+    linter: Linter
+    redact: Redact
+    find_rejected: Callable[[str], tuple[Rejection, ...]] = lambda _: ()
+
+    async def write(
+        self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
+    ) -> list[PatchAttempt]:
+        """Ask for one patch per signal, all at once."""
+        return await run_together(self._write_patch(signal, gradients[signal.surface_id]) for signal in signals)
+
+    async def _write_patch(self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
+        """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
+        surface = self.profile.surface(signal.surface_id, self.structure)
+        nodes = {node.id: node for node in self.structure.nodes}
+        before = self.find_rejected(surface.id)
+        request = OptimizeRequest(
+            surface=surface,
+            signal=signal,
+            node_description=nodes[surface.node_id].description if surface.node_id in nodes else "",
+            siblings=self._find_siblings(surface),
+            failing=await self.traces.collect_failing(gradients),
+            passing=await self.traces.collect_passing(gradients),
+        )
+        refused: tuple[Rejection, ...] = ()
+        for _ in range(MAX_ATTEMPTS):
+            request = replace(request, rejected=before + refused)
+            answer, error = await call_or_error(partial(self.optimizer.optimize, request), self.redact)
+            if answer is None or answer.patch is None:
+                note = error or (answer.reason if answer is not None else "")
+                return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
+            patch = replace(answer.patch, surface_id=surface.id)
+            if not patch.evidence.gradients:
+                patch = replace(patch, evidence=_link(patch.evidence, gradients))
+            rejection = lint_patch(self.linter, patch, surface, tried=request.rejected)
+            if rejection is None:
+                return PatchAttempt(patch=patch, refused=refused)
+            refused += (rejection,)
+        return PatchAttempt(refused=refused)
+
+    def _find_siblings(self, surface: Surface) -> tuple[Surface, ...]:
+        others = self.structure.surfaces_of(surface.node_id)
+        return tuple(self.profile.surface(each.id, self.structure) for each in others if each.id != surface.id)
+
+
+def collect_patches(attempts: Sequence[PatchAttempt]) -> PatchesWritten:
+    """The patches of all attempts, what was refused, and why patches are missing."""
+    return PatchesWritten(
+        patches=PatchSet(tuple(each.patch for each in attempts if each.patch is not None)),
+        refused=tuple(rejection for each in attempts for rejection in each.refused),
+        notes=tuple(each.note for each in attempts if each.note),
+    )
+
+
+def describe_total_failure(attempts: Sequence[PatchAttempt], optimizer: Optimizer) -> str | None:
+    """Say that the optimizer failed, if that is why there is not a single patch."""
+    notes = [each.note for each in attempts if each.has_failed]
+    if not notes or any(each.patch is not None or each.refused for each in attempts):
+        return None
+    return f"{type(optimizer).__name__} failed and wrote no patch: {notes[0]}"
+
+
+def lint_patch(
+    linter: Linter,
+    patch: SurfacePatch,
+    surface: Surface,
+    *,
+    tried: Sequence[Rejection] = (),
+    rules: Container[str] | None = None,
+) -> Rejection | None:
+    """Why lint refuses a patch, or None. A value that was only tried together with others may be tried again."""
+    alone = [rejection for rejection in tried if rejection.kind != "tried_together"]
+    problems = linter.find_problems(patch, surface=surface, rejected=alone)
+    reason = "; ".join(problem.message for problem in problems if rules is None or problem.rule in rules)
+    if not reason:
+        return None
+    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind="refused")
+
+
+def _link(known: PatchEvidence, gradients: Sequence[SurfaceGradient]) -> PatchEvidence:
+    """The gradients behind a patch, their steps and cases; of the cases that the optimizer named, if it named any."""
+    behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
+    return PatchEvidence(
+        cases=known.cases or tuple(dict.fromkeys(each.case_id for each in behind)),
+        steps=known.steps or tuple(dict.fromkeys(f"{each.case_id}/{each.step_id}" for each in behind)),
+        gradients=tuple(each.id for each in behind),
+    )

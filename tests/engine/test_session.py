@@ -1,0 +1,244 @@
+"""What a search may ask of its session, and how a request that it may not make is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from promptiter.engine.run import RunFailedError
+from promptiter.engine.session import Session
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.profile import Profile
+from promptiter.runlog.events import Payload, event_type
+from promptiter.runlog.fold import fold, fold_lazily
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunResult
+from promptiter.runlog.run_state import ENGINE_PHASES
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH, WORSE
+
+STRUCTURE = desk.agent().describe()
+BEST = Profile.of(STRUCTURE, {**DRAFT, **POLISH})
+
+
+@event_type("tests.guess")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess(Payload):
+    text: str
+
+
+class Does:
+    """A search of one round that does what it is given."""
+
+    def __init__(self, ask: Callable[[Session], Awaitable[object]]) -> None:
+        self.ask = ask
+
+    async def search(self, session: Session) -> None:
+        await session.begin_round()
+        await self.ask(session)
+        await session.complete_round()
+
+
+def run(ask: Callable[[Session], Awaitable[object]], journal: MemoryJournal | None = None) -> RunResult:
+    return desk.engine(search=Does(ask)).run_sync(desk.request(), journal=journal)
+
+
+async def evaluate(session: Session) -> object:
+    return await session.evaluate(session.train, session.accepted.profile, phase="train")
+
+
+async def record(session: Session) -> Guess:
+    async def work() -> Guess:
+        await asyncio.sleep(0)
+        return Guess(text="one")
+
+    return await session.record(Guess, work)
+
+
+async def validate(session: Session) -> object:
+    return await session.validate(BEST)
+
+
+@pytest.mark.parametrize("second", [evaluate, record, validate, Session.should_stop, Session.begin_round])
+@pytest.mark.parametrize("first", [evaluate, record, validate])
+def test_requests_at_the_same_time_are_an_error(
+    first: Callable[[Session], Awaitable[object]], second: Callable[[Session], Awaitable[object]]
+) -> None:
+    """They would be recorded in the order in which they end, and a resumed run could not ask in that order."""
+
+    async def ask(session: Session) -> None:
+        await asyncio.gather(first(session), second(session))
+
+    with pytest.raises(RunFailedError, match=r"await it before the next. Several .* session.evaluate_many"):
+        run(ask)
+
+
+def test_recorded_work_makes_no_requests() -> None:
+    async def ask(session: Session) -> None:
+        async def work() -> Guess:
+            await evaluate(session)
+            return Guess(text="never")
+
+        await session.record(Guess, work)
+
+    with pytest.raises(RunFailedError, match="make requests before it or after it"):
+        run(ask)
+
+
+def test_a_session_takes_requests_again_after_one_that_failed() -> None:
+    async def ask(session: Session) -> None:
+        async def work() -> Guess:
+            raise ValueError("no guess")
+
+        with pytest.raises(ValueError, match="no guess"):
+            await session.record(Guess, work)
+        await record(session)
+
+    assert [note.type for note in run(ask).rounds[0].notes] == ["tests.guess"]
+
+
+OUTSIDE: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "propose": lambda session: session.propose(BEST),
+    "validate": validate,
+    "reject": lambda session: session.reject(BEST, "no"),
+    "skip_round": lambda session: session.skip_round("no"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_candidate_outside_of_a_round_is_an_error(name: str) -> None:
+    class Early:
+        async def search(self, session: Session) -> None:
+            await OUTSIDE[name](session)
+
+    with pytest.raises(RunFailedError, match=r"call session\.begin_round first"):
+        desk.engine(search=Early()).run_sync(desk.request())
+
+
+@pytest.mark.parametrize("phase", sorted(ENGINE_PHASES))
+def test_a_search_does_not_evaluate_in_the_name_of_the_engine(phase: str) -> None:
+    with pytest.raises(RunFailedError, match="is the engine's own; name another"):
+        run(lambda session: session.evaluate(session.train, BEST, phase=phase))
+
+
+def test_fields_of_a_session_and_its_state_are_read_only() -> None:
+    async def ask(session: Session) -> None:
+        fields = [name for name in (*vars(session), *dir(type(session))) if not name.startswith("_")]
+        assert {"request", "rng", "targets", "evaluator", "state", "accepted", "train", "round"} <= set(fields)
+        for name in (*fields, "something_new"):
+            with pytest.raises(AttributeError):
+                setattr(session, name, None)
+        properties = [name for name, value in vars(type(session.state)).items() if isinstance(value, property)]
+        assert {"run", "round", "accepted", "candidates_tried"} <= set(properties)
+        for name in properties:
+            with pytest.raises(AttributeError):
+                setattr(session.state, name, None)
+        assert not [name for name in vars(session.state) if not name.startswith("_")]
+
+    assert run(ask).status == "succeeded"
+
+
+def test_eval_sets_of_one_batch_may_differ() -> None:
+    async def ask(session: Session) -> None:
+        first, rest = (
+            EvalSet(id=name, cases=cases)
+            for name, cases in (("first", session.train.cases[:1]), ("rest", session.train.cases[1:]))
+        )
+        child = await session.propose(BEST)
+        found = await session.evaluate_many([(rest, child), (first, session.accepted.profile)], phase="screening")
+        assert [(each.eval_set_id, each.mean_score, len(each.rows)) for each in found] == [
+            ("rest", 1, 2),
+            ("first", 0, 1),
+        ]
+        assert {row.eval_set_id for each in found for row in each.rows} == {"first", "rest"}
+
+    [only] = run(ask).rounds
+    assert [each.eval_set_id for each in only.evaluations] == ["first"]
+    assert [each.eval_set_id for one in only.candidates for each in one.evaluations] == ["rest"]
+
+
+def test_two_children_of_a_round_are_accepted_one_after_the_other() -> None:
+    """The second is compared with the first, and the next round starts from it, also when it is read on its own."""
+    child = Profile.of(STRUCTURE, DRAFT)
+
+    class Search:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            for each in (BEST, child):  # proposed in the opposite order
+                await session.propose(each)
+            assert (await session.validate(child)).accepted
+            assert session.accepted.profile == child
+            assert (await session.validate(BEST)).accepted
+            await session.complete_round()
+            await session.begin_round()
+            assert session.accepted.profile == BEST
+            await session.skip_round("enough")
+            await session.complete_round()
+
+    journal = MemoryJournal()
+    result = desk.engine(search=Search()).run_sync(desk.request(), journal=journal)
+    first, second = fold(journal.reader().read()).rounds
+    assert [(each.profile, each.decision is not None and each.decision.delta) for each in first.candidates] == [
+        (BEST, 0.5),
+        (child, 0.5),
+    ]
+    assert (first.candidate, second.input_profile, second.skipped) == (first.candidates[0], BEST, "enough")
+    assert fold_lazily(journal.reader()).rounds[1] == second
+    assert result.accepted_profile == BEST
+
+
+def test_a_child_of_a_rejected_parent_is_validated_against_the_accepted_profile() -> None:
+    rejected = Profile.of(STRUCTURE, WORSE)
+
+    async def ask(session: Session) -> None:
+        assert not (await session.validate(rejected)).accepted
+        assert (await session.validate(BEST, parents=[rejected])).accepted
+
+    [only] = run(ask).rounds
+    parent, child = only.candidates
+    assert child.parents == (rejected.digest,) == (parent.profile.digest,)
+    assert [patch.surface_id for patch in child.patches] == ["draft#instruction", "polish#instruction"]
+    assert child.decision is not None
+    assert child.decision.delta == 1.0
+
+
+def test_a_candidate_that_is_proposed_again_has_a_record_in_each_round() -> None:
+    again = Profile.of(STRUCTURE, WORSE)
+
+    class Search:
+        async def search(self, session: Session) -> None:
+            for _ in range(2):
+                await session.begin_round()
+                await session.validate(again)
+                await session.reject(again, "it was rejected a moment ago")
+                await session.complete_round()
+
+    result = desk.engine(search=Search()).run_sync(desk.request())
+    for each in result.rounds:
+        validated, repeated = each.candidates
+        assert (validated.profile, repeated.profile) == (again, again)
+        assert validated.validation is not None
+        assert repeated.decision is not None
+        assert (repeated.evaluations, repeated.decision.reason) == ((), "it was rejected a moment ago")
+
+
+def test_rows_name_the_eval_set_that_their_case_came_from() -> None:
+    names = ["north", "south"]
+    request = desk.request(
+        train=[desk.eval_set(f"train-{name}", 2) for name in names],
+        validation=[desk.eval_set(name, 6) for name in names],
+        test=desk.eval_set("held-out", 6),
+    )
+    result = RunResult.from_json(desk.engine(DRAFT, POLISH).run_sync(request).to_json())
+    found = {each.phase: each.by_eval_set for each in result.evaluations}
+    assert set(found) == {"baseline", "ablation", "final_test", "test"}
+    for phase in ("baseline", "final_test"):
+        assert {name: len(part.cases) for name, part in found[phase].items()} == {"north": 6, "south": 6}
+    assert {name: part.metric_means for name, part in found["test"].items()} == {"held-out": {"careful": 1.0}}
+    assert result.rounds[0].train is not None
+    assert list(result.rounds[0].train.by_eval_set) == ["train-north", "train-south"]
+    assert result.rounds[0].validation is not None
+    assert result.rounds[0].validation.by_eval_set["north"].metric_means == {"careful": 0.5}
