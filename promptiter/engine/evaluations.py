@@ -90,7 +90,7 @@ class Evaluations:
             cases=len({case_id for case_id, _ in each.all_runs}),
             runs=len(each.all_runs),
             without=request.without,
-            measured=EvaluationMeasured(mark=self._evaluator.gateway.cache.mark()),
+            measured=EvaluationMeasured(mark=await self._evaluator.gateway.cache.mark()),
         )
         content = [eval_set.id, eval_set.content_digest, request.profile.digest]
         self._log.phase = request.phase

@@ -257,7 +257,7 @@ class Gateway:
         known = await self._find_known(call.key)
         if known is not None:
             self.ledger.count(call.entry(FROM_CACHE))
-            record_call(paid=self._paid_since is not None and self.cache.is_since(call.key, self._paid_since))
+            record_call(paid=self._paid_since is not None and await self.cache.is_since(call.key, self._paid_since))
             return known
 
         async def execute_and_store() -> StoredAnswer:

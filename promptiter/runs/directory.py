@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.layered import LayeredCache
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunRequest, RunResult
@@ -151,22 +152,23 @@ class RunDirectory:
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it."""
-        with RunLock(self.path) as lock, self._open_services(lock) as services:
-            interrupt.watch(self.path / STOP)
-            outcome = await self._engine.execute(
-                self._checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer
-            )
-            if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
-                await _finish_in_thread(lambda: self._write(outcome.result))
+        with RunLock(self.path) as lock:
+            async with self._open_services(lock) as services:
+                interrupt.watch(self.path / STOP)
+                outcome = await self._engine.execute(
+                    self._checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer
+                )
+                if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
+                    await _finish_in_thread(lambda: self._write(outcome.result))
         return outcome
 
-    @contextmanager
-    def _open_services(self, lock: RunLock) -> Iterator[RunServices]:
+    @asynccontextmanager
+    async def _open_services(self, lock: RunLock) -> AsyncIterator[RunServices]:
         """Open the files of the run."""
         self._clean_up()
         shared = self._engine.evaluator.gateway.shared_cache
         with (
-            closing(CallLog(self.path / CALLS, shared=shared)) as calls,
+            closing(CallLog(self.path / CALLS)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
             traces = TraceStore(self.path / TRACES, durable=True)
@@ -174,9 +176,9 @@ class RunDirectory:
                 yield make_services(
                     self._checked.evaluator,
                     journal=_DurableJournal(journal, calls, traces),
-                    cache=calls,
+                    cache=calls if shared is None else LayeredCache(calls, shared),
                     trace_store=traces,
-                    spent_before=calls.ledger(),
+                    spent_before=await calls.ledger(),
                     run_name=str(self.path.absolute()),
                 )
             finally:
