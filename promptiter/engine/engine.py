@@ -9,7 +9,6 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from promptiter.agents.base import Agent
+from promptiter.concurrency import run_in_thread
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
@@ -130,7 +130,7 @@ class Engine:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         journal = services.journal
         if is_finished(await journal.last()):
-            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
+            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
         checked = check_request(request, self.describe(), self.evaluator)
         evaluator = self.evaluator_for(request).for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []

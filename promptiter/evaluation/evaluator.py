@@ -21,7 +21,7 @@ from promptiter.evaluation.metrics.metric import Metric, leave_unscored
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import count_calls
@@ -85,7 +85,7 @@ class Evaluator:
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
-        self.trace_store = trace_store or TraceStore()
+        self.trace_store: TraceStore = trace_store or FolderTraceStore()
         self.shares_trace_store = trace_store is not None
         """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
@@ -234,7 +234,11 @@ class Evaluator:
             error=Failure(run.error.type, redactor.redact_text(run.error.message)) if run.error else None,
             usage=run.usage,
             trace_digests=tuple(
-                self.trace_store.put(turn.trace, redactor=redactor) for turn in run.by_turn if turn.trace is not None
+                [
+                    await self.trace_store.put(turn.trace, redactor=redactor)
+                    for turn in run.by_turn
+                    if turn.trace is not None
+                ]
             ),
             reads=None
             if run.error
