@@ -9,14 +9,13 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
 from promptiter.agents.base import Agent
+from promptiter.concurrency import run_in_thread
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
@@ -26,9 +25,6 @@ from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.trace_store import TraceStore
-from promptiter.llm.cache.cache import Cache
-from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
@@ -77,9 +73,15 @@ class Engine:
         """Return what may change about the agent."""
         return self.agent.describe()
 
+    def check(self, request: RunRequest | CheckedRequest) -> CheckedRequest:
+        """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
+        if isinstance(request, CheckedRequest):
+            return request
+        return check_request(request, self.describe(), self.evaluator)
+
     async def run(
         self,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         observers: Sequence[Observer] = (),
         journal: Journal | None = None,
@@ -91,13 +93,14 @@ class Engine:
         Raises RequestError if the request is invalid, and RunFailedError, with the result so far, if the run fails. A
         run that is cancelled from outside writes its last event, then raises CancelledError.
         """
-        services = self.make_services(request, journal=journal)
-        outcome = await self.execute(request, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
+        checked = self.check(request)
+        services = make_services(checked.evaluator, journal=journal)
+        outcome = await self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
         return outcome.result_or_error()
 
     def run_sync(
         self,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         observers: Sequence[Observer] = (),
         journal: Journal | None = None,
@@ -110,17 +113,17 @@ class Engine:
         The first Ctrl-C finishes the current round, the second stops at once. Both return a result. `notify` is called
         with a message for the user at each of them.
         """
-        interrupt = interrupt or Interrupt()
-        services = self.make_services(request, journal=journal)
+        checked, interrupt = self.check(request), interrupt or Interrupt()
+        services = make_services(checked.evaluator, journal=journal)
         return run_blocking(
-            lambda: self.execute(request, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
+            lambda: self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
             interrupt,
             notify=notify,
         ).result_or_failure()
 
     async def execute(
         self,
-        request: RunRequest,
+        checked: CheckedRequest,
         services: RunServices,
         *,
         observers: Sequence[Observer] = (),
@@ -128,23 +131,21 @@ class Engine:
         reviewer: Reviewer | None = None,
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
-        journal = services.journal
+        journal, request = services.journal, checked.request
         if is_finished(await journal.last()):
-            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
-        checked = check_request(request, self.describe(), self.evaluator)
-        evaluator = self.evaluator_for(request).for_run(services.gateway, services.trace_store)
+            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
+        evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
         check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
         started = self._now()
-        run_id = request.run_id or new_run_id(started, request, checked)
+        run_id = request.run_id or new_run_id(started, checked)
         meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
         log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
         session = Session(
-            request,
+            checked,
             log,
             agent=self.agent,
             evaluator=evaluator,
-            checked=checked,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
@@ -154,35 +155,6 @@ class Engine:
                 return await run.execute(started)
             finally:
                 await restore_agent(self.agent)
-
-    def make_services(
-        self,
-        request: RunRequest,
-        *,
-        journal: Journal | None = None,
-        cache: Cache | None = None,
-        trace_store: TraceStore | None = None,
-        spent_before: LedgerSnapshot | None = None,
-        run_name: str = "",
-    ) -> RunServices:
-        """Make the services of a run. What is not given is in memory; see `promptiter.engine.services`."""
-        return make_services(
-            self.evaluator_for(request),
-            journal=journal,
-            cache=cache,
-            trace_store=trace_store,
-            spent_before=spent_before,
-            run_name=run_name,
-        )
-
-    def evaluator_for(self, request: RunRequest) -> Evaluator:
-        """Return the evaluator with the options, the seed and the judge of a request."""
-        evaluator = self.evaluator
-        if request.evaluation is not None:
-            evaluator = evaluator.with_options(request.evaluation)
-        if request.seed is not None:
-            evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
-        return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
@@ -197,8 +169,9 @@ def _check_parts(backwarder: object, aggregator: object, optimizer: object, sear
             raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
 
 
-def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
+def new_run_id(started: datetime, checked: CheckedRequest) -> str:
     """Return a run id: the start time and a hash of the inputs."""
+    request = checked.request
     inputs = digest(
         [
             checked.train.content_digest,

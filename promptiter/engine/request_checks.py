@@ -27,12 +27,22 @@ from promptiter.wording import join_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """The inputs of a valid request: one eval set of each kind, and the targets by name."""
+    """A valid request for one engine: one eval set of each kind, and the targets by name.
 
+    `evaluator` is the engine's, with the options, the seed and the judge of the request.
+    """
+
+    request: RunRequest
+    snapshot: StructureSnapshot
+    evaluator: Evaluator
     train: EvalSet
     validation: EvalSet
     test: EvalSet | None
     targets: tuple[str, ...]
+
+    def with_run_id(self, run_id: str) -> CheckedRequest:
+        """The same request for a run with this id."""
+        return replace(self, request=replace(self.request, run_id=run_id))
 
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
@@ -45,6 +55,7 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     )
     test = None if request.test is None else merge_eval_sets(request.test, name="test")
     targets = _select_targets(request, snapshot)
+    evaluator = _fit_evaluator(evaluator, request)
     problems = [
         *_case_problems(train, "train", request, evaluator),
         *_case_problems(validation, "validation", request, evaluator),
@@ -58,7 +69,24 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     ]
     if problems:
         raise RequestError(problems)
-    return CheckedRequest(train=train, validation=validation, test=test, targets=targets)
+    return CheckedRequest(
+        request=request,
+        snapshot=snapshot,
+        evaluator=evaluator,
+        train=train,
+        validation=validation,
+        test=test,
+        targets=targets,
+    )
+
+
+def _fit_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator:
+    """The evaluator with the options, the seed and the judge of a request."""
+    if request.evaluation is not None:
+        evaluator = evaluator.with_options(request.evaluation)
+    if request.seed is not None:
+        evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
+    return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
 def _wrong_types(request: RunRequest) -> Iterator[str]:

@@ -40,7 +40,6 @@ from promptiter.runlog.payloads import (
 )
 from promptiter.runlog.results import RunRequest
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
-from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
 
@@ -64,19 +63,18 @@ class Session:
 
     def __init__(
         self,
-        request: RunRequest,
+        checked: CheckedRequest,
         log: EventLog,
         *,
         agent: Agent,
         evaluator: Evaluator,
-        checked: CheckedRequest,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
-        self.request = request
+        self.request = request = checked.request
         self.agent = agent
         self.evaluator = evaluator
-        self.snapshot: StructureSnapshot = agent.describe()
+        self.snapshot = checked.snapshot
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
@@ -145,9 +143,9 @@ class Session:
     def candidates_tried(self) -> int:
         return self.state.candidates_tried
 
-    def trace(self, trace_digest: str) -> ExecutionTrace:
+    async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
-        return self.evaluator.trace_store.get(trace_digest)
+        return await self.evaluator.trace_store.get(trace_digest)
 
     def redact(self, text: str) -> str:
         """Return a text without secrets."""

@@ -20,7 +20,7 @@ from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
 from promptiter.evaluation.job_host import JobHost
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
@@ -75,7 +75,7 @@ class Evaluator:
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
-        self.trace_store = trace_store or TraceStore()
+        self.trace_store: TraceStore = trace_store or FolderTraceStore()
         self.shares_trace_store = trace_store is not None
         """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator

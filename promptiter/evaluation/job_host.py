@@ -75,7 +75,7 @@ class JobHost:
 
     async def run_here(self, job: CaseJob) -> CaseRow:
         """Run a job in this process. Nothing is encoded."""
-        return self._keep(await self.runner.run(job, self.gateway))
+        return await self._keep(await self.runner.run(job, self.gateway))
 
     def pack(self, job: CaseJob) -> bytes:
         """A job as bytes, for `run_job` in another process.
@@ -105,11 +105,11 @@ class JobHost:
         found = self._unpack(result)
         if isinstance(found, BaseException):
             raise found
-        return self._keep(found)
+        return await self._keep(found)
 
     async def fail(self, job: CaseJob, error: Failure) -> CaseRow:
         """The row of a case that no worker could run to its end."""
-        return self._keep(await self.runner.fail(job, error, self.gateway))
+        return await self._keep(await self.runner.fail(job, error, self.gateway))
 
     async def _answer(self, call: ForwardedRequest | ForwardedToolCall, execute: ExecuteTool) -> Any:
         if isinstance(call, ForwardedRequest):
@@ -137,7 +137,7 @@ class JobHost:
                     raise
                 # Another worker executed an equal call and ended: this one executes it.
 
-    def _keep(self, scored: ScoredRun) -> CaseRow:
+    async def _keep(self, scored: ScoredRun) -> CaseRow:
         """Redact the secrets of a row, and store its traces."""
         row, redactor = scored.row, self.gateway.redactor
         return replace(
@@ -145,7 +145,7 @@ class JobHost:
             scores=tuple(_redact_score(score, redactor) for score in row.scores),
             output=redactor.redact_known(escape_surrogates(row.output)),
             error=Failure(row.error.type, redactor.redact_text(row.error.message)) if row.error else None,
-            trace_digests=tuple(self.trace_store.put(trace, redactor=redactor) for trace in scored.traces),
+            trace_digests=tuple([await self.trace_store.put(trace, redactor=redactor) for trace in scored.traces]),
         )
 
     def _unpack(self, raw: bytes) -> Any:

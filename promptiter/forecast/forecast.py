@@ -17,6 +17,7 @@ import orjson
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.estimate import Estimate
@@ -58,7 +59,9 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
 
-def forecast_run(engine: Engine, request: RunRequest, *, runs: str | os.PathLike[str] | None = None) -> Forecast:
+def forecast_run(
+    engine: Engine, request: RunRequest | CheckedRequest, *, runs: str | os.PathLike[str] | None = None
+) -> Forecast:
     """The forecast of a run, based on matching earlier runs in the folder `runs`. Asks no model and writes nothing.
 
     RequestError if the run could not be served.

@@ -14,6 +14,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
+from promptiter.engine.services import make_services
 from promptiter.engine.session import Session
 from promptiter.errors import NonDeterministicSearchError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -217,11 +218,13 @@ async def test_a_resumed_run_reserves_as_much_for_the_final_test_as_one_that_nev
     cache, journal = MemoryCache(), MemoryJournal()
     gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=150))
     engine = desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway)
-    first = await engine.execute(asked, engine.make_services(asked, journal=journal))
+    checked = engine.check(asked)
+    first = await engine.execute(checked, make_services(checked.evaluator, journal=journal))
     assert first.result.status == "failed"
     engine = desk.engine(*tries, gateway=gateway)
-    services = engine.make_services(asked, journal=journal, spent_before=first.result.measured.spent)
-    ended = await engine.execute(asked, services)
+    checked = engine.check(asked)
+    services = make_services(checked.evaluator, journal=journal, spent_before=first.result.measured.spent)
+    ended = await engine.execute(checked, services)
     assert ended.result == whole
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
 
