@@ -8,10 +8,14 @@ from promptiter.evaluation.data.splits import check_disjoint as check_disjoint
 from promptiter.evaluation.data.splits import split as split
 from promptiter.evaluation.evaluator import EvaluationOptions as EvaluationOptions
 from promptiter.evaluation.evaluator import Evaluator as Evaluator
+from promptiter.evaluation.executor import Executor as Executor
+from promptiter.evaluation.executor import LocalExecutor as LocalExecutor
+from promptiter.evaluation.executor import ThreadExecutor as ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric as FunctionMetric
 from promptiter.evaluation.metrics.builtin import build_metrics as build_metrics
 from promptiter.evaluation.metrics.metric import Metric as Metric
 from promptiter.evaluation.metrics.metric_config import load_eval_config as load_eval_config
+from promptiter.evaluation.process_executor import ProcessExecutor as ProcessExecutor
 from promptiter.evaluation.result import CaseRow as CaseRow
 from promptiter.evaluation.result import Evaluation as Evaluation
 from promptiter.evaluation.score import Finding as Finding

@@ -192,6 +192,10 @@ class Gateway:
         found = (self._pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
 
+    def shares_models_with(self, other: Gateway) -> bool:
+        """Whether both call the same models, as the gateways of runs do."""
+        return self._pool is other._pool
+
     def bind_to_running_loop(self) -> None:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
         self._pool.bind_to_running_loop()
@@ -242,12 +246,7 @@ class Gateway:
 
     async def _run_tool(self, arguments: Json, function: ToolFunction) -> ToolAnswer:
         try:
-            keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
-            if inspect.iscoroutinefunction(function):
-                value = await function(**keywords)
-            else:
-                value = await asyncio.to_thread(function, **keywords)
-            return ToolAnswer(value=value, error=None)
+            return ToolAnswer(value=await execute_tool(function, arguments), error=None)
         except PromptiterError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent gets to see any error
@@ -338,6 +337,14 @@ class _Call:
 
     def entry(self, spent: Spending) -> LedgerEntry:
         return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
+
+
+async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
+    """Call the function of a tool, in a thread if it is synchronous."""
+    keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
+    if inspect.iscoroutinefunction(function):
+        return await function(**keywords)
+    return await asyncio.to_thread(function, **keywords)
 
 
 def current_gateway() -> Gateway:
