@@ -61,7 +61,7 @@ class _NoiseMeasurement:
     """One eval set under one profile."""
 
     def __init__(self, engine: Engine, request: RunRequest, eval_set: EvalSet, on_row: OnRow) -> None:
-        self.agent = engine.agent
+        self.agent = engine.agent_for(request)
         self.evaluator = engine.evaluator_for(request)
         self.eval_set = eval_set
         self.profile = request.initial_profile or Profile.baseline(engine.describe())

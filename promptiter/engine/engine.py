@@ -25,6 +25,7 @@ from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.scorer import DescribedAgent, ScoredAgent, as_scorer
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
@@ -46,12 +47,13 @@ class Engine:
     """Optimizes one agent.
 
     The three stages configure the default search; stages that are left out default to ones that need no model. An
-    Attributor, which looks at a whole trace at once, may take the place of the Backwarder.
+    Attributor, which looks at a whole trace at once, may take the place of the Backwarder. A run with a scorer needs no
+    agent, only its structure.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent | StructureSnapshot,
         evaluator: Evaluator,
         backwarder: Backwarder | Attributor | None = None,
         aggregator: Aggregator | None = None,
@@ -64,7 +66,7 @@ class Engine:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
         _check_parts(backwarder, aggregator, optimizer, search)
-        self.agent = agent
+        self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
         self._clock = clock
@@ -143,7 +145,7 @@ class Engine:
         session = Session(
             request,
             log,
-            agent=self.agent,
+            agent=self.agent_for(request),
             evaluator=evaluator,
             checked=checked,
             interrupt=interrupt or Interrupt(),
@@ -156,9 +158,15 @@ class Engine:
             finally:
                 await restore_agent(self.agent)
 
+    def agent_for(self, request: RunRequest) -> Agent:
+        """Return the agent, or the scorer of a request in its place."""
+        return self.agent if request.scorer is None else ScoredAgent(self.agent, as_scorer(request.scorer))
+
     def evaluator_for(self, request: RunRequest) -> Evaluator:
-        """Return the evaluator with the options, the seed and the judge of a request."""
+        """Return the evaluator with the options, the seed, the judge or the scorer's metrics of a request."""
         evaluator = self.evaluator
+        if request.scorer is not None:
+            evaluator = evaluator.with_metrics(as_scorer(request.scorer).metrics)
         if request.evaluation is not None:
             evaluator = evaluator.with_options(request.evaluation)
         if request.seed is not None:

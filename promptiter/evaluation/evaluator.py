@@ -66,7 +66,7 @@ class Evaluator:
 
     def __init__(
         self,
-        metrics: Sequence[Metric],
+        metrics: Sequence[Metric] = (),
         *,
         gateway: Gateway | None = None,
         options: EvaluationOptions | None = None,
@@ -76,8 +76,8 @@ class Evaluator:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         names = [metric.name for metric in metrics]
-        if len(set(names)) < len(names) or not names:
-            raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names) or 'none'}")
+        if len(set(names)) < len(names):
+            raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
         self.metrics = tuple(metrics)
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
@@ -159,6 +159,8 @@ class Evaluator:
 
         All run under one concurrency limit.
         """
+        if not self.metrics:
+            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
         structure = agent.describe()
         cases: dict[tuple[int, str], EvalCase] = {}
         for number, each in enumerate(batch):
