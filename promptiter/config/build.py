@@ -21,7 +21,7 @@ from promptiter.config.models import build_gateway, build_search, find_unpriced_
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
-from promptiter.engine.request_checks import check_request, merge_eval_sets
+from promptiter.engine.request_checks import CheckedRequest, check_request, merge_eval_sets
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -76,17 +76,17 @@ class _RunBuilder:
         evaluator = self._build_evaluator(gateway)
         sets = self._load_eval_sets()
         request = self._build_request(sets or _NO_SETS)
+        checked = engine = None
         if evaluator is not None:
-            self._check(agent, evaluator, request, is_complete=sets is not None)
-        engine = None
+            checked = self._check(agent, evaluator, request, is_complete=sets is not None)
         if agent is not None and evaluator is not None:
             engine = self.attempt(lambda: _build_engine(agent, evaluator, config))
-        if self.problems or engine is None:
+        if self.problems or engine is None or checked is None:
             self._fail(gateway)
         return ConfiguredRun(
             config=config,
             engine=engine,
-            request=request,
+            checked=checked,
             gateway=gateway,
             configuration=self._describe_configuration(),
         )
@@ -202,8 +202,9 @@ class _RunBuilder:
         return sets if len(sets) == len(loaded) else None
 
     def _build_gateway(self) -> Gateway:
-        cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
-        return build_gateway(self.config, cache, environ=self.environ)
+        where = self.config.cache
+        shared = None if where == "memory" else self.attempt(lambda: open_cache(where), place="cache")
+        return build_gateway(self.config, shared, environ=self.environ)
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
@@ -257,22 +258,24 @@ class _RunBuilder:
             seed=config.seed,
         )
 
-    def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
-        """Add what the engine would refuse later, so that all problems are in one list."""
+    def _check(
+        self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
+    ) -> CheckedRequest | None:
+        """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
         self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
             )
         if agent is None:
-            return
+            return None
         self.attempt(lambda: self._check_models(agent, evaluator, request))
         if is_complete:
-            self.attempt(lambda: check_request(request, agent.describe(), evaluator))
-            return
+            return self.attempt(lambda: check_request(request, agent.describe(), evaluator))
         known = agent.describe().surface_ids
         unknown = [target for target in request.targets or () if target not in known]
         self.problems.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+        return None
 
     def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
         others = [request.teacher] if isinstance(request.teacher, str) else []

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from promptiter.agents.base import Agent
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Objective
-from promptiter.evaluation.scorer import SCORER_SET, Scorer, as_scorer
+from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, Scorer, as_scorer
 from promptiter.policies.acceptance import Protected
 from promptiter.policies.combine import describe_policy, is_number, iter_policies
 from promptiter.policies.constraints import check_figures
@@ -28,28 +29,39 @@ from promptiter.wording import join_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """The inputs of a valid request: one eval set of each kind, and the targets by name.
+    """A valid request for one engine: one eval set of each kind, and the targets by name.
 
+    `evaluator` is the engine's, with the options, the seed and the judge of the request, or the metrics of its scorer.
     Unless the `shape` is two sets, train and validation are the same.
     """
 
+    request: RunRequest
+    snapshot: StructureSnapshot
+    evaluator: Evaluator
     shape: RunShape
     train: EvalSet
     validation: EvalSet
     test: EvalSet | None
     targets: tuple[str, ...]
 
+    def fit_agent(self, agent: Agent) -> Agent:
+        """The agent, or the scorer of the request in its place."""
+        return agent if self.request.scorer is None else ScoredAgent(agent, as_scorer(self.request.scorer))
+
+    def with_run_id(self, run_id: str) -> CheckedRequest:
+        """The same request for a run with this id."""
+        return replace(self, request=replace(self.request, run_id=run_id))
+
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
     """Return the inputs of a request, or raise a RequestError that lists every problem."""
     if wrong := [*_shape_problems(request), *_wrong_types(request)]:
         raise RequestError(wrong)
-    if request.scorer is not None:
-        evaluator = evaluator.with_metrics(as_scorer(request.scorer).metrics)
     given = {name: sets for name in _SETS if (sets := getattr(request, name)) is not None}
     sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
     shape, learned, validated = _find_shape(sets)
     targets = _select_targets(request, snapshot)
+    evaluator = _fit_evaluator(evaluator, request)
     problems = [
         *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
         *(problem for name, each in sets.items() for problem in _case_problems(each, name, request, evaluator)),
@@ -63,8 +75,26 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     if problems:
         raise RequestError(problems)
     return CheckedRequest(
-        shape=shape, train=sets[learned], validation=sets[validated], test=sets.get("test"), targets=targets
+        request=request,
+        snapshot=snapshot,
+        evaluator=evaluator,
+        shape=shape,
+        train=sets[learned],
+        validation=sets[validated],
+        test=sets.get("test"),
+        targets=targets,
     )
+
+
+def _fit_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator:
+    """The evaluator with the options, the seed and the judge of a request, or the metrics of its scorer."""
+    if request.scorer is not None:
+        evaluator = evaluator.with_metrics(as_scorer(request.scorer).metrics)
+    if request.evaluation is not None:
+        evaluator = evaluator.with_options(request.evaluation)
+    if request.seed is not None:
+        evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
+    return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
 _SETS = ("train", "validation", "cases", "test")
@@ -88,14 +118,14 @@ def _shape_problems(request: RunRequest) -> Iterator[str]:
         return
     both = [name for name in given if name in ("train", "validation")]
     if "cases" in given and both:
-        yield f"cases are used as train and validation set, but {' and '.join(both)} is given, too; give one or the other"
+        yield f"cases are for learning and validation, but {' and '.join(both)} is given, too; give one or the other"
     elif "cases" not in given and not both:
         yield "there are no cases; give train and validation, or one set as cases, or a scorer"
     elif "cases" not in given and len(both) == 1:
         missing = "validation" if both == ["train"] else "train"
         yield (
-            f"{missing} is missing; give it, or give the {both[0]} set as cases, if the search may validate on the cases "
-            "it learns from"
+            f"{missing} is missing; give it, or give the {both[0]} set as cases, if the search may validate on the "
+            "cases it learns from"
         )
 
 

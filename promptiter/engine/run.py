@@ -176,14 +176,13 @@ class Run:
 
     async def _write_references(self, teacher: Agent | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
+        session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
-            train = await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed)
+            train = await write_expected_answers(session.train, teacher, gateway=gateway)
             if session.shape != "two_sets":
                 return ReferencesWritten(train=train, validation=train)
-            validation = await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed)
+            validation = await write_expected_answers(session.validation, teacher, gateway=gateway)
             return ReferencesWritten(train=train, validation=validation)
 
         found = await session.record(ReferencesWritten, write)

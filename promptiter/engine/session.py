@@ -40,7 +40,6 @@ from promptiter.runlog.payloads import (
 )
 from promptiter.runlog.results import RunRequest
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
-from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
 
@@ -57,32 +56,31 @@ class Search(Protocol):
 class Session:
     """One run in progress, as its search sees it.
 
-    `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets; `test`
-    cases are used by the final test only. `targets` are
-    the surfaces that may change, `snapshot` is the structure, `accepted` the best profile so far with its validation,
-    and `rng` the only source of randomness. All fields are read-only.
+    `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets;
+    `test` cases are used by the final test only. `targets` are the surfaces that may change, `snapshot` is the
+    structure, `accepted` the best profile so far with its validation, and `rng` the only source of randomness. All
+    fields are read-only.
     """
 
     def __init__(
         self,
-        request: RunRequest,
+        checked: CheckedRequest,
         log: EventLog,
         *,
         agent: Agent,
         evaluator: Evaluator,
-        checked: CheckedRequest,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
-        self.request = request
+        self.request = request = checked.request
         self.agent = agent
         self.evaluator = evaluator
-        self.snapshot: StructureSnapshot = agent.describe()
+        self.snapshot = checked.snapshot
         self.shape = checked.shape
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
-        self.seed = evaluator.options.seed
+        self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)

@@ -171,7 +171,7 @@ class DescribedAgent:
     def describe(self) -> StructureSnapshot:
         return self.structure
 
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
         raise SetupError("a structure cannot be run on cases; give the engine an agent, or the request a scorer")
 
 

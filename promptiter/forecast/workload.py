@@ -12,7 +12,7 @@ from statistics import fmean
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
-from promptiter.engine.request_checks import check_request
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -62,10 +62,10 @@ class Workload:
         return [each for each in self.stage_models if each.stage in stages]
 
 
-def read_workload(engine: Engine, request: RunRequest) -> Workload:
+def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workload:
     """The workload of a run; RequestError if the run could not be served."""
-    snapshot, evaluator = engine.describe(), engine.evaluator_for(request)
-    checked = check_request(request, snapshot, evaluator)
+    checked = engine.check(request)
+    request, snapshot, evaluator = checked.request, checked.snapshot, checked.evaluator
     cases = (*checked.train.cases, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else None

@@ -204,8 +204,10 @@ def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missin
 def test_overlap_is_a_problem(folder: Path) -> None:
     write_cases(folder / "data" / "validation.jsonl", "salt", "tea")
     assert problems(folder, FILE) == [
-        "train and validation share 1 case: 'tea'; keep each case in one of the sets, or give one set as cases, if the "
-        "search may validate on the cases it learns from"
+        (
+            "train and validation share 1 case: 'tea'; keep each case in one of the sets, or give one set as cases, "
+            "if the search may validate on the cases it learns from"
+        )
     ]
 
 
