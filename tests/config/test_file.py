@@ -158,8 +158,8 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         "review: must be true or false, not 'maybe'",
         "unknown key 'trian' (did you mean 'train'?)",
         "unknown key 'repeats'; it belongs under 'final_test' or 'evaluation'",
-        "train: is missing; name its eval set, or `data` to split",
-        "validation: is missing; name its eval set, or `data` to split",
+        "train: is missing; name its eval set, or give `cases` to use one set for both, or `data` to split",
+        "validation: is missing; name its eval set, or give `cases` to use one set for both, or `data` to split",
     ]
 
 
