@@ -60,7 +60,7 @@ class ValidatorContext(Protocol):
     @property
     def accepted(self) -> ValidatedProfile: ...
 
-    def trace(self, trace_digest: str) -> ExecutionTrace: ...
+    async def trace(self, trace_digest: str) -> ExecutionTrace: ...
 
     def report(self, problem: str) -> None: ...
 
@@ -305,7 +305,7 @@ class Validator:
         async def find() -> ReadsAudited:
             for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.evaluations.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return ReadsAudited(undeclared=find_undeclared_reads(differing, session.trace))
+            return ReadsAudited(undeclared=await find_undeclared_reads(differing, session.trace))
 
         audited = await session.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
         for each in audited.undeclared:

@@ -9,13 +9,13 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
 from promptiter.agents.base import Agent
+from promptiter.concurrency import run_in_thread
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
@@ -135,7 +135,7 @@ class Engine:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         journal, request = services.journal, checked.request
         if is_finished(await journal.last()):
-            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
+            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
         evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
         check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)

@@ -179,7 +179,7 @@ class Evaluations:
         missing = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
-            if any(trace_digest not in trace_store for trace_digest in row.trace_digests)
+            if not all([await trace_store.has(name) for name in row.trace_digests])
         ]
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):

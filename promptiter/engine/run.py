@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
@@ -112,7 +112,7 @@ class Run:
 
     async def _fold(self) -> RunResult:
         """Read the result from the journal, in a thread: that of a long run takes a while."""
-        return await asyncio.to_thread(fold_lazily, self.log.journal.reader())
+        return await run_in_thread(lambda: fold_lazily(self.log.journal.reader()))
 
     def _release_reserve(self) -> None:
         """Release what the budget reserved for the final test."""

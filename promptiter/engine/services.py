@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import LedgerSnapshot
@@ -43,7 +43,7 @@ def make_services(
     if spent_before is not None and gateway.budget is not None:
         gateway.budget.charge(spent_before.of_models, of=run_name)
     if trace_store is None:
-        trace_store = evaluator.trace_store if evaluator.shares_trace_store else TraceStore()
+        trace_store = evaluator.trace_store if evaluator.shares_trace_store else FolderTraceStore()
     return RunServices(
         journal=journal or MemoryJournal(), gateway=gateway, trace_store=trace_store, spent_before=spent_before
     )

@@ -147,9 +147,9 @@ class Session:
     def candidates_tried(self) -> int:
         return self.state.candidates_tried
 
-    def trace(self, trace_digest: str) -> ExecutionTrace:
+    async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
-        return self.evaluator.trace_store.get(trace_digest)
+        return await self.evaluator.trace_store.get(trace_digest)
 
     def redact(self, text: str) -> str:
         """Return a text without secrets."""

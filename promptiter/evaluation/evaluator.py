@@ -7,7 +7,8 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -15,11 +16,11 @@ from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.executor import Executor, LocalExecutor
+from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
 from promptiter.evaluation.job_host import JobHost
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
@@ -74,7 +75,7 @@ class Evaluator:
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
-        self.trace_store = trace_store or TraceStore()
+        self.trace_store: TraceStore = trace_store or FolderTraceStore()
         self.shares_trace_store = trace_store is not None
         """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
@@ -175,9 +176,10 @@ class Evaluator:
                 raise EvalSetError(f"eval set {each.eval_set.id!r} has duplicate case ids")
             self._check_scenarios(cases.values())
             jobs.append(_list_jobs(number, each, cases))
-        async for job, row in self._execute(agent, chain.from_iterable(jobs)):
-            source = job.case.eval_set_id or batch[job.evaluation].eval_set.id
-            yield job.evaluation, replace(row, eval_set_id=source)
+        async with aclosing(self._execute(agent, chain.from_iterable(jobs))) as finished:
+            async for job, row in finished:
+                source = job.case.eval_set_id or batch[job.evaluation].eval_set.id
+                yield job.evaluation, replace(row, eval_set_id=source)
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
@@ -187,7 +189,7 @@ class Evaluator:
         [(_, row)] = [finished async for finished in self._execute(agent, [job])]
         return row
 
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncIterator[tuple[CaseJob, CaseRow]]:
+    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,

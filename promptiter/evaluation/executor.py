@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
 from promptiter.evaluation.case_runner import CaseJob
@@ -26,7 +27,7 @@ class Executor(Protocol):
     an error or because it is closed or cancelled, no job may run on.
     """
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncIterator[Finished]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         """Execute all jobs, in any order."""
 
 
@@ -36,7 +37,7 @@ class LocalExecutor:
     def __init__(self, *, concurrency: int = 16) -> None:
         self.concurrency = max(1, concurrency)
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncIterator[Finished]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         return run_concurrently(jobs, host.run_here, concurrency=self.concurrency)
 
 
@@ -46,7 +47,7 @@ class ThreadExecutor:
     def __init__(self, *, threads: int = 8) -> None:
         self.threads = max(1, threads)
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncIterator[Finished]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         loop = asyncio.get_running_loop()
 
         async def run_in_thread(job: CaseJob) -> CaseRow:
@@ -55,8 +56,9 @@ class ThreadExecutor:
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async for finished in run_concurrently(jobs, run_in_thread, concurrency=self.threads):
-                yield finished
+            async with aclosing(run_concurrently(jobs, run_in_thread, concurrency=self.threads)) as finished:
+                async for each in finished:
+                    yield each
         finally:
             # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
@@ -64,7 +66,7 @@ class ThreadExecutor:
 
 async def run_concurrently(
     jobs: Iterable[CaseJob], work: Callable[[CaseJob], Coroutine[Any, Any, CaseRow]], *, concurrency: int
-) -> AsyncIterator[Finished]:
+) -> AsyncGenerator[Finished, None]:
     """Run `work` on all jobs, at most `concurrency` at a time, and yield the rows as they finish.
 
     Jobs are taken lazily. When the iteration ends early, the others are cancelled.

@@ -6,65 +6,59 @@ gateway answers them here, so cache, ledger, budget, rate limits and redaction a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
-from promptiter.agents.base import RestoringAgent
-from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner, ScoredRun
+from promptiter.evaluation.job_messages import (
+    ExecuteTool,
+    ForwardedAnswer,
+    ForwardedRequest,
+    ForwardedToolCall,
+    WorkerLostError,
+    pack_runner,
+)
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.trace_store import TraceStore
-from promptiter.evaluation.wire_format import SecretHandles, pack, pack_part, unpack
+from promptiter.evaluation.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import count_calls
-from promptiter.llm.messages import CallSite, ModelRequest
 from promptiter.llm.redaction import Redactor
+from promptiter.llm.secret import Secret
 from traces import Failure, digest
 from traces.model import Json
 from traces.snapshots import escape_surrogates
 
-ExecuteTool: TypeAlias = Callable[[], Awaitable[bytes]]
-"""Executes the tool in the worker that called it. Returns a packed ForwardedAnswer, or raises WorkerLostError."""
 
+class KeptObjects:
+    """The gateways and secrets of this process, numbered for the workers."""
 
-class WorkerLostError(PromptiterError):
-    """A worker ended, or left the case, before it returned a result."""
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._kept: list[Secret | Gateway] = [gateway]
 
+    def get_number(self, item: Secret | Gateway) -> int:
+        for number, kept in enumerate(self._kept):
+            if kept is item or (
+                isinstance(kept, Gateway) and isinstance(item, Gateway) and kept.shares_models_with(item)
+            ):
+                return number
+        self._kept.append(item)
+        return len(self._kept) - 1
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedRequest:
-    """A request to a model that a worker makes."""
+    def get_secret(self, number: int, shown: str) -> Secret:  # noqa: ARG002 - part of the protocol
+        secret = self._kept[number]
+        assert isinstance(secret, Secret)
+        return secret
 
-    request: ModelRequest
-    site: CallSite
-    node_id: str
-    is_live: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedToolCall:
-    """A call of a declared tool that a worker makes."""
-
-    name: str
-    arguments: Json
-    site: CallSite
-    node_id: str
-    is_live: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedAnswer:
-    """The answer to a call, or its error, and how many calls that took."""
-
-    value: Any = None
-    error: BaseException | None = None
-    paid: int = 0
-    cached: int = 0
+    def get_gateway(self, number: int) -> Gateway:
+        gateway = self._kept[number]
+        assert isinstance(gateway, Gateway)
+        return gateway
 
 
 class JobHost:
@@ -77,11 +71,11 @@ class JobHost:
         self.runner = runner
         self.gateway = gateway
         self.trace_store = trace_store
-        self._secrets = SecretHandles()
+        self._kept = KeptObjects(gateway)
 
     async def run_here(self, job: CaseJob) -> CaseRow:
         """Run a job in this process. Nothing is encoded."""
-        return self._keep(await self.runner.run(job, self.gateway))
+        return await self._keep(await self.runner.run(job, self.gateway))
 
     def pack(self, job: CaseJob) -> bytes:
         """A job as bytes, for `run_job` in another process.
@@ -90,7 +84,7 @@ class JobHost:
         raises it before any case has run.
         """
         runner, name = self._packed_runner
-        packed = pack(job, place=f"case {job.case.id!r}", secrets=self._secrets)
+        packed = pack(job, self._kept, place=f"case {job.case.id!r}")
         return orjson.dumps({"runner": orjson.Fragment(runner), "digest": name, "job": orjson.Fragment(packed)})
 
     async def answer(self, call: bytes, execute: ExecuteTool) -> bytes:
@@ -98,28 +92,28 @@ class JobHost:
 
         An error of the call is part of the answer. If this is cancelled, so is the call.
         """
-        with count_calls() as counted:
+        with self.gateway.active(), count_calls() as counted:
             try:
                 value, error = await self._answer(self._unpack(call), execute), None
             except Exception as raised:  # noqa: BLE001 - raised in the worker
                 value, error = None, raised
         answer = ForwardedAnswer(value=value, error=error, paid=counted.paid, cached=counted.cached)
-        return pack(answer, place="an answer", secrets=self._secrets)
+        return pack(answer, self._kept, place="an answer")
 
     async def receive(self, result: bytes) -> CaseRow:
         """The row of a result that `run_job` returned. Its traces are stored. Raises what ended the case run."""
         found = self._unpack(result)
         if isinstance(found, BaseException):
             raise found
-        return self._keep(found)
+        return await self._keep(found)
 
     async def fail(self, job: CaseJob, error: Failure) -> CaseRow:
         """The row of a case that no worker could run to its end."""
-        return self._keep(await self.runner.fail(job, error, self.gateway))
+        return await self._keep(await self.runner.fail(job, error, self.gateway))
 
     async def _answer(self, call: ForwardedRequest | ForwardedToolCall, execute: ExecuteTool) -> Any:
         if isinstance(call, ForwardedRequest):
-            return await self.gateway.ask(call.request, call.site, node_id=call.node_id, is_live=call.is_live)
+            return await call.gateway.ask(call.request, call.site, node_id=call.node_id, is_live=call.is_live)
         is_lost = False
 
         async def run_in_worker(**_: Json) -> Json:
@@ -135,7 +129,7 @@ class JobHost:
 
         while True:
             try:
-                return await self.gateway.call_tool(
+                return await call.gateway.call_tool(
                     call.name, call.arguments, run_in_worker, call.site, node_id=call.node_id, is_live=call.is_live
                 )
             except WorkerLostError:
@@ -143,7 +137,7 @@ class JobHost:
                     raise
                 # Another worker executed an equal call and ended: this one executes it.
 
-    def _keep(self, scored: ScoredRun) -> CaseRow:
+    async def _keep(self, scored: ScoredRun) -> CaseRow:
         """Redact the secrets of a row, and store its traces."""
         row, redactor = scored.row, self.gateway.redactor
         return replace(
@@ -151,38 +145,16 @@ class JobHost:
             scores=tuple(_redact_score(score, redactor) for score in row.scores),
             output=redactor.redact_known(escape_surrogates(row.output)),
             error=Failure(row.error.type, redactor.redact_text(row.error.message)) if row.error else None,
-            trace_digests=tuple(self.trace_store.put(trace, redactor=redactor) for trace in scored.traces),
+            trace_digests=tuple([await self.trace_store.put(trace, redactor=redactor) for trace in scored.traces]),
         )
 
     def _unpack(self, raw: bytes) -> Any:
-        return unpack(raw, gateway=self.gateway, secrets=self._secrets)
+        return unpack(raw, self._kept)
 
     @cached_property
     def _packed_runner(self) -> tuple[bytes, str]:
-        packed = pack_runner(self.runner, self._secrets)
+        packed = pack_runner(self.runner, self._kept)
         return packed, digest(packed)
-
-
-def pack_runner(runner: CaseRunner, secrets: SecretHandles) -> bytes:
-    """How another process builds the runner: the agent and the metrics by name, or as plain data."""
-    if isinstance(runner.agent, RestoringAgent):
-        raise SetupError(
-            f"the agent {type(runner.agent).__name__} writes candidates to one place, so it cannot run in several "
-            "processes; use LocalExecutor"
-        )
-    metrics = [
-        orjson.Fragment(pack_part(metric, place=f"metric {metric.name!r}", secrets=secrets))
-        for metric in runner.metrics
-    ]
-    return orjson.dumps(
-        {
-            "agent": orjson.Fragment(pack_part(runner.agent, place="agent", secrets=secrets)),
-            "baseline_id": runner.agent.describe().baseline_id,
-            "metrics": metrics,
-            "context": orjson.Fragment(pack(runner.context, secrets=secrets)),
-            "user_simulator": orjson.Fragment(pack(runner.user_simulator, place="user_simulator", secrets=secrets)),
-        }
-    )
 
 
 def _redact_score(score: Score, redactor: Redactor) -> Score:

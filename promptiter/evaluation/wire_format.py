@@ -7,8 +7,8 @@
     {"$partial": [function, [...], {...}]}   a functools.partial
     {"$error": ["module:Class", name, ...]}  an exception; the class is the nearest that can be imported
     {"$trace": "..."}                        an ExecutionTrace
-    {"$secret": [handle, shown]}             a secret, which stays in the process that knows it
-    {"$gateway": null}                       the gateway of the process that reads it
+    {"$secret": [number, shown]}             a secret, which stays in the process that knows it
+    {"$gateway": number}                     a gateway, which stays in the process that has its models
 
 What is read equals what was written. Only dataclasses, exceptions and importable objects are built, and nothing is
 pickled.
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from inspect import isclass, isroutine
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -34,50 +34,44 @@ from traces.files import from_json, to_json
 from traces.model import Json
 
 
-class SecretHandles:
-    """The secrets of this process. Others get a handle for each, and send it back in their requests."""
+class Handles(Protocol):
+    """What does not travel: secrets and gateways, which the other process knows by number."""
 
-    def __init__(self) -> None:
-        self._secrets: dict[str, Secret] = {}
+    def get_number(self, item: Secret | Gateway) -> int:
+        """The number of a secret or a gateway in the process that has it."""
 
-    def hide(self, secret: Secret) -> str:
-        known = (handle for handle, each in self._secrets.items() if each is secret)
-        handle = next(known, f"secret {len(self._secrets)}")
-        self._secrets[handle] = secret
-        return handle
+    def get_secret(self, number: int, shown: str) -> Secret:
+        """The secret of this number, or something that has the number."""
 
-    def restore(self, handle: str) -> Secret | None:
-        return self._secrets.get(handle)
+    def get_gateway(self, number: int) -> Gateway:
+        """The gateway of this number, or one that forwards calls to it."""
 
 
-def pack(value: object, *, place: str = "", secrets: SecretHandles | None = None) -> bytes:
-    """A value as bytes. A SetupError says what cannot be sent; `place` is the name of the value in it.
-
-    Without `secrets`, this process is one that knows secrets by their handles only.
-    """
-    packer = _Packer(secrets)
+def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
+    """A value as bytes. A SetupError says what cannot be sent; `place` is the name of the value in it."""
+    packer = _Packer(handles)
     return packer.dump(packer.pack(value, place or type(value).__name__))
 
 
-def pack_part(value: object, *, place: str, secrets: SecretHandles | None = None) -> bytes:
+def pack_part(value: object, handles: Handles, *, place: str) -> bytes:
     """An agent or a metric as bytes: by its name in a module if it has one, otherwise as `pack` does."""
-    packer = _Packer(secrets)
+    packer = _Packer(handles)
     return packer.dump(packer.refer(value) or packer.pack(value, place))
 
 
-def unpack(raw: bytes, *, gateway: Gateway | None = None, secrets: SecretHandles | None = None) -> Any:
-    """The value of such bytes. `gateway` takes the place of the one that it had in the other process."""
-    return unpack_plain(orjson.loads(raw), gateway=gateway, secrets=secrets)
+def unpack(raw: bytes, handles: Handles) -> Any:
+    """The value of such bytes."""
+    return unpack_plain(orjson.loads(raw), handles)
 
 
-def unpack_plain(plain: Json, *, gateway: Gateway | None = None, secrets: SecretHandles | None = None) -> Any:
-    """The same for bytes that have been parsed."""
-    return _Unpacker(gateway, secrets).unpack(plain)
+def unpack_plain(plain: Json, handles: Handles) -> Any:
+    """The value of such bytes that have been parsed."""
+    return _Unpacker(handles).unpack(plain)
 
 
 class _Packer:
-    def __init__(self, secrets: SecretHandles | None) -> None:
-        self._hide: Callable[[Secret], str] = Secret.reveal if secrets is None else secrets.hide
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
 
     def dump(self, plain: Json) -> bytes:
         try:
@@ -113,9 +107,9 @@ class _Packer:
 
     def _pack_object(self, value: Any, place: str) -> Json:
         if isinstance(value, Secret):
-            return {"$secret": [self._hide(value), str(value)]}
+            return {"$secret": [self._handles.get_number(value), str(value)]}
         if isinstance(value, Gateway):
-            return {"$gateway": None}
+            return {"$gateway": self._handles.get_number(value)}
         if isinstance(value, ExecutionTrace):
             return {"$trace": to_json(value).decode()}
         if isinstance(value, range):
@@ -126,12 +120,20 @@ class _Packer:
             parts = {"function": value.func, "args": value.args, "keywords": value.keywords}
             return {"$partial": [self.pack(each, f"{place}.{name}") for name, each in parts.items()]}
         if dataclasses.is_dataclass(value) and not isclass(value) and (name := _refer_to_class(type(value))):
-            given = [field.name for field in dataclasses.fields(value) if field.init]
-            return {"$data": [name, {each: self.pack(getattr(value, each), f"{place}.{each}") for each in given}]}
+            return self._pack_dataclass(value, name, place)
         reference = self.refer(value)
         if reference is None:
             raise SetupError(_explain_unsendable(value, place))
         return reference
+
+    def _pack_dataclass(self, value: Any, name: str, place: str) -> Json:
+        given = [field.name for field in dataclasses.fields(value) if field.init]
+        try:
+            return {"$data": [name, {each: self.pack(getattr(value, each), f"{place}.{each}") for each in given}]}
+        except SetupError:
+            if (reference := self.refer(value)) is not None:
+                return reference
+            raise
 
     def refer(self, value: Any) -> Json:
         """How another process finds the object by name; None if it cannot."""
@@ -155,9 +157,8 @@ class _Packer:
 
 
 class _Unpacker:
-    def __init__(self, gateway: Gateway | None, secrets: SecretHandles | None) -> None:
-        self._gateway = gateway
-        self._restore: Callable[[str], Secret | None] = (secrets or SecretHandles()).restore
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
 
     def unpack(self, plain: Json) -> Any:
         if isinstance(plain, list):
@@ -185,10 +186,9 @@ class _Unpacker:
             case "$trace":
                 return from_json(plain.encode())
             case "$secret":
-                handle, shown = plain
-                return self._restore(handle) or Secret(handle, source=shown)
+                return self._handles.get_secret(*plain)
             case "$gateway":
-                return self._gateway
+                return self._handles.get_gateway(plain)
             case "$ref":
                 return load_reference(plain)
             case "$made":

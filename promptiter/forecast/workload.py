@@ -67,9 +67,8 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
     """The workload of a run; RequestError if the run could not be served."""
     checked = engine.check(request)
     request, snapshot, evaluator = checked.request, checked.snapshot, checked.evaluator
-    cases = (
-        checked.validation.cases if checked.shape != "two_sets" else (*checked.train.cases, *checked.validation.cases)
-    )
+    learned = checked.train.cases if checked.shape == "two_sets" else ()
+    cases = (*learned, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else None
     return Workload(

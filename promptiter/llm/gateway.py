@@ -86,13 +86,14 @@ class Gateway:
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
         self._first_repeat = 0
+        self._origin: Gateway | None = None  # the gateway that this one was derived from
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
         """The gateway of one run: the same models, with a ledger, a budget and a cache of its own.
 
         Without a `cache`, it is the one that this gateway was given, or a new one in memory.
         """
-        run = copy.copy(self)
+        run = self._derive()
         run.cache = cache or self.shared_cache or MemoryCache()
         run.budget = None if self.budget is None else self.budget.for_run()
         run.ledger = Ledger(total=self.ledger)
@@ -102,7 +103,7 @@ class Gateway:
 
     def with_seed(self, seed: int) -> Gateway:
         """The same gateway with another seed."""
-        other = copy.copy(self)
+        other = self._derive()
         other.seed = seed
         return other
 
@@ -111,13 +112,13 @@ class Gateway:
 
         A killed process may have paid them.
         """
-        other = copy.copy(self)
+        other = self._derive()
         other._paid_since = mark
         return other
 
     def with_repeats_from(self, first: int) -> Gateway:
         """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
-        other = copy.copy(self)
+        other = self._derive()
         other._first_repeat = first
         return other
 
@@ -128,7 +129,7 @@ class Gateway:
 
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
-        gateway = self._find_active()
+        gateway = self.find_active()
         return await self._pool.run_on_home_loop(gateway._ask(request, site, node_id, is_live=is_live))
 
     async def call_tool(
@@ -145,10 +146,17 @@ class Gateway:
 
         An exception of the tool is raised as ToolFailedError.
         """
-        gateway = self._find_active()
+        gateway = self.find_active()
         return await self._pool.run_on_home_loop(
             gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live)
         )
+
+    def find_active(self) -> Gateway:
+        """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
+        active = origin = _active.get()
+        while origin is not None and origin is not self:
+            origin = origin._origin
+        return self if origin is None or active is None else active
 
     @property
     def redactor(self) -> Redactor:
@@ -184,6 +192,10 @@ class Gateway:
         found = (self._pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
 
+    def shares_models_with(self, other: Gateway) -> bool:
+        """Whether both call the same models, as the gateways of runs do."""
+        return self._pool is other._pool
+
     def bind_to_running_loop(self) -> None:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
         self._pool.bind_to_running_loop()
@@ -197,10 +209,10 @@ class Gateway:
         finally:
             _active.reset(token)
 
-    def _find_active(self) -> Gateway:
-        """The gateway that answers here: the active one if it has the same models, such as that of a run."""
-        active = _active.get()
-        return active if active is not None and active._pool is self._pool else self
+    def _derive(self) -> Gateway:
+        other = copy.copy(self)
+        other._origin = self
+        return other
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
@@ -234,12 +246,7 @@ class Gateway:
 
     async def _run_tool(self, arguments: Json, function: ToolFunction) -> ToolAnswer:
         try:
-            keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
-            if inspect.iscoroutinefunction(function):
-                value = await function(**keywords)
-            else:
-                value = await asyncio.to_thread(function, **keywords)
-            return ToolAnswer(value=value, error=None)
+            return ToolAnswer(value=await execute_tool(function, arguments), error=None)
         except PromptiterError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent gets to see any error
@@ -330,6 +337,14 @@ class _Call:
 
     def entry(self, spent: Spending) -> LedgerEntry:
         return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
+
+
+async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
+    """Call the function of a tool, in a thread if it is synchronous."""
+    keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
+    if inspect.iscoroutinefunction(function):
+        return await function(**keywords)
+    return await asyncio.to_thread(function, **keywords)
 
 
 def current_gateway() -> Gateway:

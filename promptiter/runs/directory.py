@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from promptiter.concurrency import finish_before_cancel
+from promptiter.concurrency import finish_before_cancel, run_in_thread
 from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import CheckedRequest
@@ -34,7 +34,7 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
 from promptiter.engine.services import RunServices, make_services
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.cache.layered import LayeredCache
@@ -171,7 +171,7 @@ class RunDirectory:
             closing(CallLog(self.path / CALLS)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            traces = TraceStore(self.path / TRACES, durable=True)
+            traces = FolderTraceStore(self.path / TRACES, durable=True)
             try:
                 yield make_services(
                     self._checked.evaluator,
@@ -206,12 +206,12 @@ class _DurableJournal:
 
     journal: FileJournal
     calls: CallLog
-    traces: TraceStore
+    traces: FolderTraceStore
 
     async def append(self, event: Event) -> None:
         if event.type in DECISIONS:
             await self.calls.sync()
-            await asyncio.to_thread(self.traces.sync)
+            await self.traces.sync()
         await self.journal.append(event)
 
     def read(self, start: int = 0) -> AsyncIterator[Event]:
@@ -257,4 +257,4 @@ def _create_folder(folder: Path, run_id: str) -> Path:
 async def _finish_in_thread(work: Callable[[], None]) -> None:
     """Do the work in a thread, to its end: the run has finished, so cancelling it has no effect."""
     with suppress(asyncio.CancelledError):
-        await finish_before_cancel(asyncio.to_thread(work))
+        await finish_before_cancel(run_in_thread(work))
