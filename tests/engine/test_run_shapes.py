@@ -18,7 +18,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -261,7 +261,7 @@ async def test_the_calls_of_a_scorer_count_for_the_budget() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["one_set", "scorer"])
 async def test_a_run_that_is_killed_at_any_event_resumes_with_the_same_result(shape: str) -> None:
-    trace_store, calls = TraceStore(), Counter[str]()
+    trace_store, calls = FolderTraceStore(), Counter[str]()
 
     def score(profile: Profile) -> ScoredProfile:
         calls[profile.digest] += 1
