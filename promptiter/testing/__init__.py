@@ -1,0 +1,1 @@
+"""Contract suites: tests that an implementation of a replaceable part of promptiter must pass."""
