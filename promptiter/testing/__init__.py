@@ -1,1 +1,1 @@
-"""Contract suites: tests that an implementation of a replaceable part of promptiter must pass."""
+"""Test suites for people who implement a part of promptiter, such as a store."""

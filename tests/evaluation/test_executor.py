@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
-from promptiter.testing.executors import ExecutorContract
+from promptiter.testing.executor_contract import ExecutorContract
 
 
 class TestLocalExecutor(ExecutorContract):

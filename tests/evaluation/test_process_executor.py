@@ -32,7 +32,7 @@ from promptiter.llm.retries import Retries
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.runlog.results import RunRequest
 from promptiter.sources import FileSource
-from promptiter.testing.executors import ExecutorContract
+from promptiter.testing.executor_contract import ExecutorContract
 from tests.evaluation import process_agents
 from tests.evaluation.process_agents import misbehave
 from tests.worlds import shop

@@ -172,7 +172,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     value: Any = []
     for _ in range(600):
         value = [value]
-    with pytest.raises(SetupError, match="nest it less deeply"):
+    with pytest.raises(SetupError, match="nest its values less deeply"):
         send(value)
 
 

@@ -1,10 +1,14 @@
-"""The contract of executors: wherever cases run, the result is that of the LocalExecutor, outside `measured`.
+"""ExecutorContract: wherever cases run, the result is that of the LocalExecutor, outside `measured`.
+
+Implementers of an executor run these tests with pytest:
+
+    from promptiter.testing.executor_contract import ExecutorContract
 
     class TestMyExecutor(ExecutorContract):
-        def make_executor(self) -> Executor:
+        def make_executor(self):
             return MyExecutor(...)
 
-Any test runner that knows classes with `test_` methods can run it.
+They need no plugin and no fixture.
 """
 
 from __future__ import annotations
