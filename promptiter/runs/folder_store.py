@@ -159,10 +159,10 @@ class FolderView:
     path: Path
     header: RunHeader
 
-    def read_events(self, start: int = 0) -> AsyncIterator[Event]:
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
         return FileJournal(self.path / JOURNAL).read(start)
 
-    async def read_last_event(self) -> Event | None:
+    async def last(self) -> Event | None:
         return await FileJournal(self.path / JOURNAL).last()
 
     def reader(self) -> EventFile:

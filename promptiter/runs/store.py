@@ -108,11 +108,11 @@ class RunView(Protocol):
         """The inputs of the run."""
         ...
 
-    def read_events(self, start: int = 0) -> AsyncIterator[Event]:
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on, in order."""
         ...
 
-    async def read_last_event(self) -> Event | None:
+    async def last(self) -> Event | None:
         """Return the last event, without reading the others; None if there is none."""
         ...
 
