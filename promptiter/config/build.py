@@ -112,8 +112,10 @@ class _RunBuilder:
 
     def _load_cases(self, eval_set: str) -> EvalSet | None:
         """The cases of one of the configuration's sets, or of a file."""
-        if eval_set not in (*_SETS, "test"):
+        if eval_set not in (*_SETS, "cases", "test"):
             return self.attempt(partial(load_eval_set, eval_set))
+        if self.config.cases and eval_set in _SETS:
+            eval_set = "cases"
         sets = self._load_eval_sets() if self.config.data else None
         chosen = getattr(sets, eval_set) if sets else self._load(getattr(self.config, eval_set), place=eval_set)
         if not chosen:
@@ -172,15 +174,27 @@ class _RunBuilder:
         if "data" in self.parsed.broken:
             return None
         if not config.data:
-            given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
-            train, validation, test = (self._load(getattr(config, key), place=key) for key in (*_SETS, "test"))
-            is_whole = all(given) and train and validation and test is not None
-            return _EvalSets(train or (), validation or (), test or ()) if is_whole else None
-        if config.train or config.validation or config.test:
+            wanted = self._choose_sets()
+            loaded = {key: self._load(getattr(config, key), place=key) for key in (*wanted, "test")}
+            is_whole = wanted and loaded["test"] is not None and all(loaded[key] for key in wanted)
+            return _EvalSets(**{key: sets or () for key, sets in loaded.items()}) if is_whole else None
+        if config.train or config.validation or config.cases or config.test:
             self.problems.append("data: is split into train, validation and test; give either data or the sets")
             return None
         cases = self._load(config.data, place="data")
         return None if cases is None else self.attempt(lambda: _split(cases, config), place="data")
+
+    def _choose_sets(self) -> tuple[str, ...]:
+        """The keys of the sets to learn from and to validate on; none if some are missing or too many are given."""
+        config = self.config
+        if not config.cases and "cases" not in self.parsed.broken:
+            wanted = "name its eval set, or give `cases` to use one set for both, or `data` to split"
+            given = [self._is_given(key, wanted=wanted) for key in _SETS]
+            return _SETS if all(given) else ()
+        if config.train or config.validation:
+            self.problems.append("cases: are used as train and validation set; give either cases or the two sets")
+            return ()
+        return ("cases",) if config.cases else ()
 
     def _load(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
         loaded = [self.attempt(partial(load_eval_set, file), place=place) for file in files]
@@ -222,8 +236,9 @@ class _RunBuilder:
         config = self.config
         goal = build_goal(config.goal)
         return RunRequest(
-            train=sets.train,
-            validation=sets.validation,
+            train=sets.train or None,
+            validation=sets.validation or None,
+            cases=sets.cases or None,
             test=sets.test or None,
             initial_profile=self._load_profile(),
             teacher=self._load_teacher(),
@@ -275,6 +290,7 @@ class _RunBuilder:
 class _EvalSets:
     train: tuple[EvalSet, ...] = ()
     validation: tuple[EvalSet, ...] = ()
+    cases: tuple[EvalSet, ...] = ()
     test: tuple[EvalSet, ...] = ()
 
 
@@ -303,4 +319,5 @@ def _split(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
     whole = merge_eval_sets(cases, name="data")
     parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)
-    return _EvalSets((parts.train,), (parts.validation,), (parts.test,) if parts.test.cases else ())
+    test = (parts.test,) if parts.test.cases else ()
+    return _EvalSets(train=(parts.train,), validation=(parts.validation,), test=test)

@@ -55,7 +55,8 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 
 _ORDER = (
-    *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
+    *("agent", "python_path", "train", "validation", "cases", "test", "data", "split", "metrics"),
+    *("models", "teacher", "judge"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *("budget", "evaluation", "loss_placements", "hints", "seed", "cache", "runs", "keep_traces"),
 )

@@ -25,6 +25,7 @@ from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.scorer import DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
@@ -45,12 +46,13 @@ class Engine:
     """Optimizes one agent.
 
     The three stages configure the default search; stages that are left out default to ones that need no model. An
-    Attributor, which looks at a whole trace at once, may take the place of the Backwarder.
+    Attributor, which looks at a whole trace at once, may take the place of the Backwarder. A run with a scorer needs no
+    agent, only its structure.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent | StructureSnapshot,
         evaluator: Evaluator,
         backwarder: Backwarder | Attributor | None = None,
         aggregator: Aggregator | None = None,
@@ -63,7 +65,7 @@ class Engine:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
         _check_parts(backwarder, aggregator, optimizer, search)
-        self.agent = agent
+        self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
         self._clock = clock
@@ -146,7 +148,7 @@ class Engine:
         session = Session(
             checked,
             log,
-            agent=self.agent,
+            agent=checked.fit_agent(self.agent),
             evaluator=evaluator,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,

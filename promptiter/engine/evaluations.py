@@ -28,10 +28,10 @@ CaseRepeat: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """Cases to run under a profile. Without `runs`, all repeats of all cases.
+    """Cases to run under a profile. Without `runs`, all repeats of all cases, except for those that are kept.
 
-    `kept` are rows of another profile that cannot differ; they are recorded with the others. `without` names the
-    changes that an ablation leaves out, for observers.
+    `kept` are rows that are known: of another profile that cannot differ, or of the same one. They are recorded with
+    the others. `without` names the changes that an ablation leaves out, for observers.
     """
 
     eval_set: EvalSet
@@ -76,7 +76,9 @@ class Evaluations:
     def _number_request(self, request: EvaluationRequest) -> _Evaluating:
         runs = request.runs
         if runs is None:
-            runs = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
+            kept = {(row.case_id, row.repeat) for row in request.kept}
+            wanted = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
+            runs = [run for run in wanted if run not in kept]
         number, self._number = self._number, self._number + 1
         return _Evaluating(number, request, runs)
 
@@ -177,7 +179,7 @@ class Evaluations:
         missing = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
-            if row.origin != "kept" and not all([await trace_store.has(name) for name in row.trace_digests])
+            if not all([await trace_store.has(name) for name in row.trace_digests])
         ]
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):

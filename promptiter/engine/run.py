@@ -179,13 +179,14 @@ class Run:
         session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
-            return ReferencesWritten(
-                train=await write_expected_answers(session.train, teacher, gateway=gateway),
-                validation=await write_expected_answers(session.validation, teacher, gateway=gateway),
-            )
+            train = await write_expected_answers(session.train, teacher, gateway=gateway)
+            if session.shape != "two_sets":
+                return ReferencesWritten(train=train, validation=train)
+            validation = await write_expected_answers(session.validation, teacher, gateway=gateway)
+            return ReferencesWritten(train=train, validation=validation)
 
         found = await session.record(ReferencesWritten, write)
-        for case_id, error in (*found.train.errors, *found.validation.errors):
+        for case_id, error in dict.fromkeys((*found.train.errors, *found.validation.errors)):
             session.report(f"the teacher gave no answer for case {case_id}: {error}")
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
@@ -245,6 +246,7 @@ class Run:
             train=_describe_eval_set(session.train),
             validation=_describe_eval_set(session.validation),
             test=None if session.test is None else _describe_eval_set(session.test),
+            shape=session.shape,
             objective=request.objective,
             goal=request.goal,
             acceptance=describe_policy(request.acceptance),

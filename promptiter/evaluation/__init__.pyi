@@ -20,4 +20,6 @@ from promptiter.evaluation.result import CaseRow as CaseRow
 from promptiter.evaluation.result import Evaluation as Evaluation
 from promptiter.evaluation.score import Finding as Finding
 from promptiter.evaluation.score import Score as Score
+from promptiter.evaluation.scorer import ScoredProfile as ScoredProfile
+from promptiter.evaluation.scorer import Scorer as Scorer
 from promptiter.evaluation.stats.noise import NoiseReport as NoiseReport

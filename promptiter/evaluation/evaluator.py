@@ -59,7 +59,7 @@ class Evaluator:
 
     def __init__(
         self,
-        metrics: Sequence[Metric],
+        metrics: Sequence[Metric] = (),
         *,
         gateway: Gateway | None = None,
         options: EvaluationOptions | None = None,
@@ -69,8 +69,8 @@ class Evaluator:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         names = [metric.name for metric in metrics]
-        if len(set(names)) < len(names) or not names:
-            raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names) or 'none'}")
+        if len(set(names)) < len(names):
+            raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
         self.metrics = tuple(metrics)
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
@@ -165,6 +165,8 @@ class Evaluator:
 
         All run under one concurrency limit.
         """
+        if not self.metrics:
+            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
         structure = agent.describe()
         jobs: list[Iterable[CaseJob]] = []
         for number, each in enumerate(batch):

@@ -127,7 +127,9 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "your own search has no outline: each round is assumed to validate one candidate"
     if any(isinstance(part, PairedGain | SigmaGain) for part in iter_policies(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
-    if not units.nodes:
+    if workload.shape == "scorer":
+        yield "the calls of the scorer are unknown and not counted"
+    elif not units.nodes:
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"
     if UNKNOWN_MODEL in models:
         yield "some nodes or stages ask models that are unknown"

@@ -86,13 +86,14 @@ class Gateway:
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
         self._first_repeat = 0
+        self._origin: Gateway | None = None  # the gateway that this one was derived from
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
         """The gateway of one run: the same models, with a ledger, a budget and a cache of its own.
 
         Without a `cache`, it is the one that this gateway was given, or a new one in memory.
         """
-        run = copy.copy(self)
+        run = self._derive()
         run.cache = cache or self.shared_cache or MemoryCache()
         run.budget = None if self.budget is None else self.budget.for_run()
         run.ledger = Ledger(total=self.ledger)
@@ -102,7 +103,7 @@ class Gateway:
 
     def with_seed(self, seed: int) -> Gateway:
         """The same gateway with another seed."""
-        other = copy.copy(self)
+        other = self._derive()
         other.seed = seed
         return other
 
@@ -111,13 +112,13 @@ class Gateway:
 
         A killed process may have paid them.
         """
-        other = copy.copy(self)
+        other = self._derive()
         other._paid_since = mark
         return other
 
     def with_repeats_from(self, first: int) -> Gateway:
         """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
-        other = copy.copy(self)
+        other = self._derive()
         other._first_repeat = first
         return other
 
@@ -128,7 +129,7 @@ class Gateway:
 
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
-        gateway = self._find_active()
+        gateway = self.find_active()
         return await self._pool.run_on_home_loop(gateway._ask(request, site, node_id, is_live=is_live))
 
     async def call_tool(
@@ -145,10 +146,17 @@ class Gateway:
 
         An exception of the tool is raised as ToolFailedError.
         """
-        gateway = self._find_active()
+        gateway = self.find_active()
         return await self._pool.run_on_home_loop(
             gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live)
         )
+
+    def find_active(self) -> Gateway:
+        """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
+        active = origin = _active.get()
+        while origin is not None and origin is not self:
+            origin = origin._origin
+        return self if origin is None or active is None else active
 
     @property
     def redactor(self) -> Redactor:
@@ -201,10 +209,10 @@ class Gateway:
         finally:
             _active.reset(token)
 
-    def _find_active(self) -> Gateway:
-        """The gateway that answers here: the active one if it has the same models, such as that of a run."""
-        active = _active.get()
-        return active if active is not None and active.shares_models_with(self) else self
+    def _derive(self) -> Gateway:
+        other = copy.copy(self)
+        other._origin = self
+        return other
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):

@@ -22,6 +22,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.scorer import as_scorer
 from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
@@ -244,6 +245,7 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "max_rounds": request.max_rounds,
         "targets": list(checked.targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
+        "scorer": None if request.scorer is None else as_scorer(request.scorer).name,
         "teacher": teacher if isinstance(teacher, str | None) else type(teacher).__name__,
         "judge": request.judge,
         "protected": sorted(request.protected),

@@ -22,7 +22,7 @@ def evaluate(
             "--eval-set",
             "-e",
             metavar="SET",
-            help="train, validation or test of CONFIG, or a file (JSON, JSONL, CSV, YAML); file:case is one case.",
+            help="train, validation, cases or test of CONFIG, or a file (JSON, JSONL, CSV, YAML); file:case is a case.",
         ),
     ] = "validation",
     metrics: Annotated[

@@ -138,6 +138,6 @@ class _Sample:
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         metric, shift = self.metric, self.number * SAMPLES_APART
         if isinstance(metric, JudgeMetric):  # its gateway may be another than the evaluator's
-            metric = replace(metric, gateway=metric.gateway.with_repeats_from(shift))
+            metric = replace(metric, gateway=metric.gateway.find_active().with_repeats_from(shift))
         with current_gateway().with_repeats_from(shift).active():
             return await metric(case, run)
