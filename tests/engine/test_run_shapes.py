@@ -16,6 +16,7 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.evaluation.trace_store import FolderTraceStore
@@ -219,6 +220,14 @@ async def test_a_noisy_scorer_is_no_evidence() -> None:
         scored(scorer=score)
     )
     assert result.verdict == "no_evidence"
+
+
+@pytest.mark.slow
+async def test_a_scorer_runs_in_other_processes_with_the_same_result() -> None:
+    expected = await Engine(STRUCTURE, Evaluator(), search=Tries(DRAFT, BOTH)).run(scored())
+    with ProcessExecutor(workers=2) as executor:
+        engine = Engine(STRUCTURE, Evaluator(executor=executor), search=Tries(DRAFT, BOTH))
+        assert await engine.run(scored()) == expected
 
 
 def build_traces(profile: Profile) -> ScoredProfile:
