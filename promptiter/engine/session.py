@@ -22,7 +22,7 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import Evaluation, get_best_value
-from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
+from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
 from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopPolicy, TargetScore, UserStop
@@ -93,9 +93,7 @@ class Session:
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
         if (until := request.stop or _default_stop(request)) is not None:
             self._stopping |= until
-        self._acceptance: AcceptancePolicy = request.acceptance
-        if request.protected:
-            self._acceptance = AllOf(request.acceptance, Protected())
+        self._acceptance = protect_cases(request.acceptance, request.protected)
         self._is_ready = True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -276,7 +274,7 @@ class Session:
                 return await self._record_rejection("it changes nothing", candidate)
             comparison = Comparison(self.validator, candidate)
             decision = await decide_sequentially(self._acceptance, comparison.gather)
-            return await self._record_decision(decision, candidate, comparison.get_record())
+            return await self._record_decision(decision, candidate, comparison.record)
 
     async def reject(
         self, candidate: Profile, reason: str, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
