@@ -174,7 +174,7 @@ async def test_the_same_policy_decides_the_same_again(policy: AcceptancePolicy) 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 async def test_the_same_policy_decides_the_same_again_in_many_runs(policy: AcceptancePolicy) -> None:
-    await check_policy(policy, range(3, 23))
+    await check_policy(policy, range(3, 11))
 
 
 class NeverDecides:
