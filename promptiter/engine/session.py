@@ -232,12 +232,17 @@ class Session:
         await self.note(RoundCompleted())
 
     async def propose(
-        self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+        self,
+        candidate: Profile,
+        *,
+        patches: PatchSet | None = None,
+        parents: Sequence[Profile] = (),
+        reason: str = "",
     ) -> Profile:
         """Record a candidate, and return it as it is recorded: without secrets.
 
         `parents` are the profiles that it was made from, by default the accepted one. `patches` are the changes to the
-        first of them, with their reasons.
+        first of them; without any, those are computed, with this reason.
         """
         self._check_round()
         candidate.check(self.snapshot)
@@ -249,16 +254,16 @@ class Session:
                 profile_digest=safe.digest,
                 parents=tuple(dict.fromkeys(each.digest for each in made_from)),
                 values=values,
-                patches=self._compute_patches(made_from[0], safe) if patches is None else patches,
+                patches=self._compute_patches(made_from[0], safe, reason) if patches is None else patches,
             ),
             request=[safe.digest, [each.digest for each in made_from]],
         )
         return safe
 
-    def _compute_patches(self, parent: Profile, candidate: Profile) -> PatchSet:
+    def _compute_patches(self, parent: Profile, candidate: Profile, reason: str) -> PatchSet:
         changes = parent.changes(candidate, self.snapshot)
         return PatchSet(
-            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason="") for each in changes)
+            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason=reason) for each in changes)
         )
 
     async def validate(
