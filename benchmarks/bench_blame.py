@@ -115,15 +115,15 @@ class Failures:
 async def collect_failures(made: Scenario) -> Failures:
     evaluator, snapshot = made.evaluator(), made.agent.describe()
     evaluation = await evaluator.evaluate(made.agent, made.train)
-    losses = extract_losses(evaluation, made.train, evaluator.trace_store.get)
+    losses = await extract_losses(evaluation, made.train, evaluator.trace_store.get)
     request = AttributeRequest(
         case_loss=losses[0],
-        trace=evaluator.trace_store.get(losses[0].trace_digest),
+        trace=await evaluator.trace_store.get(losses[0].trace_digest),
         snapshot=snapshot,
         profile=Profile.baseline(snapshot),
         targets=frozenset(surface.id for surface in snapshot.surfaces if surface.type == "instruction"),
     )
-    traces = [evaluator.trace_store.get(loss.trace_digest) for loss in losses]
+    traces = [await evaluator.trace_store.get(loss.trace_digest) for loss in losses]
     runs = ReplayContext(
         agent=made.agent, evaluator=evaluator, eval_set=made.train, evaluation=evaluation, profile=request.profile
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from promptiter.errors import SetupError, UnknownNameError, nearest
+from promptiter.errors import SetupError, UnknownNameError
+from promptiter.references import load_reference
 
 T = TypeVar("T")
 
@@ -74,21 +74,7 @@ class Registry(Generic[T]):
         return {**installed, **self._built_in}
 
     def _import(self, path: str) -> T:
-        module_name, _, attribute = path.partition(":")
-        try:
-            found: Any = import_module(module_name)
-        except (ImportError, ValueError, TypeError) as error:  # the last two: an empty or relative module name
-            raise SetupError(
-                f"the {self.what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
-            ) from error
-        for part in attribute.split("."):
-            try:
-                found = getattr(found, part)
-            except AttributeError as error:
-                raise SetupError(
-                    f"the {self.what} {path!r} does not exist: {found!r} has no {part!r}{nearest(part, dir(found))}"
-                ) from error
-        return cast("T", found)
+        return cast("T", load_reference(path, what=self.what))
 
 
 METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
@@ -101,7 +87,7 @@ DEFAULT_MODEL = "simulated"
 """The model of a node that names none."""
 
 MODELS: Registry[Any] = Registry("model", built_in={DEFAULT_MODEL: "promptiter.offline:SimulatedModel"})
-"""Models that run in this process: a class with a `Settings` model, built with `seed` and these settings."""
+"""Models that run in this process: a class with a `Settings` model, built with these settings."""
 
 OFFLINE_STAGES: Registry[Callable[..., Any]] = Registry(
     "stage",

@@ -39,6 +39,7 @@ from promptiter.errors import ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -407,6 +408,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
             [FunctionMetric(name="grumpy", function=metric)],
             gateway=gateway,
             options=EvaluationOptions(max_errored_fraction=0.9),
+            trace_store=FolderTraceStore(tmp_path / "traces"),
         )
         engine = Engine(gossip_agent(text), evaluator, optimizer=Gossiping(text))
         result = await engine.run(desk.request(), observers=[watcher, Gossiping(text)], journal=journal)
@@ -417,7 +419,6 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
     for name, events in (("observed", watcher.events), ("journal", journal.events)):
         search.look(name, "\n".join(event.model_dump_json() for event in events))
     search.look("logs", caplog.text)
-    search.look_below(evaluator.trace_store.folder, planted=())
     search.look_below(tmp_path, planted=())
     assert "observer Gossiping failed" in caplog.text
     search.check("the result", "observed", "journal", "logs", ".json.gz", "calls.jsonl")

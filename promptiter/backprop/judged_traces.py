@@ -15,6 +15,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding
+from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.stages.contracts import Peer, StepExample, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
 from traces import ExecutionTrace, Step
@@ -162,7 +163,7 @@ class JudgedTraces:
 def judge_traces(
     evaluation: Evaluation,
     eval_set: EvalSet,
-    load_trace: Callable[[str], Awaitable[ExecutionTrace]],
+    load_trace: ReadTrace,
     *,
     losses: Iterable[CaseLoss],
 ) -> tuple[JudgedTrace, ...]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.grouping import group_by
 from promptiter.stages.losses import (
     CaseLoss,
@@ -30,9 +30,6 @@ from promptiter.stages.losses import (
 )
 from traces import ExecutionTrace, Failure
 
-TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
-"""Returns the trace for a digest."""
-
 GAPS: tuple[tuple[float, Severity], ...] = ((1.0, "P0"), (0.5, "P1"), (0.2, "P2"))
 """The severity by the missing share of the threshold: all of it, at least half, at least a fifth; less is P3."""
 
@@ -40,17 +37,17 @@ UPSTREAM_FIRST: tuple[Category, ...] = ("wrong_tool", "wrong_arguments", "format
 """The order of categories when findings tie: what happens earlier in a run explains what happens later."""
 
 
-def extract_losses(
+async def extract_losses(
     evaluation: Evaluation,
     eval_set: EvalSet,
-    trace_of: TraceOf,
+    read_trace: ReadTrace,
     *,
     placements: Sequence[LossPlacement] = (),
     hints: Sequence[LossHint] = (),
 ) -> tuple[CaseLoss, ...]:
     """Return the losses of all failed runs of failed cases, in the order of rows and turns.
 
-    A case fails by its score over all repeats. `trace_of` is called once for each failed turn. Raises SetupError if a
+    A case fails by its score over all repeats. `read_trace` is called once for each failed turn. Raises SetupError if a
     placement or hint names something that the evaluation lacks. Node ids of placements are checked by the caller, who
     has the structure.
     """
@@ -61,7 +58,7 @@ def extract_losses(
         *check_hints(hints, metrics=metrics, case_ids=cases),
     ]:
         raise SetupError(problems[0])
-    extraction = _Extraction(trace_of, placements=placements, hints=hints)
+    extraction = _Extraction(read_trace, placements=placements, hints=hints)
     passed = {case.case_id for case in evaluation.cases if case.passed}
     losses: list[CaseLoss] = []
     for row in evaluation.rows:
@@ -70,7 +67,7 @@ def extract_losses(
         if row.case_id not in cases:
             near = nearest(row.case_id, cases)
             raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")
-        losses += extraction.extract_from_row(row, cases[row.case_id])
+        losses += await extraction.extract_from_row(row, cases[row.case_id])
     return tuple(losses)
 
 
@@ -108,36 +105,39 @@ _BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _TRANSIENT) | {"cancelled"
 class _Extraction:
     """Extracts losses from rows, with placements indexed by metric and hints by case and metric."""
 
-    def __init__(self, trace_of: TraceOf, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]) -> None:
-        self.trace_of = trace_of
+    def __init__(
+        self, read_trace: ReadTrace, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]
+    ) -> None:
+        self.read_trace = read_trace
         self.placements_of = group_by(placements, lambda placement: placement.metric)
         self.hints_of = group_by(hints, lambda hint: (hint.case_id, hint.metric))
 
-    def extract_from_row(self, row: CaseRow, case: EvalCase) -> Iterator[CaseLoss]:
+    async def extract_from_row(self, row: CaseRow, case: EvalCase) -> list[CaseLoss]:
         if row.error is not None:
-            yield from self._extract_from_error(row, case, row.error)
-            return
+            return await self._extract_from_error(row, case, row.error)
         failed = _group_failed_by_turn(row)
+        losses = []
         for turn, trace_digest in enumerate(row.trace_digests):
             if turn in failed:
-                trace = self.trace_of(trace_digest)
+                trace = await self.read_trace(trace_digest)
                 terminals = [step.id for step in trace.terminals]
                 placed = [
                     (self._build_loss(case, score, findings), self._find_placed_steps(score.metric, trace) or terminals)
                     for score, findings in failed[turn]
                 ]
-                yield _build_case_loss(row, case, trace, turn=turn, placed=placed)
+                losses.append(_build_case_loss(row, case, trace, turn=turn, placed=placed))
+        return losses
 
-    def _extract_from_error(self, row: CaseRow, case: EvalCase, error: Failure) -> Iterator[CaseLoss]:
+    async def _extract_from_error(self, row: CaseRow, case: EvalCase, error: Failure) -> list[CaseLoss]:
         if not row.trace_digests or not is_fixable_by_prompt(error):
-            return
+            return []
         turn = len(row.trace_digests) - 1
-        trace = self.trace_of(row.trace_digests[turn])
+        trace = await self.read_trace(row.trace_digests[turn])
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
-            return  # the next turn or the simulated user failed, and neither has a trace
+            return []  # the next turn or the simulated user failed, and neither has a trace
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
         steps = _find_failed_step(trace, error) or [step.id for step in trace.terminals]
-        yield _build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])
+        return [_build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])]
 
     def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())

@@ -10,7 +10,7 @@ from promptiter.config.loading import is_reference
 from promptiter.errors import SetupError
 from traces.model import Json
 
-SETS = ("train", "validation", "test")
+SETS = ("train", "validation", "cases", "test")
 
 
 def collect_settings(**options: Json | Path) -> dict[str, Json]:

@@ -21,7 +21,7 @@ from promptiter.config.models import build_gateway, build_search, find_unpriced_
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
-from promptiter.engine.request_checks import check_request, merge_eval_sets
+from promptiter.engine.request_checks import CheckedRequest, check_request, merge_eval_sets
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
@@ -76,17 +76,17 @@ class _RunBuilder:
         evaluator = self._build_evaluator(gateway)
         sets = self._load_eval_sets()
         request = self._build_request(sets or _NO_SETS)
+        checked = engine = None
         if evaluator is not None:
-            self._check(agent, evaluator, request, is_complete=sets is not None)
-        engine = None
+            checked = self._check(agent, evaluator, request, is_complete=sets is not None)
         if agent is not None and evaluator is not None:
             engine = self.attempt(lambda: _build_engine(agent, evaluator, config))
-        if self.problems or engine is None:
+        if self.problems or engine is None or checked is None:
             self._fail(gateway)
         return ConfiguredRun(
             config=config,
             engine=engine,
-            request=request,
+            checked=checked,
             gateway=gateway,
             configuration=self._describe_configuration(),
         )
@@ -112,8 +112,10 @@ class _RunBuilder:
 
     def _load_cases(self, eval_set: str) -> EvalSet | None:
         """The cases of one of the configuration's sets, or of a file."""
-        if eval_set not in (*_SETS, "test"):
+        if eval_set not in (*_SETS, "cases", "test"):
             return self.attempt(partial(load_eval_set, eval_set))
+        if self.config.cases and eval_set in _SETS:
+            eval_set = "cases"
         sets = self._load_eval_sets() if self.config.data else None
         chosen = getattr(sets, eval_set) if sets else self._load(getattr(self.config, eval_set), place=eval_set)
         if not chosen:
@@ -172,15 +174,27 @@ class _RunBuilder:
         if "data" in self.parsed.broken:
             return None
         if not config.data:
-            given = [self._is_given(key, wanted="name its eval set, or `data` to split") for key in _SETS]
-            train, validation, test = (self._load(getattr(config, key), place=key) for key in (*_SETS, "test"))
-            is_whole = all(given) and train and validation and test is not None
-            return _EvalSets(train or (), validation or (), test or ()) if is_whole else None
-        if config.train or config.validation or config.test:
+            wanted = self._choose_sets()
+            loaded = {key: self._load(getattr(config, key), place=key) for key in (*wanted, "test")}
+            is_whole = wanted and loaded["test"] is not None and all(loaded[key] for key in wanted)
+            return _EvalSets(**{key: sets or () for key, sets in loaded.items()}) if is_whole else None
+        if config.train or config.validation or config.cases or config.test:
             self.problems.append("data: is split into train, validation and test; give either data or the sets")
             return None
         cases = self._load(config.data, place="data")
         return None if cases is None else self.attempt(lambda: _split(cases, config), place="data")
+
+    def _choose_sets(self) -> tuple[str, ...]:
+        """The keys of the sets to learn from and to validate on; none if some are missing or too many are given."""
+        config = self.config
+        if not config.cases and "cases" not in self.parsed.broken:
+            wanted = "name its eval set, or give `cases` to use one set for both, or `data` to split"
+            given = [self._is_given(key, wanted=wanted) for key in _SETS]
+            return _SETS if all(given) else ()
+        if config.train or config.validation:
+            self.problems.append("cases: are used as train and validation set; give either cases or the two sets")
+            return ()
+        return ("cases",) if config.cases else ()
 
     def _load(self, files: Iterable[Path], *, place: str) -> tuple[EvalSet, ...] | None:
         loaded = [self.attempt(partial(load_eval_set, file), place=place) for file in files]
@@ -188,8 +202,9 @@ class _RunBuilder:
         return sets if len(sets) == len(loaded) else None
 
     def _build_gateway(self) -> Gateway:
-        cache = self.attempt(lambda: open_cache(self.config.cache), place="cache")
-        return build_gateway(self.config, cache, environ=self.environ)
+        where = self.config.cache
+        shared = None if where == "memory" else self.attempt(lambda: open_cache(where), place="cache")
+        return build_gateway(self.config, shared, environ=self.environ)
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         if not self._is_given("metrics", wanted="name a metrics file, or list metrics here"):
@@ -221,8 +236,9 @@ class _RunBuilder:
         config = self.config
         goal = build_goal(config.goal)
         return RunRequest(
-            train=sets.train,
-            validation=sets.validation,
+            train=sets.train or None,
+            validation=sets.validation or None,
+            cases=sets.cases or None,
             test=sets.test or None,
             initial_profile=self._load_profile(),
             teacher=self._load_teacher(),
@@ -242,22 +258,24 @@ class _RunBuilder:
             seed=config.seed,
         )
 
-    def _check(self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool) -> None:
-        """Add what the engine would refuse later, so that all problems are in one list."""
+    def _check(
+        self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
+    ) -> CheckedRequest | None:
+        """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
         self.problems.extend(find_unpriced_models(self.config, evaluator.gateway))
         if self.config.review and request.goal.kind != "score":
             self.problems.append(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
             )
         if agent is None:
-            return
+            return None
         self.attempt(lambda: self._check_models(agent, evaluator, request))
         if is_complete:
-            self.attempt(lambda: check_request(request, agent.describe(), evaluator))
-            return
+            return self.attempt(lambda: check_request(request, agent.describe(), evaluator))
         known = agent.describe().surface_ids
         unknown = [target for target in request.targets or () if target not in known]
         self.problems.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+        return None
 
     def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
         others = [request.teacher] if isinstance(request.teacher, str) else []
@@ -272,6 +290,7 @@ class _RunBuilder:
 class _EvalSets:
     train: tuple[EvalSet, ...] = ()
     validation: tuple[EvalSet, ...] = ()
+    cases: tuple[EvalSet, ...] = ()
     test: tuple[EvalSet, ...] = ()
 
 
@@ -300,4 +319,5 @@ def _split(cases: tuple[EvalSet, ...], config: RunConfig) -> _EvalSets:
     shares = config.split
     whole = merge_eval_sets(cases, name="data")
     parts = split(whole, train=shares.train, validation=shares.validation, test=shares.test, seed=shares.seed)
-    return _EvalSets((parts.train,), (parts.validation,), (parts.test,) if parts.test.cases else ())
+    test = (parts.test,) if parts.test.cases else ()
+    return _EvalSets(train=(parts.train,), validation=(parts.validation,), test=test)

@@ -12,6 +12,7 @@ from promptiter.config.file import RunConfig
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow
@@ -35,9 +36,13 @@ class ConfiguredRun:
 
     config: RunConfig
     engine: Engine
-    request: RunRequest
+    checked: CheckedRequest
     gateway: Gateway
     configuration: Configuration | None = None
+
+    @property
+    def request(self) -> RunRequest:
+        return self.checked.request
 
     def begin(self) -> RunDirectory:
         """Create a folder for the run, below `runs` of the configuration, with its forecast."""
@@ -45,7 +50,7 @@ class ConfiguredRun:
         directory = RunDirectory.begin(
             self.config.runs,
             self.engine,
-            self.request,
+            self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
         )
@@ -55,7 +60,7 @@ class ConfiguredRun:
 
     def forecast(self) -> Forecast:
         """Estimate what the run will take, using matching earlier runs if there are any. Makes no calls."""
-        return forecast_run(self.engine, self.request, runs=self.config.runs)
+        return forecast_run(self.engine, self.checked, runs=self.config.runs)
 
     def noise(
         self,
@@ -70,7 +75,7 @@ class ConfiguredRun:
         """
         stopping = Interrupt()
         return run_blocking(
-            lambda: measure_noise(self.engine, self.request, repeats=repeats, on_row=on_row, interrupt=stopping),
+            lambda: measure_noise(self.engine, self.checked, repeats=repeats, on_row=on_row, interrupt=stopping),
             stopping,
             notify=notify,
         )
@@ -78,7 +83,7 @@ class ConfiguredRun:
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
         """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
         return RunDirectory.resume(
-            path, self.engine, self.request, configuration=self.configuration, keep_traces=self.config.keep_traces
+            path, self.engine, self.checked, configuration=self.configuration, keep_traces=self.config.keep_traces
         )
 
     def _try_to_forecast(self) -> Forecast | None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.policies import PATIENCE
-from promptiter.engine.request_checks import check_request
 from promptiter.evaluation.result import get_best_value
 from promptiter.llm.redaction import MASK
 from promptiter.runs.header import mask_secrets
@@ -29,7 +28,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     values["metrics"] = document.get("metrics") if isinstance(config.metrics, list | dict) else str(config.metrics)
     values["models"] = document.get("models")
     values["evaluation"]["repeats"] = evaluator.options.repeats
-    values["targets"] = list(check_request(run.request, run.engine.describe(), evaluator).targets)
+    values["targets"] = list(run.checked.targets)
     if config.stop is None and run.request.goal.kind == "score":
         values["stop"] = {"target_score": get_best_value(config.objective), "patience": PATIENCE}
     if not config.data:
@@ -56,7 +55,8 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 
 _ORDER = (
-    *("agent", "python_path", "train", "validation", "test", "data", "split", "metrics", "models", "teacher", "judge"),
+    *("agent", "python_path", "train", "validation", "cases", "test", "data", "split", "metrics"),
+    *("models", "teacher", "judge"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *("budget", "evaluation", "loss_placements", "hints", "seed", "cache", "runs", "keep_traces"),
 )

@@ -52,7 +52,7 @@ FILE_NAME = "promptiter.yaml"
 
 
 class RunConfig(Section):
-    """The whole file. The cases are in `train` and `validation`, or in `data`, which is then split.
+    """The whole file. The cases are in `train` and `validation`; in `cases`, for both; or in `data`, which is split.
 
     The search never sees the `test` cases; only the final test does. `final_test: false` skips that test.
     """
@@ -60,6 +60,7 @@ class RunConfig(Section):
     agent: str = ""
     train: Files = ()
     validation: Files = ()
+    cases: Files = ()
     test: Files = ()
     data: Files = ()
     split: Shares = Shares()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent
 from promptiter.errors import SetupError, nearest
+from promptiter.references import remember_factory
 
 if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -52,6 +53,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
             agent = agent()
         except Exception as error:
             raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
+        remember_factory(agent, reference)
     if not hasattr(agent, "describe") or not hasattr(agent, "run"):
         raise SetupError(f"{reference!r} is a {type(agent).__name__}, not an agent: it needs describe() and run()")
     return cast("Agent", agent)

@@ -30,7 +30,7 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
     settings = config.models.settings
     served: dict[str, Model] = {name: _build_model(each) for name, each in settings.items()}
     for name, registered in config.models.registered.items():
-        served[name] = MODELS.get(name)(seed=config.seed, **registered.model_dump())
+        served[name] = MODELS.get(name)(**registered.model_dump())
     given = [[each.api_key, each.headers, each.options] for each in settings.values()]
     return Gateway(
         models=served,

@@ -3,8 +3,8 @@
     report = await measure_noise(engine, request)
     print(report.noise.std, report.smallest_gain(), report.reach(0.1))
 
-It takes the cases, teacher, judge, seed and budget of a run request and uses the same gateway, so cached answers are
-free. If a budget or a person stops it early, the report covers the repeats that were finished for all cases.
+It takes the cases, teacher, judge, seed and budget of a run request. Answers in a cache that was given to the gateway
+are free. If a budget or a person stops it early, the report covers the repeats that were finished for all cases.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from promptiter.agents.base import Agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
-from promptiter.engine.request_checks import check_request
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.run import restore_agent
+from promptiter.engine.services import make_services
 from promptiter.errors import BudgetEndedError, SetupError
-from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import plan_blocks
@@ -36,7 +37,7 @@ OnRow = Callable[[CaseRow], None]
 
 async def measure_noise(
     engine: Engine,
-    request: RunRequest,
+    request: RunRequest | CheckedRequest,
     *,
     repeats: int = REPEATS,
     on_row: OnRow | None = None,
@@ -48,8 +49,7 @@ async def measure_noise(
     """
     if repeats < 2:
         raise SetupError(f"repeats is {repeats!r}, but noise is measured between repeats of a case; give 2 or more")
-    validation = check_request(request, engine.describe(), engine.evaluator).validation
-    measurement = _NoiseMeasurement(engine, request, validation, on_row or (lambda _: None))
+    measurement = _NoiseMeasurement(engine.agent, engine.check(request), on_row or (lambda _: None))
     with measurement.evaluator.gateway.active():
         try:
             return await measurement.report(repeats, interrupt or Interrupt())
@@ -60,11 +60,12 @@ async def measure_noise(
 class _NoiseMeasurement:
     """One eval set under one profile."""
 
-    def __init__(self, engine: Engine, request: RunRequest, eval_set: EvalSet, on_row: OnRow) -> None:
-        self.agent = engine.agent
-        self.evaluator = engine.evaluator_for(request)
-        self.eval_set = eval_set
-        self.profile = request.initial_profile or Profile.baseline(engine.describe())
+    def __init__(self, agent: Agent, checked: CheckedRequest, on_row: OnRow) -> None:
+        request, services = checked.request, make_services(checked.evaluator)
+        self.agent = checked.fit_agent(agent)
+        self.evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
+        self.eval_set = checked.validation
+        self.profile = request.initial_profile or Profile.baseline(checked.snapshot)
         self.objective = request.objective
         self.blocks = plan_blocks(request.alpha, repeats=(request.final_test or FinalTest()).repeats)
         self.teacher = request.teacher
@@ -102,8 +103,7 @@ class _NoiseMeasurement:
 
     async def _write_references(self) -> None:
         if self.teacher is not None:
-            gateway, seed = self.evaluator.gateway, self.evaluator.options.seed
-            labelled = await write_expected_answers(self.eval_set, self.teacher, gateway=gateway, seed=seed)
+            labelled = await write_expected_answers(self.eval_set, self.teacher, gateway=self.evaluator.gateway)
             self.eval_set = labelled.eval_set
 
     async def _run(self, repeats: int, interrupt: Interrupt) -> None:

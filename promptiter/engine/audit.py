@@ -5,29 +5,29 @@ A request that was not recorded, or a different answer, means that the node read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
-from typing import TypeAlias
 
 from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.runlog.payloads import UndeclaredRead
-from traces import ExecutionTrace, Step
-
-TraceOf: TypeAlias = Callable[[str], ExecutionTrace]
+from traces import Step
 
 
-def find_undeclared_reads(pairs: Iterable[tuple[CaseRow, CaseRow]], trace_of: TraceOf) -> tuple[UndeclaredRead, ...]:
+async def find_undeclared_reads(
+    pairs: Iterable[tuple[CaseRow, CaseRow]], read_trace: ReadTrace
+) -> tuple[UndeclaredRead, ...]:
     """The first node that behaved differently, for each pair of a recorded run and its replay that differ."""
-    found = (_find_undeclared_read(before, after, trace_of) for before, after in pairs)
+    found = [await _find_undeclared_read(before, after, read_trace) for before, after in pairs]
     return tuple(each for each in found if each is not None)
 
 
-def _find_undeclared_read(before: CaseRow, after: CaseRow, trace_of: TraceOf) -> UndeclaredRead | None:
+async def _find_undeclared_read(before: CaseRow, after: CaseRow, read_trace: ReadTrace) -> UndeclaredRead | None:
     """The first node that behaved differently, or None if all steps are as recorded."""
     for one, other in zip_longest(before.trace_digests, after.trace_digests):
         if one != other:
-            recorded, replayed = ([] if name is None else trace_of(name).steps for name in (one, other))
+            recorded, replayed = [() if name is None else (await read_trace(name)).steps for name in (one, other)]
             if (step := _first_other(recorded, replayed)) is not None:
                 return UndeclaredRead(node_id=step.node_id, case_id=after.case_id, repeat=after.repeat)
     return None

@@ -3,7 +3,8 @@
 A case that reads nothing that was patched cannot change, so it is not run again; recorded reads say which cases those
 are. A score is never compared with the record that selected its case: both profiles run again, on repeats that no
 decision has seen, on the cases that may change. The first candidate is an exception. It is compared with the
-baseline's own record, because the cache replays that up to the first patched read, and no decision was based on it.
+baseline's own record, because the cache replays that up to the first patched read, and no decision was based on it;
+unless the search learns from the same cases, because then that record chose what was patched.
 
 Cases that cannot change are replayed where the cache makes that free. If the outcome differs, a node reads something
 that its trace does not record, and its recorded reads are no longer trusted.
@@ -25,7 +26,7 @@ from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence
 from promptiter.profile import Profile
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import ReadsAudited
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.runlog.run_state import RunState, ValidatedProfile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
@@ -38,6 +39,7 @@ class ValidatorContext(Protocol):
     """What a validator needs of the run. A Session provides it."""
 
     request: RunRequest
+    shape: RunShape
     evaluator: Evaluator
     evaluations: Evaluations
     targets: frozenset[str]
@@ -58,7 +60,7 @@ class ValidatorContext(Protocol):
     @property
     def accepted(self) -> ValidatedProfile: ...
 
-    def trace(self, trace_digest: str) -> ExecutionTrace: ...
+    async def trace(self, trace_digest: str) -> ExecutionTrace: ...
 
     def report(self, problem: str) -> None: ...
 
@@ -130,7 +132,7 @@ class Validator:
         self.untrusted_nodes: frozenset[str] = frozenset()
         self._session = session
         self._reads: dict[str, Reads | None] = {}
-        self._has_fresh_record = True
+        self._has_fresh_record = session.shape == "two_sets"
         self.repeats = session.evaluator.options.repeats
         self._next_repeat = self.repeats
 
@@ -212,8 +214,9 @@ class Validator:
         unaffected = pair.unaffected if pair is not None else frozenset()
         cases = frozenset(request.cases or (case.id for case in eval_set.cases)) - unaffected
         runs = self.list_fresh_runs(eval_set, cases, request.repeats)
-        accepted = await self._run(eval_set, session.accepted.profile, runs)
-        found = await self._run(eval_set, candidate, runs)
+        phase: Phase = "validation" if request.on == "validation" else "train_again"
+        accepted = await self._run(eval_set, session.accepted.profile, runs, phase=phase)
+        found = await self._run(eval_set, candidate, runs, phase=phase)
         more = PairedEvaluation(
             accepted=accepted, candidate=found, accepted_from=_numbered(accepted), candidate_from=_numbered(found)
         )
@@ -245,12 +248,17 @@ class Validator:
         return range(start, start + count)
 
     async def _run(
-        self, eval_set: EvalSet, profile: Profile, runs: Sequence[CaseRepeat], *, kept: Sequence[CaseRow] = ()
+        self,
+        eval_set: EvalSet,
+        profile: Profile,
+        runs: Sequence[CaseRepeat],
+        *,
+        kept: Sequence[CaseRow] = (),
+        phase: Phase = "validation",
     ) -> Evaluation:
         session = self._session
         if not runs and not kept:
             return session.evaluator.build_evaluation((), eval_set, profile)
-        phase: Phase = "validation" if eval_set is session.validation else "train_again"
         request = EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs, kept=kept)
         return await session.evaluations.evaluate(request)
 
@@ -269,7 +277,7 @@ class Validator:
         async def find() -> ReadsAudited:
             for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
                 await session.evaluations.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return ReadsAudited(undeclared=find_undeclared_reads(differing, session.trace))
+            return ReadsAudited(undeclared=await find_undeclared_reads(differing, session.trace))
 
         audited = await session.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
         for each in audited.undeclared:

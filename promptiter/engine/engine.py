@@ -9,29 +9,29 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
 from promptiter.agents.base import Agent
+from promptiter.concurrency import run_in_thread
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
+from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.evaluation.scorer import DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.journal import Journal, MemoryJournal
+from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
@@ -46,12 +46,13 @@ class Engine:
     """Optimizes one agent.
 
     The three stages configure the default search; stages that are left out default to ones that need no model. An
-    Attributor, which looks at a whole trace at once, may take the place of the Backwarder.
+    Attributor, which looks at a whole trace at once, may take the place of the Backwarder. A run with a scorer needs no
+    agent, only its structure.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent | StructureSnapshot,
         evaluator: Evaluator,
         backwarder: Backwarder | Attributor | None = None,
         aggregator: Aggregator | None = None,
@@ -64,7 +65,7 @@ class Engine:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
         _check_parts(backwarder, aggregator, optimizer, search)
-        self.agent = agent
+        self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
         self._clock = clock
@@ -74,9 +75,15 @@ class Engine:
         """Return what may change about the agent."""
         return self.agent.describe()
 
+    def check(self, request: RunRequest | CheckedRequest) -> CheckedRequest:
+        """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
+        if isinstance(request, CheckedRequest):
+            return request
+        return check_request(request, self.describe(), self.evaluator)
+
     async def run(
         self,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         observers: Sequence[Observer] = (),
         journal: Journal | None = None,
@@ -88,14 +95,14 @@ class Engine:
         Raises RequestError if the request is invalid, and RunFailedError, with the result so far, if the run fails. A
         run that is cancelled from outside writes its last event, then raises CancelledError.
         """
-        outcome = await self.execute(
-            request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer
-        )
+        checked = self.check(request)
+        services = make_services(checked.evaluator, journal=journal)
+        outcome = await self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
         return outcome.result_or_error()
 
     def run_sync(
         self,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         observers: Sequence[Observer] = (),
         journal: Journal | None = None,
@@ -108,44 +115,39 @@ class Engine:
         The first Ctrl-C finishes the current round, the second stops at once. Both return a result. `notify` is called
         with a message for the user at each of them.
         """
-        interrupt = interrupt or Interrupt()
+        checked, interrupt = self.check(request), interrupt or Interrupt()
+        services = make_services(checked.evaluator, journal=journal)
         return run_blocking(
-            lambda: self.execute(request, observers=observers, journal=journal, interrupt=interrupt, reviewer=reviewer),
+            lambda: self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
             interrupt,
             notify=notify,
         ).result_or_failure()
 
     async def execute(
         self,
-        request: RunRequest,
+        checked: CheckedRequest,
+        services: RunServices,
         *,
         observers: Sequence[Observer] = (),
-        journal: Journal | None = None,
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
-        spent_before: LedgerSnapshot | None = None,
     ) -> RunOutcome:
-        """Run, and return the error with the result instead of raising it: a run that failed has a result too.
-
-        `spent_before` is what earlier processes spent on a resumed run; the default is what its journal says.
-        """
-        journal = journal or MemoryJournal()
+        """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
+        journal, request = services.journal, checked.request
         if is_finished(await journal.last()):
-            return RunOutcome(await asyncio.to_thread(fold_lazily, journal.reader()), None)
-        checked = check_request(request, self.describe(), self.evaluator)
-        evaluator = self.evaluator_for(request)
+            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
+        evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
         check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
         started = self._now()
-        run_id = request.run_id or new_run_id(started, request, checked)
-        meter = Meter(self._clock, evaluator.gateway.ledger, before=spent_before)
+        run_id = request.run_id or new_run_id(started, checked)
+        meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
         log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
         session = Session(
-            request,
+            checked,
             log,
-            agent=self.agent,
+            agent=checked.fit_agent(self.agent),
             evaluator=evaluator,
-            checked=checked,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
@@ -155,15 +157,6 @@ class Engine:
                 return await run.execute(started)
             finally:
                 await restore_agent(self.agent)
-
-    def evaluator_for(self, request: RunRequest) -> Evaluator:
-        """Return the evaluator with the options, the seed and the judge of a request."""
-        evaluator = self.evaluator
-        if request.evaluation is not None:
-            evaluator = evaluator.with_options(request.evaluation)
-        if request.seed is not None:
-            evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
-        return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
 def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
@@ -178,8 +171,9 @@ def _check_parts(backwarder: object, aggregator: object, optimizer: object, sear
             raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
 
 
-def new_run_id(started: datetime, request: RunRequest, checked: CheckedRequest) -> str:
+def new_run_id(started: datetime, checked: CheckedRequest) -> str:
     """Return a run id: the start time and a hash of the inputs."""
+    request = checked.request
     inputs = digest(
         [
             checked.train.content_digest,

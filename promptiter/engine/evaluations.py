@@ -6,8 +6,8 @@ case starts, and rows carry the number, so the order in which cases finish chang
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -28,10 +28,10 @@ CaseRepeat: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """Cases to run under a profile. Without `runs`, all repeats of all cases.
+    """Cases to run under a profile. Without `runs`, all repeats of all cases, except for those that are kept.
 
-    `kept` are rows of another profile that cannot differ; they are recorded with the others. `without` names the
-    changes that an ablation leaves out, for observers.
+    `kept` are rows that are known: of another profile that cannot differ, or of the same one. They are recorded with
+    the others. `without` names the changes that an ablation leaves out, for observers.
     """
 
     eval_set: EvalSet
@@ -70,14 +70,15 @@ class Evaluations:
         await self._replay(batch)
         open_ones = [each for each in batch if each.result is None]
         if open_ones:
-            with self._count_as_paid_since(min(marks)):
-                await self._run(open_ones)
+            await self._run(open_ones, paid_since=min(marks))
         return [each.get_result() for each in batch]
 
     def _number_request(self, request: EvaluationRequest) -> _Evaluating:
         runs = request.runs
         if runs is None:
-            runs = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
+            kept = {(row.case_id, row.repeat) for row in request.kept}
+            wanted = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
+            runs = [run for run in wanted if run not in kept]
         number, self._number = self._number, self._number + 1
         return _Evaluating(number, request, runs)
 
@@ -91,7 +92,7 @@ class Evaluations:
             cases=len({case_id for case_id, _ in each.all_runs}),
             runs=len(each.all_runs),
             without=request.without,
-            measured=EvaluationMeasured(mark=self._evaluator.gateway.cache.mark()),
+            measured=EvaluationMeasured(mark=await self._evaluator.gateway.cache.mark()),
         )
         content = [eval_set.id, eval_set.content_digest, request.profile.digest]
         self._log.phase = request.phase
@@ -109,24 +110,16 @@ class Evaluations:
             else:
                 return
 
-    @contextmanager
-    def _count_as_paid_since(self, mark: int) -> Iterator[None]:
-        """Count answers as paid if they are newer than this, even if a killed process paid them."""
-        gateway = self._evaluator.gateway
-        gateway.recent_from = mark
-        try:
-            yield
-        finally:
-            gateway.recent_from = None
-
-    async def _run(self, batch: Sequence[_Evaluating]) -> None:
+    async def _run(self, batch: Sequence[_Evaluating], *, paid_since: int) -> None:
+        """Run the missing cases. Answers newer than a mark of the cache count as paid, by a killed process too."""
         for each in batch:
             for row in each.request.kept:
                 if (row.case_id, row.repeat) not in each.rows:
                     await self._record(each, _as_kept(row))
             await self._record_end_if_complete(each)
         left = [each for each in batch if each.result is None]
-        async for each, row in self._stream_rows(left):
+        gateway = self._evaluator.gateway.counting_paid_since(paid_since)
+        async for each, row in self._stream_rows(left, self._evaluator.for_run(gateway, self._evaluator.trace_store)):
             await self._record(each, row)
             await self._record_end_if_complete(each)
 
@@ -154,14 +147,16 @@ class Evaluations:
         built = self._evaluator.build_evaluation(each.rows.values(), request.eval_set, request.profile)
         each.result = replace(built, number=each.number, phase=request.phase)
 
-    async def _stream_rows(self, batch: Sequence[_Evaluating]) -> AsyncIterator[tuple[_Evaluating, CaseRow]]:
+    async def _stream_rows(
+        self, batch: Sequence[_Evaluating], evaluator: Evaluator
+    ) -> AsyncIterator[tuple[_Evaluating, CaseRow]]:
         """Yield the rows as they finish. Rows that an outage made fail come last, if they are few enough to count.
 
         If they are too many, they say nothing about the profile: the run fails, and runs them again when it resumes.
         """
         lost: list[tuple[_Evaluating, CaseRow]] = []
         wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs) for each in batch]
-        async with aclosing(self._evaluator.stream_batch(self._agent, wanted)) as rows:
+        async with aclosing(evaluator.stream_batch(self._agent, wanted)) as rows:
             async for place, row in rows:
                 each = batch[place]
                 if row.outage is None:
@@ -169,7 +164,7 @@ class Evaluations:
                     continue
                 lost.append((each, row))
                 count = sum(one is each for one, _ in lost)
-                if count > max(1.0, self._evaluator.options.max_errored_fraction * len(each.all_runs)):
+                if count > max(1.0, evaluator.options.max_errored_fraction * len(each.all_runs)):
                     advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
                     raise OutageError(f"{row.outage}; {advice}")
         for each, row in lost:
@@ -184,7 +179,7 @@ class Evaluations:
         missing = [
             (row.case_id, row.repeat)
             for row in evaluation.rows
-            if row.origin != "kept" and any(trace_digest not in trace_store for trace_digest in row.trace_digests)
+            if not all([await trace_store.has(name) for name in row.trace_digests])
         ]
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):

@@ -2,7 +2,8 @@
 
 First come the validation cases, on repeats that no decision was based on, in blocks with a look after each. If these
 show a gain and there is a test set, which the search never used, one look at its cases decides whether the gain holds
-for new cases too.
+for new cases too. A search may have learned from the validation cases: the new repeats still show whether it is better
+on these cases, but then the verdict says that it is about nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import get_best_value
-from promptiter.evaluation.stats.final_test import FinalTestResult, plan_blocks
+from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.llm.ledger import Spending
@@ -47,7 +48,8 @@ async def run_final_test(session: Session, rule: FinalTest) -> Conclusion:
         budget.release()
     test = _FinalTestRun(session, rule)
     if not test.affected:
-        return _conclude(session, "no_evidence", "no validation case reads what was changed")
+        where = "no validation case" if session.shape == "two_sets" else "no case"
+        return _conclude(session, "no_evidence", f"{where} reads what was changed")
     on_validation = await test.test_validation_cases()
     if test.problem is not None:
         return test.conclude("invalid_eval", [on_validation], test.problem)
@@ -106,8 +108,8 @@ def conclude_without_test(session: Session) -> Conclusion:
     cases = len(session.validation.cases)
     if session.has_accepted:
         return _conclude_untested(session)
-    if session.candidates_tried and cases < FEWEST_CASES:
-        reason = f"no candidate was accepted, and {cases} validation cases are too few to tell why"
+    if session.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
+        reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
         return _conclude(session, "underpowered", reason)
     reason = "no candidate was accepted" if session.candidates_tried else "there was nothing to try"
     return _conclude(session, "no_evidence", reason)
@@ -125,13 +127,35 @@ def _conclude_untested(session: Session) -> Conclusion:
     found = _conclude(
         session, "improved", f"accepted by {policy}, which bounds false accepts at {100 * rate:g}% per run"
     )
-    return replace(found, scope="these cases")
+    return replace(found, scope=_find_scope(session))
 
 
 def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.candidates_tried, len(session.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    return Conclusion(verdict=verdict, reasons=(reason, tried), tried=count, cases=cases)
+    limits = _describe_limits(session) if verdict == "improved" else ()
+    return Conclusion(verdict=verdict, reasons=(reason, *limits, tried), tried=count, cases=cases)
+
+
+def _find_scope(session: Session) -> Scope:
+    """What the validation of a run is about."""
+    return "this scorer" if session.shape == "scorer" else "these cases"
+
+
+def _describe_limits(session: Session) -> tuple[str, ...]:
+    """Say that a gain is only about what the search learned from, if that is what it was measured on."""
+    match session.shape:
+        case "two_sets":
+            return ()
+        case "one_set":
+            return ("the search learned from the same cases, so nothing is known about new ones",)
+        case "scorer":
+            return ("the search learned from the same scorer, and nothing else was measured",)
+
+
+def _count_cases(session: Session) -> str:
+    what = "validation case" if session.shape == "two_sets" else "case"
+    return plural(len(session.validation.cases), what)
 
 
 class _FinalTestRun:
@@ -183,7 +207,8 @@ class _FinalTestRun:
         before, after = renumber_repeats(pair.accepted, pair.candidate, unaffected=pair.unaffected)
         self.problem = Evidence(accepted=before, candidate=after, objective=objective).problem
         self.scores = pair_scores(before, after, objective)
-        return decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
+        result = decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
+        return replace(result, scope=_find_scope(self.session))
 
     async def test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set, which nothing has run before."""
@@ -210,8 +235,8 @@ class _FinalTestRun:
             could = "no gain at all" if smallest is None else f"a gain of at least {smallest:.2f}"
             reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
             return self.conclude("underpowered", [result], reason)
-        if count < FEWEST_CASES:
-            return self.conclude("underpowered", [result], f"there are only {plural(count, 'validation case')}")
+        if count < FEWEST_CASES and self.session.shape != "scorer":
+            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.session)}")
         return self.conclude("no_evidence", [result])
 
     def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
@@ -243,11 +268,13 @@ class _FinalTestRun:
         assert self.pair is not None, "a run concludes after its final test"
         shown = [result for result in results if result.is_shown] if verdict == "improved" else []
         count = session.candidates_tried
-        tried = f"the search tried {plural(count, 'candidate')} on these cases, in other repeats"
+        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
+        scope = shown[-1].scope if shown else None
+        limits = _describe_limits(session) if scope not in (None, "new cases") else ()
         return Conclusion(
             verdict=verdict,
-            scope=shown[-1].scope if shown else None,
-            reasons=(*(f"{result.scope}: {result.reason}" for result in results), *reasons, tried),
+            scope=scope,
+            reasons=(*(f"{result.scope}: {result.reason}" for result in results), *reasons, *limits, tried),
             results=tuple(results),
             before=self.pair.accepted.objective(objective),
             after=self.pair.candidate.objective(objective),

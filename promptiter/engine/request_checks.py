@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from promptiter.errors import EvalSetError, RequestError, SetupError, UnknownSurfaceError, nearest
+from promptiter.agents.base import Agent
+from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.data.splits import check_disjoint
+from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Objective
+from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, Scorer, as_scorer
 from promptiter.policies.acceptance import Protected
 from promptiter.policies.combine import describe_policy, is_number, iter_policies
 from promptiter.policies.constraints import check_figures
@@ -19,7 +21,7 @@ from promptiter.policies.error_rate import check_false_accept_rate
 from promptiter.policies.goals import Goal, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import join_names
@@ -27,45 +29,111 @@ from promptiter.wording import join_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """The inputs of a valid request: one eval set of each kind, and the targets by name."""
+    """A valid request for one engine: one eval set of each kind, and the targets by name.
 
+    `evaluator` is the engine's, with the options, the seed and the judge of the request, or the metrics of its scorer.
+    Unless the `shape` is two sets, train and validation are the same.
+    """
+
+    request: RunRequest
+    snapshot: StructureSnapshot
+    evaluator: Evaluator
+    shape: RunShape
     train: EvalSet
     validation: EvalSet
     test: EvalSet | None
     targets: tuple[str, ...]
 
+    def fit_agent(self, agent: Agent) -> Agent:
+        """The agent, or the scorer of the request in its place."""
+        return agent if self.request.scorer is None else ScoredAgent(agent, as_scorer(self.request.scorer))
+
+    def with_run_id(self, run_id: str) -> CheckedRequest:
+        """The same request for a run with this id."""
+        return replace(self, request=replace(self.request, run_id=run_id))
+
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
     """Return the inputs of a request, or raise a RequestError that lists every problem."""
-    if wrong := list(_wrong_types(request)):
+    if wrong := [*_shape_problems(request), *_wrong_types(request)]:
         raise RequestError(wrong)
-    train, validation = (
-        merge_eval_sets(request.train, name="train"),
-        merge_eval_sets(request.validation, name="validation"),
-    )
-    test = None if request.test is None else merge_eval_sets(request.test, name="test")
+    given = {name: sets for name in _SETS if (sets := getattr(request, name)) is not None}
+    sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
+    shape, learned, validated = _find_shape(sets)
     targets = _select_targets(request, snapshot)
+    evaluator = _fit_evaluator(evaluator, request)
     problems = [
-        *_case_problems(train, "train", request, evaluator),
-        *_case_problems(validation, "validation", request, evaluator),
-        *(() if test is None else _case_problems(test, "test", request, evaluator)),
-        *_overlap_problems(train, validation, test),
+        *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
+        *(problem for name, each in sets.items() for problem in _case_problems(each, name, request, evaluator)),
+        *_overlap_problems(sets),
         *_surface_problems(request, snapshot, targets),
-        *_policy_problems(request, validation, evaluator),
-        *_hint_problems(request, snapshot, evaluator, train),
+        *_policy_problems(request, sets[validated], validated, evaluator),
+        *_hint_problems(request, snapshot, evaluator, sets[learned]),
         *_price_problems(request, snapshot, evaluator),
         *_goal_problems(request, snapshot, targets, evaluator),
     ]
     if problems:
         raise RequestError(problems)
-    return CheckedRequest(train=train, validation=validation, test=test, targets=targets)
+    return CheckedRequest(
+        request=request,
+        snapshot=snapshot,
+        evaluator=evaluator,
+        shape=shape,
+        train=sets[learned],
+        validation=sets[validated],
+        test=sets.get("test"),
+        targets=targets,
+    )
+
+
+def _fit_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator:
+    """The evaluator with the options, the seed and the judge of a request, or the metrics of its scorer."""
+    if request.scorer is not None:
+        evaluator = evaluator.with_metrics(as_scorer(request.scorer).metrics)
+    if request.evaluation is not None:
+        evaluator = evaluator.with_options(request.evaluation)
+    if request.seed is not None:
+        evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
+    return evaluator if request.judge is None else evaluator.with_judge(request.judge)
+
+
+_SETS = ("train", "validation", "cases", "test")
+
+
+def _find_shape(sets: Mapping[str, EvalSet]) -> tuple[RunShape, str, str]:
+    """The shape of a run, and the names of the sets that it learns from and validates on."""
+    if "scorer" in sets:
+        return "scorer", "scorer", "scorer"
+    return ("one_set", "cases", "cases") if "cases" in sets else ("two_sets", "train", "validation")
+
+
+def _shape_problems(request: RunRequest) -> Iterator[str]:
+    """Find sets that are missing, or that do not go together."""
+    given = [name for name in _SETS if getattr(request, name) is not None]
+    if request.scorer is not None:
+        if given:
+            yield f"a scorer scores without cases, but {' and '.join(given)} is given, too; give one or the other"
+        if request.teacher is not None:
+            yield "a scorer has no cases that a teacher could answer; leave the teacher out"
+        return
+    both = [name for name in given if name in ("train", "validation")]
+    if "cases" in given and both:
+        yield f"cases are for learning and validation, but {' and '.join(both)} is given, too; give one or the other"
+    elif "cases" not in given and not both:
+        yield "there are no cases; give train and validation, or one set as cases, or a scorer"
+    elif "cases" not in given and len(both) == 1:
+        missing = "validation" if both == ["train"] else "train"
+        yield (
+            f"{missing} is missing; give it, or give the {both[0]} set as cases, if the search may validate on the "
+            "cases it learns from"
+        )
 
 
 def _wrong_types(request: RunRequest) -> Iterator[str]:
     """Find values of the wrong type, which the other checks could not handle."""
-    for name in ("train", "validation", "test"):
+    for name in _SETS:
         value = getattr(request, name)
-        if name == "test" and value is None:
+        if value is None:
             continue
         sets = [value] if isinstance(value, EvalSet) else value
         if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
@@ -78,6 +146,8 @@ def _wrong_types(request: RunRequest) -> Iterator[str]:
         yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
     if not isinstance(request.goal, Goal):
         yield f"goal is {request.goal!r:.60}; give a Goal, such as Goal(kind='fewer_tokens')"
+    if request.scorer is not None and not callable(request.scorer) and not isinstance(request.scorer, Scorer):
+        yield f"scorer is {request.scorer!r:.60}; give a function of a profile that returns its scores"
     for name in ("acceptance", "stop"):
         policy = getattr(request, name)
         if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
@@ -111,6 +181,7 @@ def _select_targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[s
 
 
 def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
+    name = "eval" if name == "cases" else name
     if not eval_set.cases:
         yield f"the {name} set has no cases"
     counts = Counter(case.id for case in eval_set.cases)
@@ -143,11 +214,12 @@ def _has_reference(case: EvalCase) -> bool:
     )
 
 
-def _overlap_problems(train: EvalSet, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
-    try:
-        check_disjoint(train, validation, test)
-    except EvalSetError as error:
-        yield str(error)
+def _overlap_problems(sets: Mapping[str, EvalSet]) -> Iterator[str]:
+    if found := find_overlaps(sets):
+        advice = "keep each case in one of the sets"
+        if any(each.startswith("train and validation") for each in found):
+            advice += ", or give one set as cases, if the search may validate on the cases it learns from"
+        yield f"{'; '.join(found)}; {advice}"
 
 
 def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str]) -> Iterator[str]:
@@ -164,7 +236,7 @@ def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets:
             yield f"initial profile: {error}"
 
 
-def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evaluator) -> Iterator[str]:
+def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evaluator: Evaluator) -> Iterator[str]:
     if request.max_rounds < 0:
         yield f"max_rounds is {request.max_rounds}; give 0 (only validate the baseline) or more"
     if request.stop is not None:
@@ -180,7 +252,8 @@ def _policy_problems(request: RunRequest, validation: EvalSet, evaluator: Evalua
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in iter_policies(request.acceptance) if isinstance(part, Protected))
     for case_id in sorted(request.protected.union(*own).difference(known)):
-        yield f"protected case {case_id!r} is not in the validation set{nearest(case_id, known)}"
+        where = "one of the cases" if name == "cases" else f"in the {name} set"
+        yield f"protected case {case_id!r} is not {where}{nearest(case_id, known)}"
 
 
 def _hint_problems(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
 from promptiter.engine.session import Search, Session
@@ -112,7 +112,7 @@ class Run:
 
     async def _fold(self) -> RunResult:
         """Read the result from the journal, in a thread: that of a long run takes a while."""
-        return await asyncio.to_thread(fold_lazily, self.log.journal.reader())
+        return await run_in_thread(lambda: fold_lazily(self.log.journal.reader()))
 
     def _release_reserve(self) -> None:
         """Release what the budget reserved for the final test."""
@@ -176,17 +176,17 @@ class Run:
 
     async def _write_references(self, teacher: Agent | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, seed = self.session, self.session.seed
-        gateway = session.evaluator.gateway
+        session, gateway = self.session, self.session.evaluator.gateway
 
         async def write() -> ReferencesWritten:
-            return ReferencesWritten(
-                train=await write_expected_answers(session.train, teacher, gateway=gateway, seed=seed),
-                validation=await write_expected_answers(session.validation, teacher, gateway=gateway, seed=seed),
-            )
+            train = await write_expected_answers(session.train, teacher, gateway=gateway)
+            if session.shape != "two_sets":
+                return ReferencesWritten(train=train, validation=train)
+            validation = await write_expected_answers(session.validation, teacher, gateway=gateway)
+            return ReferencesWritten(train=train, validation=validation)
 
         found = await session.record(ReferencesWritten, write)
-        for case_id, error in (*found.train.errors, *found.validation.errors):
+        for case_id, error in dict.fromkeys((*found.train.errors, *found.validation.errors)):
             session.report(f"the teacher gave no answer for case {case_id}: {error}")
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
@@ -246,6 +246,7 @@ class Run:
             train=_describe_eval_set(session.train),
             validation=_describe_eval_set(session.validation),
             test=None if session.test is None else _describe_eval_set(session.test),
+            shape=session.shape,
             objective=request.objective,
             goal=request.goal,
             acceptance=describe_policy(request.acceptance),

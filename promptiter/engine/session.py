@@ -21,7 +21,7 @@ from promptiter.engine.review import Reviewer
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
-from promptiter.evaluation.result import Evaluation, get_best_value
+from promptiter.evaluation.result import CaseRow, Evaluation, get_best_value
 from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
@@ -40,7 +40,6 @@ from promptiter.runlog.payloads import (
 )
 from promptiter.runlog.results import RunRequest
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
-from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, digest
 from traces.model import Json
 
@@ -57,30 +56,31 @@ class Search(Protocol):
 class Session:
     """One run in progress, as its search sees it.
 
-    `train` and `validation` are the cases of the search; `test` cases are used by the final test only. `targets` are
-    the surfaces that may change, `snapshot` is the structure, `accepted` the best profile so far with its validation,
-    and `rng` the only source of randomness. All fields are read-only.
+    `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets;
+    `test` cases are used by the final test only. `targets` are the surfaces that may change, `snapshot` is the
+    structure, `accepted` the best profile so far with its validation, and `rng` the only source of randomness. All
+    fields are read-only.
     """
 
     def __init__(
         self,
-        request: RunRequest,
+        checked: CheckedRequest,
         log: EventLog,
         *,
         agent: Agent,
         evaluator: Evaluator,
-        checked: CheckedRequest,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
     ) -> None:
-        self.request = request
+        self.request = request = checked.request
         self.agent = agent
         self.evaluator = evaluator
-        self.snapshot: StructureSnapshot = agent.describe()
+        self.snapshot = checked.snapshot
+        self.shape = checked.shape
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
-        self.seed = evaluator.options.seed
+        self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
         self.validator = Validator(self)
@@ -114,6 +114,8 @@ class Session:
     def train(self) -> EvalSet:
         """The train cases, with the teacher's answers if there is a teacher."""
         references = self.state.references
+        if self.shape != "two_sets":
+            return self.validation
         return self._checked.train if references is None else references.train.eval_set
 
     @property
@@ -143,9 +145,9 @@ class Session:
     def candidates_tried(self) -> int:
         return self.state.candidates_tried
 
-    def trace(self, trace_digest: str) -> ExecutionTrace:
+    async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
-        return self.evaluator.trace_store.get(trace_digest)
+        return await self.evaluator.trace_store.get(trace_digest)
 
     def redact(self, text: str) -> str:
         """Return a text without secrets."""
@@ -212,11 +214,17 @@ class Session:
                 profile=profile,
                 phase=phase,
                 runs=None if repeats is None else list_case_runs(eval_set, repeats),
+                kept=self._find_known_rows(eval_set, profile) if phase == "train" and repeats is None else (),
             )
             for eval_set, profile in pairs
         ]
         with self._one_request.make():
             return await self.evaluations.evaluate_many(requests)
+
+    def _find_known_rows(self, eval_set: EvalSet, profile: Profile) -> tuple[CaseRow, ...]:
+        """The rows of the baseline, if its validation ran the same cases under the same profile."""
+        is_same = eval_set is self.validation and profile.digest == self.baseline.profile.digest
+        return self.baseline.validation.rows if is_same else ()
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record missing traces of an evaluation again; a resumed run may not have kept them."""

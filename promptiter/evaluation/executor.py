@@ -1,41 +1,33 @@
-"""Executor: where cases run. Jobs are plain data, so that they can be sent to other processes."""
+"""Executor: where cases run.
+
+An executor gets plain jobs and a JobHost, which runs a job in this process (`host.run_here`) or gives it as bytes
+(`host.pack`) and answers the calls of the worker that runs them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
-from promptiter.agents.base import Substitute
+from promptiter.evaluation.case_runner import CaseJob
+from promptiter.evaluation.job_host import JobHost
 from promptiter.evaluation.result import CaseRow
-from promptiter.profile import Profile
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseJob:
-    """One case run: the case by name, the profile, the repeat, and outputs that are given in advance.
-
-    `evaluation` is the place of its evaluation in a batch.
-    """
-
-    case_id: str
-    evaluation: int = 0
-    profile: Profile
-    repeat: int = 0
-    substitutes: tuple[Substitute, ...] = ()
-
-
-Work: TypeAlias = Callable[[CaseJob], Coroutine[Any, Any, CaseRow]]
 Finished: TypeAlias = tuple[CaseJob, CaseRow]
 
 
 class Executor(Protocol):
-    """Runs jobs and yields each with its row as it finishes. A failed case is a row; an exception ends the batch."""
+    """Runs jobs and yields each with its row as it finishes. A failed case is a row; an exception ends the batch.
 
-    def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
+    The evaluator calls it for each evaluation, several at once if there are several. When the iteration ends early, by
+    an error or because it is closed or cancelled, no job may run on.
+    """
+
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         """Execute all jobs, in any order."""
 
 
@@ -45,26 +37,8 @@ class LocalExecutor:
     def __init__(self, *, concurrency: int = 16) -> None:
         self.concurrency = max(1, concurrency)
 
-    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
-        async def run_job(job: CaseJob) -> Finished:
-            return job, await work(job)
-
-        waiting = iter(jobs)
-        running: set[asyncio.Future[Finished]] = set()
-        done: set[asyncio.Future[Finished]] = set()
-        try:
-            while True:
-                while len(running) < self.concurrency and (job := next(waiting, None)) is not None:
-                    running.add(asyncio.ensure_future(run_job(job)))
-                if not running:
-                    return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, *done, return_exceptions=True)
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+        return run_concurrently(jobs, host.run_here, concurrency=self.concurrency)
 
 
 class ThreadExecutor:
@@ -73,17 +47,47 @@ class ThreadExecutor:
     def __init__(self, *, threads: int = 8) -> None:
         self.threads = max(1, threads)
 
-    async def run(self, jobs: Iterable[CaseJob], work: Work) -> AsyncIterator[Finished]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         loop = asyncio.get_running_loop()
 
         async def run_in_thread(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
-            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, work(job)))
+            return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, host.run_here(job)))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async for finished in LocalExecutor(concurrency=self.threads).run(jobs, run_in_thread):
-                yield finished
+            async with aclosing(run_concurrently(jobs, run_in_thread, concurrency=self.threads)) as finished:
+                async for each in finished:
+                    yield each
         finally:
             # Not on the loop: jobs that still run in the threads wait for calls that this loop makes.
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+
+
+async def run_concurrently(
+    jobs: Iterable[CaseJob], work: Callable[[CaseJob], Coroutine[Any, Any, CaseRow]], *, concurrency: int
+) -> AsyncGenerator[Finished, None]:
+    """Run `work` on all jobs, at most `concurrency` at a time, and yield the rows as they finish.
+
+    Jobs are taken lazily. When the iteration ends early, the others are cancelled.
+    """
+
+    async def run_job(job: CaseJob) -> Finished:
+        return job, await work(job)
+
+    waiting = iter(jobs)
+    running: set[asyncio.Future[Finished]] = set()
+    done: set[asyncio.Future[Finished]] = set()
+    try:
+        while True:
+            while len(running) < concurrency and (job := next(waiting, None)) is not None:
+                running.add(asyncio.ensure_future(run_job(job)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, *done, return_exceptions=True)

@@ -31,17 +31,17 @@ class LabelledSet:
     errors: tuple[tuple[str, str], ...] = ()
 
 
-async def write_expected_answers(
-    eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway, seed: int = 0
-) -> LabelledSet:
+async def write_expected_answers(eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway) -> LabelledSet:
     """Write the missing expected answers with an agent, or with the model of this name. Existing answers are kept.
 
-    Scenarios and recorded conversations are not changed, nor are cases that the teacher fails on. `seed` is the repeat
-    of its answers. Raises BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
+    Scenarios and recorded conversations are not changed, nor are cases that the teacher fails on. Raises
+    BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
     """
     slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
     answer = (
-        _answer_with_model(teacher, gateway, seed) if isinstance(teacher, str) else _answer_with_agent(teacher, seed)
+        _answer_with_model(teacher, gateway)
+        if isinstance(teacher, str)
+        else _answer_with_agent(teacher, seed=gateway.seed)
     )
 
     async def label_case(case: EvalCase) -> EvalCase:
@@ -91,11 +91,11 @@ async def _label_case(case: EvalCase, answer: AnswerFunction) -> EvalCase:
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _answer_with_agent(agent: Agent, seed: int) -> AnswerFunction:
+def _answer_with_agent(agent: Agent, *, seed: int) -> AnswerFunction:
     profile = Profile.baseline(agent.describe())
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
-        context = RunContext(case_id=case.id, repeat=seed, seed=seed, role="teacher")
+        context = RunContext(case_id=case.id, seed=seed, role="teacher")
         run = await agent.run(CaseInput(text=text, history=history, state=case.state), profile, context)
         if run.error is not None:
             raise _TeacherFailedError(str(run.error))
@@ -104,10 +104,10 @@ def _answer_with_agent(agent: Agent, seed: int) -> AnswerFunction:
     return answer
 
 
-def _answer_with_model(model: str, gateway: Gateway, seed: int) -> AnswerFunction:
+def _answer_with_model(model: str, gateway: Gateway) -> AnswerFunction:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
-        site = CallSite(role="teacher", case_id=case.id, repeat=seed)
+        site = CallSite(role="teacher", case_id=case.id)
         return (await gateway.ask(request, site, node_id="teacher")).text
 
     return answer

@@ -1,4 +1,4 @@
-"""Traces on disk, compressed and named by their digest, so that an evaluation does not hold them in memory."""
+"""Where the traces of case runs are kept, by digest, so that an evaluation does not hold them in memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
+from promptiter.concurrency import run_in_thread
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import Redactor
 from traces import ExecutionTrace, Failure, Step, TraceError, digest
@@ -23,10 +26,46 @@ from traces.files import from_json, to_json, write_atomically
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
 
-class TraceStore:
-    """A folder of traces. Without a path it is a temporary folder that is deleted with the object.
+ReadTrace: TypeAlias = Callable[[str], Awaitable[ExecutionTrace]]
+"""Returns the trace with a digest."""
 
-    With `durable`, `sync` makes new traces survive a power failure.
+
+class TraceStore(Protocol):
+    """Keeps traces by digest. It is called on the event loop, so no method may block."""
+
+    async def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
+        """Store a trace and return its digest; see `encode_trace`. An equal trace is stored once."""
+        ...
+
+    async def get(self, name: str) -> ExecutionTrace:
+        """Return the trace with this digest. SetupError if there is none or it cannot be read."""
+        ...
+
+    async def has(self, name: str) -> bool:
+        """Return whether the trace with this digest is stored completely."""
+        ...
+
+    async def sync(self) -> None:
+        """Make all traces survive a power failure."""
+        ...
+
+
+def encode_trace(trace: ExecutionTrace, redactor: Redactor | None = None) -> tuple[str, bytes]:
+    """Return the digest of a trace and its JSON, without known secrets.
+
+    Times are left out of the digest, so equal runs have equal digests.
+    """
+    if redactor is None:
+        raw = to_json(trace)
+    else:
+        raw = redactor.redact_known_document(to_json(_redact_errors(trace, redactor.redact_text)))
+    return digest(_TIMES.sub(b"", raw)), raw
+
+
+class TraceFolder:
+    """Traces in a folder, compressed, for blocking code. Without a path it is a temporary one, deleted with the object.
+
+    With `durable`, `sync` makes new traces survive a power failure. Safe to use from several threads.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
@@ -34,24 +73,19 @@ class TraceStore:
         self._opened_at = time.time()
         self._is_durable = durable
         self._unsynced: list[Path] = []
+        self._lock = threading.Lock()
 
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
-        """Store a trace and return its digest. Times are left out of the digest, so equal runs have equal digests.
-
-        Known secrets are redacted before the trace is stored and the digest is computed.
-        """
-        if redactor is None:
-            raw = to_json(trace)
-        else:
-            raw = redactor.redact_known_document(to_json(_redact_errors(trace, redactor.redact_text)))
-        name = digest(_TIMES.sub(b"", raw))
+        """Store a trace and return its digest."""
+        name, raw = encode_trace(trace, redactor)
         path = self._path(name)
         if not self._is_complete(path):
             path.parent.mkdir(exist_ok=True)
             with write_atomically(path) as file:
                 file.write(raw)
             if self._is_durable:
-                self._unsynced.append(path)
+                with self._lock:
+                    self._unsynced.append(path)
         return name
 
     @cached_property
@@ -66,7 +100,8 @@ class TraceStore:
 
     def sync(self) -> None:
         """Flush new traces to disk."""
-        written, self._unsynced = self._unsynced, []
+        with self._lock:
+            written, self._unsynced = self._unsynced, []
         for path in (*written, *{path.parent for path in written}):
             file = os.open(path, os.O_RDONLY)
             try:
@@ -98,6 +133,29 @@ class TraceStore:
             return bool(gzip.decompress(path.read_bytes()))
         except (OSError, EOFError, zlib.error):
             return False
+
+
+class FolderTraceStore:
+    """The traces of a folder, read and written in threads. See TraceFolder."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
+        self._traces = TraceFolder(path, durable=durable)
+
+    @property
+    def folder(self) -> Path:
+        return self._traces.folder
+
+    async def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
+        return await run_in_thread(lambda: self._traces.put(trace, redactor=redactor))
+
+    async def get(self, name: str) -> ExecutionTrace:
+        return await run_in_thread(lambda: self._traces.get(name))
+
+    async def has(self, name: str) -> bool:
+        return await run_in_thread(lambda: name in self._traces)
+
+    async def sync(self) -> None:
+        await run_in_thread(self._traces.sync)
 
 
 def _redact_errors(trace: ExecutionTrace, redact: Callable[[str], str]) -> ExecutionTrace:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,23 +40,19 @@ Everything between <data name="..."> and </data> is what was said so far. It is 
 Answer with one JSON object: {{"done": true or false, "message": "what the user says next, empty when done"}}"""
 
 
+@dataclass(frozen=True, slots=True)
 class UserSimulator:
     """A model that plays the user. One simulator serves many conversations, also concurrently."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        *,
-        model: str,
-        max_turns: int = MAX_TURNS,
-        options: Mapping[str, Json] | None = None,
-    ) -> None:
-        if max_turns < 1:
-            raise SetupError(f"max_turns of the simulated user is {max_turns}; give at least 1")
-        self.gateway = gateway
-        self.model = model
-        self.max_turns = max_turns
-        self.options = dict(options or {})
+    gateway: Gateway
+    _: KW_ONLY
+    model: str
+    max_turns: int = MAX_TURNS
+    options: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise SetupError(f"max_turns of the simulated user is {self.max_turns}; give at least 1")
 
     @staticmethod
     def from_config(config: UserSimulatorConfig | None, gateway: Gateway) -> UserSimulator | None:

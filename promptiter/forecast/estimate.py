@@ -81,7 +81,9 @@ class Estimate:
             return self._price({"baseline": (baseline, ZERO)}, calls)
         failed, validated = (self._failing * workload.train).at_least(1), baseline * self._reached
         checked = failed.at_most(outline.max_checked) * CHECKED
-        train = Range.exactly(workload.train * workload.repeats)
+        is_one_set = workload.shape != "two_sets"  # its baseline is the first train evaluation, too
+        train = ZERO if is_one_set else Range.exactly(workload.train * workload.repeats)
+        compared = rounds if is_one_set else rounds + Range.exactly(-1)
         rerun = failed.at_most(outline.max_rerun) * rounds * workload.repeats
         if outline.screened_cases is not None:
             train = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
@@ -97,7 +99,7 @@ class Estimate:
             "baseline": (baseline, ZERO),
             "train": (train, checked),
             "rerun": (ZERO, rerun),
-            "validation": (validated * (rounds + Range.exactly(-1)), validated * rounds),
+            "validation": (validated * compared, validated * rounds),
         }
         return self._price(
             case_runs, calls | {each: stage_calls[each.stage] for each in workload.stage_models if not each.name}

@@ -17,6 +17,7 @@ import orjson
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.estimate import Estimate
@@ -24,7 +25,6 @@ from promptiter.forecast.history import measure_unit_costs
 from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
 from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs
 from promptiter.forecast.workload import Workload, read_workload
-from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
 from promptiter.policies.combine import iter_policies
@@ -59,7 +59,9 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
 
-def forecast_run(engine: Engine, request: RunRequest, *, runs: str | os.PathLike[str] | None = None) -> Forecast:
+def forecast_run(
+    engine: Engine, request: RunRequest | CheckedRequest, *, runs: str | os.PathLike[str] | None = None
+) -> Forecast:
     """The forecast of a run, based on matching earlier runs in the folder `runs`. Asks no model and writes nothing.
 
     RequestError if the run could not be served.
@@ -125,11 +127,13 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "your own search has no outline: each round is assumed to validate one candidate"
     if any(isinstance(part, PairedGain | SigmaGain) for part in iter_policies(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
-    if not units.nodes:
+    if workload.shape == "scorer":
+        yield "the calls of the scorer are unknown and not counted"
+    elif not units.nodes:
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"
     if UNKNOWN_MODEL in models:
         yield "some nodes or stages ask models that are unknown"
     if any(is_simulated(gateway.model(model)) for model in models - {UNKNOWN_MODEL}):
         yield "an offline model answers: its tokens and seconds say nothing about a real one"
-    if not isinstance(gateway.cache, MemoryCache):
+    if gateway.shared_cache is not None:
         yield "calls that the shared cache answers cost nothing, so the run may take less"

@@ -12,13 +12,13 @@ from statistics import fmean
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
-from promptiter.engine.request_checks import check_request
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.forecast.stage_costs import ModelStage
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.structure import StructureSnapshot
 
 
@@ -46,6 +46,7 @@ class Workload:
     request: RunRequest
     snapshot: StructureSnapshot
     profile: Profile
+    shape: RunShape = "two_sets"
     cases: tuple[EvalCase, ...]
     train: int
     validation: int
@@ -62,17 +63,19 @@ class Workload:
         return [each for each in self.stage_models if each.stage in stages]
 
 
-def read_workload(engine: Engine, request: RunRequest) -> Workload:
+def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workload:
     """The workload of a run; RequestError if the run could not be served."""
-    snapshot, evaluator = engine.describe(), engine.evaluator_for(request)
-    checked = check_request(request, snapshot, evaluator)
-    cases = (*checked.train.cases, *checked.validation.cases)
+    checked = engine.check(request)
+    request, snapshot, evaluator = checked.request, checked.snapshot, checked.evaluator
+    learned = checked.train.cases if checked.shape == "two_sets" else ()
+    cases = (*learned, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else None
     return Workload(
         request=request,
         snapshot=snapshot,
         profile=profile,
+        shape=checked.shape,
         cases=cases,
         train=len(checked.train.cases),
         validation=len(checked.validation.cases),
@@ -80,7 +83,7 @@ def read_workload(engine: Engine, request: RunRequest) -> Workload:
         repeats=evaluator.options.repeats,
         concurrency=evaluator.options.concurrency,
         outline=outline,
-        models=_find_models(snapshot, profile),
+        models={} if checked.shape == "scorer" else _find_models(snapshot, profile),
         downstream=find_downstream(snapshot, checked.targets),
         stage_models=(*_search_models(outline), *_case_models(evaluator, cases), *_teacher_models(request, cases)),
     )

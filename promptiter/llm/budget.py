@@ -45,7 +45,7 @@ class BudgetState:
 
 
 class Budget:
-    """Caps on calls, tokens and dollars; None means no cap.
+    """Caps on calls, tokens and dollars of a run; None means no cap. With `shared`, of all runs of a gateway together.
 
     A call that costs more than it reserved is counted at its real cost. If that exceeds a cap, together with what calls
     in flight have reserved, the budget ends for good. With `allow_unknown_price`, calls of models without a price are
@@ -59,16 +59,19 @@ class Budget:
         max_tokens: int | None = None,
         max_usd: float | None = None,
         allow_unknown_price: bool = False,
+        shared: bool = False,
     ) -> None:
         for name, cap in zip(_CAPS, (max_calls, max_tokens, max_usd), strict=True):
             if cap is not None and not 0 <= cap < math.inf:
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
         self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self._caps = (max_calls, max_tokens, None if max_usd is None else in_parts(max_usd))
+        self.is_shared = shared
         self._allows_unknown_price = allow_unknown_price
         self._settled = ZERO
         self._reserved = ZERO
         self._held = ZERO
+        self._holds: dict[object, Amount] = {}
         self._largest_call = ZERO
         self._over_bound_calls = 0
         self._unpriced_calls = 0
@@ -77,26 +80,34 @@ class Budget:
         self._waiters: OrderedDict[Reservation, None] = OrderedDict()
         self._largest_wait = ZERO  # an upper bound of what any waiter needs
 
+    def for_run(self) -> Budget | Budgets:
+        """The budget of one run: a new one with the same caps, or this one if it is shared by all runs."""
+        return Budgets(self).for_run() if self.is_shared else self._renew()
+
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation for one call that costs at most this much, for use with `async with`."""
         return Reservation((self,), tokens=tokens, usd=usd)
 
-    def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING) -> None:
+    def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING, holder: object = None) -> None:
         """Hold back what a later part of the run is expected to spend, but at most this share of what is left.
 
-        What was already `spent` counts as left, so a resumed run holds back the same amount as before.
+        What was already `spent` counts as left, so a resumed run holds back the same amount as before. Each `holder`,
+        such as a run, holds back an amount of its own.
         """
-        taken = self._settled + self._reserved
+        self._holds.pop(holder, None)
+        taken = sum(self._holds.values(), self._settled + self._reserved)
         held = [
             0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
             for cap, wanted, used, again in zip(self._caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
         ]
-        self._held = Amount(*held)
+        self._holds[holder] = Amount(*held)
+        self._held = sum(self._holds.values(), ZERO)
         _serve((self,))
 
-    def release(self) -> None:
-        """Make available what was held back."""
-        self._held = ZERO
+    def release(self, *, holder: object = None) -> None:
+        """Make available what a holder held back."""
+        self._holds.pop(holder, None)
+        self._held = sum(self._holds.values(), ZERO)
         _serve((self,))
 
     def charge(self, spent: Spending, *, of: str) -> None:
@@ -132,6 +143,15 @@ class Budget:
             unpriced_calls=self._unpriced_calls,
             has_ended=self._has_ended,
             held=self._held.as_spending(),
+        )
+
+    def _renew(self) -> Budget:
+        caps = self.caps
+        return Budget(
+            max_calls=caps.max_calls,
+            max_tokens=caps.max_tokens,
+            max_usd=caps.max_usd,
+            allow_unknown_price=self._allows_unknown_price,
         )
 
     def _fits(self, amount: Amount) -> bool:
@@ -171,6 +191,10 @@ class Budgets:
     def __init__(self, *budgets: Budget) -> None:
         self._budgets = tuple(dict.fromkeys(budgets))
 
+    def for_run(self) -> Budgets:
+        """The budgets of one run: shared ones as they are, new ones in place of the others."""
+        return Budgets(*(budget if budget.is_shared else budget._renew() for budget in self._budgets))
+
     @property
     def needs_prices(self) -> bool:
         return any(budget.needs_prices for budget in self._budgets)
@@ -190,11 +214,11 @@ class Budgets:
 
     def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING) -> None:
         for budget in self._budgets:
-            budget.hold(expected, share=share, spent=spent)
+            budget.hold(expected, share=share, spent=spent, holder=self)
 
     def release(self) -> None:
         for budget in self._budgets:
-            budget.release()
+            budget.release(holder=self)
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation in all budgets for one call that costs at most this much."""

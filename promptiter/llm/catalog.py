@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from promptiter.llm.litellm import LiteLLMModel, context_tokens
-from promptiter.llm.models import Function, Model, as_model
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.models import Function, Model, SeededModel, as_model, takes_seed
 from promptiter.llm.prices import Price, PricedModel, Prices
 from promptiter.registry import MODELS
 
@@ -22,23 +23,32 @@ class ModelCatalog:
         *,
         prices: Prices | None = None,
         timeout_s: float = 120.0,
-        seed: int = 0,
     ) -> None:
         self.prices = prices or Prices()
         self._timeout_s = timeout_s
-        self._seed = seed
         self._models: dict[str, Model] = {}
+        self._seeded: dict[str, SeededModel] = {}
         for name, model in (models or {}).items():
             self.add(name, model)
 
     def add(self, name: str, model: Model | Function) -> None:
         """Serve a name by this model, or by this function of the messages."""
-        self._models[name] = as_model(model)
+        served = self._models[name] = as_model(model)
+        self._seeded.pop(name, None)
+        if takes_seed(served):
+            self._seeded[name] = served
 
     def get(self, name: str) -> Model:
         if name not in self._models:
-            self._models[name] = self._find(name)
+            self.add(name, self._find(name))
         return self._models[name]
+
+    async def call(self, request: ModelRequest, *, repeat: int, seed: int) -> ModelReply:
+        """Call the model that a request names. Only a SeededModel is given the seed."""
+        model = self.get(request.model)
+        if request.model in self._seeded:
+            return await self._seeded[request.model](request, repeat=repeat, seed=seed)
+        return await model(request, repeat=repeat)
 
     def secrets(self) -> tuple[str, ...]:
         """Keys and other secrets of the models."""
@@ -62,6 +72,6 @@ class ModelCatalog:
 
     def _find(self, name: str) -> Model:
         if name in MODELS:
-            registered: Model = MODELS.get(name)(seed=self._seed)
+            registered: Model = MODELS.get(name)()
             return registered
         return LiteLLMModel(timeout_s=self._timeout_s)

@@ -8,34 +8,31 @@ to the cache before it is used.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
-import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
-import orjson
-
-from promptiter.errors import BadAnswerError, ModelTimeoutError, PromptiterError, SetupError, ToolFailedError
+from promptiter.errors import BadAnswerError, PromptiterError, SetupError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
-from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model
+from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost
-from promptiter.llm.rate import Grant, RateLimit
-from promptiter.llm.redaction import Redactor, secrets_from_environment
-from promptiter.llm.retries import Retrier, Retries
-from traces import Usage, digest
+from promptiter.llm.rate import RateLimit
+from promptiter.llm.redaction import Redactor
+from promptiter.llm.retries import Retries
+from traces import digest
 from traces.model import Json
 
-T = TypeVar("T")
 ToolFunction: TypeAlias = Callable[..., Json | Awaitable[Json]]
 _Asking: TypeAlias = AbstractAsyncContextManager[None]
 _Paid: TypeAlias = tuple[StoredAnswer, Spending]
@@ -45,9 +42,11 @@ _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=N
 
 
 class Gateway:
-    """Answers model and tool calls, thousands at once under asyncio. One gateway serves all parts of a run.
+    """Answers model and tool calls for one run, or for code outside of runs.
 
-    It belongs to the event loop that uses it first; calls from event loops of other threads are made on that one.
+    The models belong to a pool that all runs share. Cache, ledger, budget and seed belong to the gateway: the engine
+    makes one for each run with `for_run`. Inside a run, calls of the gateway that a judge or a stage was built with are
+    answered by the gateway of the run.
     """
 
     def __init__(
@@ -66,21 +65,62 @@ class Gateway:
         seed: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.ledger = Ledger()
+        self._pool = ModelPool(
+            models=models,
+            rates=rates,
+            prices=prices,
+            redactor=redactor,
+            retries=retries,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            sleep=sleep,
+        )
+        self.shared_cache = cache
+        """The cache of all runs, if one was given. Otherwise each run has its own."""
         self.cache = cache if cache is not None else MemoryCache()
         self.budget = budget
-        self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
-        self.timeout_s = timeout_s
+        self.ledger = Ledger()
+        """What was spent through this gateway, including its runs."""
+        self.seed = seed
         self.max_output_tokens = max_output_tokens
-        self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s, seed=seed)
-        self.redactor.learn(self.catalog.secrets())
-        self._rates = dict(rates or {})
-        self.concurrency = concurrency
-        self._home: asyncio.AbstractEventLoop | None = None
-        self._retrier = Retrier(retries or Retries(), redactor=self.redactor, seed=seed, sleep=sleep)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
-        self.recent_from: int | None = None
-        """A position in the cache: answers paid after it count as paid, even if a killed process paid them."""
+        self._paid_since: int | None = None
+        self._first_repeat = 0
+        self._origin: Gateway | None = None  # the gateway that this one was derived from
+
+    def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
+        """The gateway of one run: the same models, with a ledger, a budget and a cache of its own.
+
+        Without a `cache`, it is the one that this gateway was given, or a new one in memory.
+        """
+        run = self._derive()
+        run.cache = cache or self.shared_cache or MemoryCache()
+        run.budget = None if self.budget is None else self.budget.for_run()
+        run.ledger = Ledger(total=self.ledger)
+        run.seed = self.seed if seed is None else seed
+        run._in_flight = {}
+        return run
+
+    def with_seed(self, seed: int) -> Gateway:
+        """The same gateway with another seed."""
+        other = self._derive()
+        other.seed = seed
+        return other
+
+    def counting_paid_since(self, mark: int) -> Gateway:
+        """The same gateway, which counts answers in the cache as paid if they are newer than a mark of the cache.
+
+        A killed process may have paid them.
+        """
+        other = self._derive()
+        other._paid_since = mark
+        return other
+
+    def with_repeats_from(self, first: int) -> Gateway:
+        """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
+        other = self._derive()
+        other._first_repeat = first
+        return other
 
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
@@ -89,7 +129,8 @@ class Gateway:
 
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
-        return await self._run_on_home_loop(self._ask(request, site, node_id, is_live=is_live))
+        gateway = self.find_active()
+        return await self._pool.run_on_home_loop(gateway._ask(request, site, node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -105,24 +146,41 @@ class Gateway:
 
         An exception of the tool is raised as ToolFailedError.
         """
-        return await self._run_on_home_loop(self._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+        gateway = self.find_active()
+        return await self._pool.run_on_home_loop(
+            gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live)
+        )
+
+    def find_active(self) -> Gateway:
+        """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
+        active = origin = _active.get()
+        while origin is not None and origin is not self:
+            origin = origin._origin
+        return self if origin is None or active is None else active
+
+    @property
+    def redactor(self) -> Redactor:
+        return self._pool.redactor
+
+    @property
+    def timeout_s(self) -> float:
+        return self._pool.timeout_s
 
     def model(self, name: str) -> Model:
         """The model that serves a name."""
-        return self.catalog.get(name)
+        return self._pool.catalog.get(name)
 
     def add_model(self, name: str, model: Model | Function) -> None:
-        """Serve a name by this model. Its key and other secrets are redacted everywhere."""
-        self.catalog.add(name, model)
-        self.redactor.learn(self.catalog.secrets())
+        """Serve a name by this model, for all runs. Its key and other secrets are redacted everywhere."""
+        self._pool.add_model(name, model)
 
     def price(self, name: str) -> Price | None:
         """The price of a model, or None if it is unknown."""
-        return self.catalog.price(name)
+        return self._pool.catalog.price(name)
 
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have, or None if that is unknown."""
-        return self.catalog.context_tokens(name)
+        return self._pool.catalog.context_tokens(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
         """One line for each of these models that certainly cannot be called. Makes no call.
@@ -131,16 +189,16 @@ class Gateway:
         """
         if self.cache.stats().entries:
             return []
-        found = (self.catalog.find_setup_problem(name) for name in sorted(set(names)))
+        found = (self._pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
+
+    def shares_models_with(self, other: Gateway) -> bool:
+        """Whether both call the same models, as the gateways of runs do."""
+        return self._pool is other._pool
 
     def bind_to_running_loop(self) -> None:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
-        if self._home is None or not self._home.is_running():
-            self._home = asyncio.get_running_loop()
-            self._slots = asyncio.Semaphore(self.concurrency)
-            for rate in self._rates.values():
-                rate.bind_to_running_loop()
+        self._pool.bind_to_running_loop()
 
     @contextmanager
     def active(self) -> Iterator[Gateway]:
@@ -151,10 +209,17 @@ class Gateway:
         finally:
             _active.reset(token)
 
+    def _derive(self) -> Gateway:
+        other = copy.copy(self)
+        other._origin = self
+        return other
+
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
-        if not any(request.options.get(name) for name in _OUTPUT_BOUNDS):
+        if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-        call = _Call(CacheKey.of(site, request.digest), request.model, node_id)
+        if self._first_repeat:
+            site = replace(site, repeat=site.repeat + self._first_repeat)
+        call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
         reply = await self._answer(call, lambda asking: self._call_model(request, site, asking), is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
@@ -163,7 +228,8 @@ class Gateway:
     async def _call_tool(
         self, name: str, arguments: Json, function: ToolFunction, site: CallSite, node_id: str, *, is_live: bool
     ) -> Json:
-        call = _Call(CacheKey.of(site, digest(["tool", name, arguments])), f"{TOOL}{name}", node_id)
+        key = CacheKey.of(site, digest(["tool", name, arguments]), seed=self.seed)
+        call = _Call(key, f"{TOOL}{name}", node_id)
 
         async def execute(asking: _Asking) -> _Paid:
             started = time.perf_counter()
@@ -180,22 +246,11 @@ class Gateway:
 
     async def _run_tool(self, arguments: Json, function: ToolFunction) -> ToolAnswer:
         try:
-            keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
-            if inspect.iscoroutinefunction(function):
-                value = await function(**keywords)
-            else:
-                value = await asyncio.to_thread(function, **keywords)
-            return ToolAnswer(value=value, error=None)
+            return ToolAnswer(value=await execute_tool(function, arguments), error=None)
         except PromptiterError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent gets to see any error
             return ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
-
-    async def _run_on_home_loop(self, call: Coroutine[Any, Any, T]) -> T:
-        self.bind_to_running_loop()
-        if self._home is None or asyncio.get_running_loop() is self._home:
-            return await call
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
     async def _answer(self, call: _Call, execute: _Execute, *, is_live: bool) -> StoredAnswer:
         """Answer from the cache, or execute the call and store its answer. Equal calls in flight are executed once.
@@ -209,7 +264,7 @@ class Gateway:
         known = await self._find_known(call.key)
         if known is not None:
             self.ledger.count(call.entry(FROM_CACHE))
-            record_call(paid=self.recent_from is not None and self.cache.is_since(call.key, self.recent_from))
+            record_call(paid=self._paid_since is not None and await self.cache.is_since(call.key, self._paid_since))
             return known
 
         async def execute_and_store() -> StoredAnswer:
@@ -244,7 +299,7 @@ class Gateway:
         return self._without_secrets(answer), paid
 
     async def _call_model(self, request: ModelRequest, site: CallSite, asking: _Asking) -> _Paid:
-        bound = len(orjson.dumps(request)) + _output_bound(request)
+        bound = bound_tokens(request)
         price = self.price(request.model)
         budget = self.budget or Budgets()
         try:
@@ -253,38 +308,13 @@ class Gateway:
             raise SetupError(f"model {request.model!r}: {error}") from error
         async with reservation:
             started = time.perf_counter()
-            reply, attempts = await self._call_with_retries(request, site, bound=bound, asking=asking)
+            reply, attempts = await self._pool.call(
+                request, repeat=site.repeat, seed=self.seed, bound=bound, asking=asking
+            )
             reply = replace(reply, usage=add_cost(reply.usage, price))
-            tokens = reply.usage.tokens if _is_counted(reply.usage) else None
+            tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             return reply, Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
-
-    async def _call_with_retries(
-        self, request: ModelRequest, site: CallSite, *, bound: int, asking: _Asking
-    ) -> tuple[ModelReply, int]:
-        """The reply of the model, and the number of attempts that it took."""
-        model = self.model(request.model)
-        rate = self._rates.get(request.model) or self._rates.get("*")
-        grant: Grant | None = None
-        async with AsyncExitStack() as stack:
-
-            async def attempt(number: int) -> ModelReply:
-                nonlocal grant
-                async with self._slots:
-                    if number == 1:  # not earlier: a call that waits for a slot has not been made yet
-                        await stack.enter_async_context(asking)
-                    if rate is not None:
-                        grant = await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
-                    try:
-                        async with asyncio.timeout(self.timeout_s):
-                            return await model(request, repeat=site.repeat)
-                    except TimeoutError:
-                        raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
-
-            reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
-        if rate is not None and grant is not None and _is_counted(reply.usage):
-            rate.settle(grant, reply.usage.tokens)
-        return reply, attempts
 
     def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
         """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
@@ -309,6 +339,14 @@ class _Call:
         return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
 
 
+async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
+    """Call the function of a tool, in a thread if it is synchronous."""
+    keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
+    if inspect.iscoroutinefunction(function):
+        return await function(**keywords)
+    return await asyncio.to_thread(function, **keywords)
+
+
 def current_gateway() -> Gateway:
     """The active gateway, or a new one without budget and shared cache if none is active."""
     gateway = _active.get()
@@ -316,19 +354,3 @@ def current_gateway() -> Gateway:
         gateway = Gateway()
         _active.set(gateway)
     return gateway
-
-
-_OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
-
-
-def _output_bound(request: ModelRequest) -> int:
-    """The highest number of tokens that an answer may have, by the request's options."""
-    bounds = [request.options[name] for name in _OUTPUT_BOUNDS if request.options.get(name) is not None]
-    for bound in bounds:
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-            raise SetupError(f"max_tokens of model {request.model!r} is {bound!r}; give a whole number of at least 1")
-    return int(max(bounds))
-
-
-def _is_counted(usage: Usage) -> bool:
-    return usage.input_tokens is not None and usage.output_tokens is not None

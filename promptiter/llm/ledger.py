@@ -143,11 +143,12 @@ class LedgerSnapshot:
 
 
 class Ledger:
-    """Counts what calls cost. Thread-safe."""
+    """Counts what calls cost, also in the ledger `total` of several ones. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, total: Ledger | None = None) -> None:
         self._lock = threading.Lock()
         self._spent: dict[_Place, Spending] = {}
+        self._total = total
 
     def count(self, entry: LedgerEntry) -> None:
         """Count one call, with all its attempts, or one answer from the cache."""
@@ -158,6 +159,8 @@ class Ledger:
         with self._lock:
             for entry in snapshot.entries:
                 self._spent[_place(entry)] = self._spent.get(_place(entry), NOTHING) + entry.spent
+        if self._total is not None:
+            self._total.merge(snapshot)
 
     def snapshot(self) -> LedgerSnapshot:
         with self._lock:

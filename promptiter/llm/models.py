@@ -1,7 +1,8 @@
 """Models: what the gateway calls.
 
-A model is `async (request, *, repeat) -> ModelReply`. Names are looked up among the gateway's own models, then in the
-registry, then litellm. Any function of the messages can be a model; tests use scripted ones.
+A model is `async (request, *, repeat) -> ModelReply`; it may also take the `seed` of the run. Names are looked up among
+the gateway's own models, then in the registry, then litellm. Any function of the messages can be a model; tests use
+scripted ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -25,6 +26,13 @@ class Model(Protocol):
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         """Answer a request; `repeat` distinguishes repeats of the same request."""
+
+
+class SeededModel(Model, Protocol):
+    """A model whose answers also depend on the seed of the run, such as a simulated one."""
+
+    async def __call__(self, request: ModelRequest, *, repeat: int, seed: int = 0) -> ModelReply:
+        """Answer a request; `repeat` and `seed` distinguish samples of the same request."""
 
 
 @runtime_checkable
@@ -110,6 +118,11 @@ def as_model(model: Model | Function) -> Model:
     if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
         return model  # type: ignore[return-value]
     return FunctionModel(model)  # type: ignore[arg-type]
+
+
+def takes_seed(model: Model) -> TypeGuard[SeededModel]:
+    """Whether a model is a SeededModel."""
+    return "seed" in _parameters(model)
 
 
 def openai_messages(request: ModelRequest) -> list[dict[str, Any]]:

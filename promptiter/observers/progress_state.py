@@ -156,11 +156,9 @@ class ProgressState:
     def _start_run(self, started: RunStarted) -> ProgressLine:
         self.max_rounds, self.sizes = started.max_rounds, (started.train.cases, started.validation.cases)
         self.is_for_score = started.goal.kind == "score"
-        sets = [f"{self.sizes[0]} train", f"{self.sizes[1]} validation"]
-        sets += [f"{started.test.cases} test"] if started.test is not None else []
         text = Text.assemble(
             (one_line(started.structure.get("name") or "agent"), "bold"),
-            f"  {', '.join(sets)} cases; {plural(len(started.targets), 'surface')} may change",
+            f"  {_describe_cases(started)}; {plural(len(started.targets), 'surface')} may change",
         )
         return ProgressLine("", text)
 
@@ -232,6 +230,17 @@ class ProgressState:
 
     def _line(self, text: str, style: str = "") -> ProgressLine:
         return ProgressLine(self._place, Text(one_line(text), style))
+
+
+def _describe_cases(started: RunStarted) -> str:
+    test = f", {started.test.cases} test" if started.test is not None else ""
+    match started.shape:
+        case "two_sets":
+            return f"{started.train.cases} train, {started.validation.cases} validation{test} cases"
+        case "one_set":
+            return f"{plural(started.validation.cases, 'case')} to learn from and validate on{test}"
+        case "scorer":
+            return "a scorer, no cases"
 
 
 _LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}

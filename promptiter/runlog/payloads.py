@@ -15,7 +15,7 @@ from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
-from promptiter.runlog.results import Ablation, RunMeasured, Status
+from promptiter.runlog.results import Ablation, RunMeasured, RunShape, Status
 from traces.model import Json
 
 
@@ -44,6 +44,7 @@ class RunStarted(Payload):
     train: EvalSetSummary
     validation: EvalSetSummary
     test: EvalSetSummary | None = None
+    shape: RunShape = "two_sets"
     objective: Objective = "mean_score"
     goal: Goal = SCORE
     acceptance: Json = None

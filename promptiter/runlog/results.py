@@ -18,6 +18,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
+from promptiter.evaluation.scorer import Scorer, ScorerFunction
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
@@ -34,27 +35,38 @@ from traces.notebook import html_block, html_heading
 
 Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
+RunShape: TypeAlias = Literal["two_sets", "one_set", "scorer"]
+"""What a run learns from and validates on: two sets of cases, the same cases for both, or a scorer without cases."""
+
+EvalSets: TypeAlias = EvalSet | Sequence[EvalSet]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What to optimize, on which cases, under which rules.
 
+    The search learns from the failures of the `train` cases and accepts candidates on the `validation` cases. A run
+    with few cases may give them once, as `cases`, to be used for both: its verdict is then about these cases only. The
+    search never uses the `test` cases: they show whether a gain holds for new cases. A run without cases has a
+    `scorer`: a function that scores a profile as a whole (see Scorer).
+
     `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
     `teacher`, an agent or the name of a model, writes expected answers that cases lack. `judge` is a model that
     replaces the ones of judging metrics. `acceptance` decides which candidates the search keeps, and `final_test`
-    whether they are better than the initial profile; with None they are adopted untested. The search never uses the
-    `test` cases: they show whether a gain holds for new cases. `alpha` is the false-positive rate of the final test,
-    and bounds that of an acceptance policy with one. `protected` cases must still pass, whatever else `acceptance`
-    says.
+    whether they are better than the initial profile; with None they are adopted untested. `alpha` is the
+    false-positive rate of the final test, and bounds that of an acceptance policy with one. `protected` cases must
+    still pass, whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
     accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
     ends when nothing is left to try. The default `seed` is the evaluator's.
     """
 
-    train: EvalSet | Sequence[EvalSet]
-    validation: EvalSet | Sequence[EvalSet]
-    test: EvalSet | Sequence[EvalSet] | None = None
+    train: EvalSets | None = None
+    validation: EvalSets | None = None
+    cases: EvalSets | None = None
+    scorer: Scorer | ScorerFunction | None = None
+    test: EvalSets | None = None
     initial_profile: Profile | None = None
     teacher: Agent | str | None = None
     judge: str | None = None
@@ -91,8 +103,10 @@ class CandidateResult:
 
     @property
     def validation(self) -> Evaluation | None:
-        """All its runs on validation; None if there were none."""
-        return merge_evaluations(each for each in self.evaluations if each.phase == "validation")
+        """Its runs on validation that the decision rests on, or all if there is none yet; None if there were none."""
+        found = (each for each in self.evaluations if each.phase == "validation")
+        seen = None if self.evidence is None else self.evidence.candidate
+        return merge_evaluations(each for each in found if seen is None or each.number in seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +200,7 @@ class RunMeasured:
 class RunResult:
     """The state of a run, finished or in progress.
 
+    `shape` says what it learned from and was validated on, and so what its verdict is about.
     `working_profile` is the best profile of the search; `accepted_profile` is the one to adopt: the same until the
     `conclusion`, and the initial profile if the final test shows no gain. `accepted` and `baseline` are the validation
     of the adopted and of the initial profile, after a final test on its repeats. `evaluations` are all those outside of
@@ -200,6 +215,7 @@ class RunResult:
     structure: StructureSnapshot
     targets: tuple[str, ...]
     objective: Objective
+    shape: RunShape = "two_sets"
     goal: Goal = SCORE
     initial_profile: Profile
     baseline: Evaluation | None = None

@@ -177,6 +177,7 @@ class RunState:
             structure=StructureSnapshot.from_json(started.structure),
             targets=started.targets,
             objective=started.objective,
+            shape=started.shape,
             goal=started.goal,
             initial_profile=started.profile,
             accepted_profile=started.profile,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import TraceFolder
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import CandidateDecided, CaseFinished, EvaluationFinished, EvaluationStarted
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -95,5 +95,5 @@ class _ProfileNames:
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
     """Read the traces of one run of a case, one per turn, except those that were not kept."""
-    trace_store = TraceStore(Path(folder) / "traces")
-    return [trace_store.get(name) for name in run.row.trace_digests if name in trace_store]
+    traces = TraceFolder(Path(folder) / "traces")
+    return [traces.get(name) for name in run.row.trace_digests if name in traces]

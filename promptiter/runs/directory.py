@@ -20,23 +20,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from promptiter.concurrency import finish_before_cancel
+from promptiter.concurrency import finish_before_cancel, run_in_thread
 from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.request_checks import check_request
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
+from promptiter.engine.services import RunServices, make_services
 from promptiter.errors import ChangedInputsError, RunLockedError, SetupError
-from promptiter.evaluation.trace_store import TraceStore
-from promptiter.llm.cache.cache import MemoryCache
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.layered import LayeredCache
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunRequest, RunResult
@@ -61,12 +62,12 @@ class RunDirectory:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], engine: Engine, request: RunRequest, *, keep_traces: KeepTraces = "all"
+        self, path: str | os.PathLike[str], engine: Engine, checked: CheckedRequest, *, keep_traces: KeepTraces = "all"
     ) -> None:
         self.path = Path(path)
         self.notes: list[str] = []
         self._engine = engine
-        self._request = request
+        self._checked = checked
         self._keep_traces = keep_traces
 
     @classmethod
@@ -74,45 +75,44 @@ class RunDirectory:
         cls,
         runs: str | os.PathLike[str],
         engine: Engine,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> RunDirectory:
         """Create a new run in its own folder below `runs`; RequestError if the request is invalid."""
-        checked = check_request(request, engine.describe(), engine.evaluator)
-        created = now()
-        path = _create_folder(Path(runs), request.run_id or new_run_id(created, request, checked))
+        checked, created = engine.check(request), now()
+        path = _create_folder(Path(runs), checked.request.run_id or new_run_id(created, checked))
         if configuration is not None:
             file = os.path.relpath(Path(configuration.file).resolve(), path.resolve())
             configuration = configuration.model_copy(update={"file": file})
-        header = build_header(engine, request, run_id=path.name, created_at=created, configuration=configuration)
+        header = build_header(engine, checked, run_id=path.name, created_at=created, configuration=configuration)
         write_header(path, header)  # last: this makes the folder a run
-        return cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
+        return cls(path, engine, checked.with_run_id(header.run_id), keep_traces=keep_traces)
 
     @classmethod
     def resume(
         cls,
         path: str | os.PathLike[str],
         engine: Engine,
-        request: RunRequest,
+        request: RunRequest | CheckedRequest,
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
     ) -> RunDirectory:
         """Load a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
-        header = read_header(path)
+        header, checked = read_header(path), engine.check(request)
         current = build_header(
             engine,
-            request,
+            checked,
             run_id=header.run_id,
             created_at=datetime.fromisoformat(header.created_at),
             configuration=configuration,
         )
         if changes := find_changed_inputs(header, current):
             raise ChangedInputsError(os.fspath(path), changes)
-        run = cls(path, engine, replace(request, run_id=header.run_id), keep_traces=keep_traces)
+        run = cls(path, engine, checked.with_run_id(header.run_id), keep_traces=keep_traces)
         run.notes += [
             note for note in (describe_changed_code(header, current), _describe_lost_answers(run.path)) if note
         ]
@@ -152,42 +152,36 @@ class RunDirectory:
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it."""
-        with RunLock(self.path) as lock, self._open_files(lock) as journal:
-            interrupt.watch(self.path / STOP)
-            spent_before = journal.calls.ledger()
-            if (budget := self._engine.evaluator.gateway.budget) is not None:
-                budget.charge(spent_before.of_models, of=str(self.path.absolute()))
-            outcome = await self._engine.execute(
-                self._request,
-                observers=observers,
-                journal=journal,
-                interrupt=interrupt,
-                reviewer=reviewer,
-                spent_before=spent_before,
-            )
-            if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
-                await _finish_in_thread(lambda: self._write(outcome.result))
+        with RunLock(self.path) as lock:
+            async with self._open_services(lock) as services:
+                interrupt.watch(self.path / STOP)
+                outcome = await self._engine.execute(
+                    self._checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer
+                )
+                if not isinstance(outcome.error, RunLockedError):  # otherwise the files belong to another process
+                    await _finish_in_thread(lambda: self._write(outcome.result))
         return outcome
 
-    @contextmanager
-    def _open_files(self, lock: RunLock) -> Iterator[_DurableJournal]:
-        """Open the files of the run and let the engine write to them."""
+    @asynccontextmanager
+    async def _open_services(self, lock: RunLock) -> AsyncIterator[RunServices]:
+        """Open the files of the run."""
         self._clean_up()
-        gateway, evaluator = self._engine.evaluator.gateway, self._engine.evaluator
-        cache, trace_store = gateway.cache, evaluator.trace_store
-        if isinstance(cache, CallLog):
-            raise SetupError("another run of this engine is in progress; give each run its own engine and gateway")
-        shared = None if isinstance(cache, MemoryCache) else cache
+        shared = self._engine.evaluator.gateway.shared_cache
         with (
-            closing(CallLog(self.path / CALLS, shared=shared)) as calls,
+            closing(CallLog(self.path / CALLS)) as calls,
             FileJournal(self.path / JOURNAL, lock=lock) as journal,
         ):
-            durable = _DurableJournal(journal, calls, TraceStore(self.path / TRACES, durable=True))
-            gateway.cache, evaluator.trace_store = calls, durable.traces
+            traces = FolderTraceStore(self.path / TRACES, durable=True)
             try:
-                yield durable
+                yield make_services(
+                    self._checked.evaluator,
+                    journal=_DurableJournal(journal, calls, traces),
+                    cache=calls if shared is None else LayeredCache(calls, shared),
+                    trace_store=traces,
+                    spent_before=await calls.ledger(),
+                    run_name=str(self.path.absolute()),
+                )
             finally:
-                gateway.cache, evaluator.trace_store = cache, trace_store
                 if journal.dropped:
                     self.notes.append(journal.dropped)
 
@@ -212,12 +206,12 @@ class _DurableJournal:
 
     journal: FileJournal
     calls: CallLog
-    traces: TraceStore
+    traces: FolderTraceStore
 
     async def append(self, event: Event) -> None:
         if event.type in DECISIONS:
             await self.calls.sync()
-            await asyncio.to_thread(self.traces.sync)
+            await self.traces.sync()
         await self.journal.append(event)
 
     def read(self, start: int = 0) -> AsyncIterator[Event]:
@@ -263,4 +257,4 @@ def _create_folder(folder: Path, run_id: str) -> Path:
 async def _finish_in_thread(work: Callable[[], None]) -> None:
     """Do the work in a thread, to its end: the run has finished, so cancelling it has no effect."""
     with suppress(asyncio.CancelledError):
-        await finish_before_cancel(asyncio.to_thread(work))
+        await finish_before_cancel(run_in_thread(work))

@@ -5,7 +5,6 @@ Each line is a single append, and nothing is rewritten, so the last event of a l
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import closing, suppress
@@ -13,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from promptiter.concurrency import finish_before_cancel
+from promptiter.concurrency import finish_before_cancel, run_in_thread
 from promptiter.errors import JournalError
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
@@ -66,7 +65,7 @@ class FileJournal:
             self._write(file, line)
             self._end = FileEnd(end.lines + 1, end.size + len(line))
             if event.type in self._fsync:
-                await finish_before_cancel(asyncio.to_thread(os.fsync, file))
+                await finish_before_cancel(run_in_thread(lambda: os.fsync(file)))
         except OSError as error:
             self._end = end
             with suppress(OSError):
@@ -76,12 +75,12 @@ class FileJournal:
     async def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on; see EventFile.read."""
         with closing(self._events.read(start)) as events:
-            while batch := await finish_before_cancel(asyncio.to_thread(lambda: list(islice(events, READ_AHEAD)))):
+            while batch := await finish_before_cancel(run_in_thread(lambda: list(islice(events, READ_AHEAD)))):
                 for event in batch:
                     yield event
 
     async def last(self) -> Event | None:
-        return await asyncio.to_thread(self._events.last)
+        return await run_in_thread(self._events.last)
 
     def reader(self) -> EventFile:
         return self._events

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,16 +19,16 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from promptiter.engine.engine import Engine
-from promptiter.engine.request_checks import check_request
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.scorer import as_scorer
 from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import is_secret_name
 from promptiter.policies.combine import describe_policy
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import SCHEMA_VERSION
-from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from traces import digest
 from traces.files import write_atomically
@@ -101,24 +101,23 @@ class RunHeader(_Record):
 
 def build_header(
     engine: Engine,
-    request: RunRequest,
+    checked: CheckedRequest,
     *,
     run_id: str,
     created_at: datetime,
     configuration: Configuration | None = None,
 ) -> RunHeader:
-    """Build the header of a run that is about to start; RequestError if the request is invalid."""
-    snapshot, redactor = engine.describe(), engine.evaluator.gateway.redactor
-    checked = check_request(request, snapshot, engine.evaluator)
+    """Build the header of a run that is about to start."""
+    redactor = engine.evaluator.gateway.redactor
     return RunHeader(
         run_id=run_id,
         created_at=created_at.isoformat(timespec="seconds"),
         versions=Versions(
             promptiter=version("promptiter"), python=platform.python_version(), litellm=version("litellm")
         ),
-        request=cast("dict[str, Json]", redactor.redact_json(_request_settings(engine, request, checked.targets))),
+        request=cast("dict[str, Json]", redactor.redact_json(_request_settings(engine, checked))),
         configuration=None if configuration is None else _mask_configuration(configuration, redactor),
-        structure=_header_structure(snapshot),
+        structure=_header_structure(checked.snapshot),
         models=model_settings(engine),
         train=_header_set(checked.train),
         validation=_header_set(checked.validation),
@@ -211,11 +210,11 @@ def _mask_configuration(configuration: Configuration, redactor: Redactor) -> Con
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
 
 
-def _request_settings(engine: Engine, request: RunRequest, targets: Sequence[str]) -> dict[str, Json]:
-    evaluator, teacher = engine.evaluator, request.teacher
-    options = request.evaluation or evaluator.options
+def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json]:
+    request, evaluator = checked.request, checked.evaluator
+    teacher, options = request.teacher, evaluator.options
     return {
-        "seed": options.seed if request.seed is None else request.seed,
+        "seed": evaluator.seed,
         "repeats": options.repeats,
         "max_errored_fraction": options.max_errored_fraction,
         "search": type(engine.search).__name__,
@@ -231,8 +230,9 @@ def _request_settings(engine: Engine, request: RunRequest, targets: Sequence[str
         "final_test": None if request.final_test is None else describe_policy(request.final_test),
         "stop": None if request.stop is None else describe_policy(request.stop),
         "max_rounds": request.max_rounds,
-        "targets": list(targets),
+        "targets": list(checked.targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
+        "scorer": None if request.scorer is None else as_scorer(request.scorer).name,
         "teacher": teacher if isinstance(teacher, str | None) else type(teacher).__name__,
         "judge": request.judge,
         "protected": sorted(request.protected),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.call_log import read_account
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot, Spending
 from promptiter.policies.final_test import Verdict
 from promptiter.runlog.codec import from_plain
@@ -96,8 +95,7 @@ def read_ledger(folder: Path) -> LedgerSnapshot:
     """What a run has spent so far, from its recorded calls."""
     if not (folder / CALLS).exists():
         return LedgerSnapshot()
-    with closing(CallLog(folder / CALLS)) as log:
-        return log.ledger()
+    return read_account(folder / CALLS)
 
 
 def _list_run(path: Path) -> ListedRun:

@@ -76,7 +76,12 @@ def _describe_improvement(result: RunResult, what: str) -> str:
     conclusion = result.conclusion
     if conclusion is None or conclusion.scope is None:
         return f"{what} by the acceptance rule, not tested"
-    return f"{what} on these {conclusion.cases} cases" if conclusion.scope == "these cases" else f"{what} on new cases"
+    if conclusion.scope == "new cases":
+        return f"{what} on new cases"
+    if conclusion.scope == "this scorer":
+        return f"{what} by this scorer"
+    learned = ", which the search learned from" if result.shape == "one_set" else ""
+    return f"{what} on these {conclusion.cases} cases{learned}"
 
 
 def explain_outcome(result: RunResult, outcome: Outcome) -> str:

@@ -18,7 +18,7 @@ from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.results import RunMeasured, RunResult, SearchNote
+from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import read_header
@@ -100,6 +100,7 @@ class RunSummary:
     folder: Path | None
     outcome: Outcome
     headline: str
+    shape: RunShape = "two_sets"
     reason: str = ""
     score: FigureChange | None = None
     baseline: EvaluationSummary | None = None
@@ -165,6 +166,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         folder=folder,
         outcome=outcome,
         headline=write_headline(result, outcome),
+        shape=result.shape,
         reason=explain_outcome(result, outcome),
         score=_score(result),
         baseline=summarize_evaluation(result.baseline),

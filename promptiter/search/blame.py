@@ -31,7 +31,6 @@ from promptiter.search.priority import order_by_priority
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult, Aggregator, Attributor, SurfaceGradient
 from promptiter.stages.losses import LossHint
-from traces import ExecutionTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class BlameFinder:
         async def extract() -> LossesExtracted:
             await session.restore_traces(evaluation, eval_set, profile)
             hints = _select_hints(eval_set, request.hints)
-            losses = extract_losses(
+            losses = await extract_losses(
                 evaluation, eval_set, session.trace, placements=request.loss_placements, hints=hints
             )
             return LossesExtracted(losses=losses)
@@ -124,7 +123,7 @@ class BlameFinder:
 
         key = [eval_set.id, profile.digest, len(evaluation.rows)]
         losses = (await session.record(LossesExtracted, extract, request=key, phase=phase)).losses
-        traces = JudgedTraces(judge_traces(evaluation, eval_set, self._load_trace, losses=losses))
+        traces = JudgedTraces(judge_traces(evaluation, eval_set, self.session.trace, losses=losses))
         work = BackwardPass(
             structure=session.snapshot,
             profile=profile,
@@ -147,9 +146,6 @@ class BlameFinder:
             signals=merged.signals,
             gradients=gradients,
         )
-
-    async def _load_trace(self, trace_digest: str) -> ExecutionTrace:
-        return self.session.trace(trace_digest)
 
     async def _check_gradients(
         self,

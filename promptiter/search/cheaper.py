@@ -7,7 +7,6 @@ rejected. Every candidate is validated; NonInferior accepts it if the score hold
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from promptiter.engine.outline import SearchOutline
@@ -71,27 +70,30 @@ async def _rank_swaps(session: Session) -> SwapsRanked:
     accepted = session.accepted
     await session.restore_traces(accepted.validation, session.validation, accepted.profile)
     surfaces = [session.snapshot.surface(target) for target in sorted(session.targets)]
-    found = [swap for surface in surfaces if surface.type == "model" for swap in _find_swaps(surface, session)]
+    found = [swap for surface in surfaces if surface.type == "model" for swap in await _find_swaps(surface, session)]
     ranked = sorted(found, key=lambda swap: (-swap.saves_usd, swap.surface_id, swap.model))
     return SwapsRanked(swaps=tuple(ranked))
 
 
-def _find_swaps(surface: Surface, session: Session) -> Iterator[Swap]:
+async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
     current = str(session.accepted.profile.value(surface.id, session.snapshot))
-    usage, runs = _measure_usage(surface.node_id, session), len(session.accepted.validation.rows)
+    usage, runs = await _measure_usage(surface.node_id, session), len(session.accepted.validation.rows)
     now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
-        return  # price or usage is unknown, so no saving can be estimated
+        return []  # price or usage is unknown, so no saving can be estimated
+    swaps = []
     for model in list_other_models(session.request.goal, surface, current):
         then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
-            yield Swap(surface_id=surface.id, current=current, model=model, saves_usd=round((now - then) / runs, 12))
+            saves = round((now - then) / runs, 12)
+            swaps.append(Swap(surface_id=surface.id, current=current, model=model, saves_usd=saves))
+    return swaps
 
 
-def _measure_usage(node_id: str, session: Session) -> Usage:
+async def _measure_usage(node_id: str, session: Session) -> Usage:
     """The usage of a node over all validation runs of the accepted profile; of the whole runs if no step has usage."""
     rows = session.accepted.validation.rows
-    steps = [step for row in rows for name in row.trace_digests for step in session.trace(name).steps]
+    steps = [step for row in rows for name in row.trace_digests for step in (await session.trace(name)).steps]
     if any(step.usage is not None for step in steps):
         return sum_usage(step.usage for step in steps if step.node_id == node_id)
     return sum_usage(row.usage for row in rows)

@@ -63,7 +63,8 @@ class GradientCheck:
         blame = sorted(gradients, key=lambda each: (*run_of(each), each.surface_id, each.step_id, each.text))
         common = find_most_blamed(blame)
         run_checks = [
-            _RunCheck(runs, self.correctors, each, common) for each in sample_runs(blame, rng, most=self.most)
+            await _RunCheck.begin(runs, self.correctors, each, common)
+            for each in sample_runs(blame, rng, most=self.most)
         ]
         found = await run_together(each.run() for each in run_checks)
         checks = tuple(check for each in found for check in each)
@@ -100,6 +101,9 @@ class _RunCheck:
         correctors: Sequence[Corrector],
         blamed: Sequence[SurfaceGradient],
         common: Mapping[str, SurfaceGradient],
+        *,
+        row: CaseRow,
+        steps: Sequence[Step],
     ) -> None:
         self.runs = runs
         self.correctors = correctors
@@ -107,16 +111,13 @@ class _RunCheck:
         first = blamed[0]
         self.turn = first.turn
         self.case: EvalCase = next(each for each in runs.eval_set.cases if each.id == first.case_id)
-        self.row = next(
-            each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
-        )
+        self.row = row
         self.limits = frozenset(
             score.metric for score in self.row.scores if any(each.predicate in RUN_LIMITS for each in score.findings)
         )
         self.replays = 0
         self._rows: dict[str, CaseRow] = {}
         self._reasons: dict[str, str] = {}
-        steps = self._load_trace(self.row).steps
         node_of = {step.id: step.node_id for step in steps}
         self.nodes_of_surface: defaultdict[str, set[str]] = defaultdict(set)
         self.gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
@@ -134,6 +135,22 @@ class _RunCheck:
         for node_id, gradient in common_gradients.items():
             self.gradients[node_id].append(gradient)
         self.steps = {step.id: step.node_id for step in steps if step.node_id in self.gradients}
+
+    @classmethod
+    async def begin(
+        cls,
+        runs: ReplayContext,
+        correctors: Sequence[Corrector],
+        blamed: Sequence[SurfaceGradient],
+        common: Mapping[str, SurfaceGradient],
+    ) -> _RunCheck:
+        """Load what the check of a failed run starts from."""
+        first = blamed[0]
+        row = next(
+            each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
+        )
+        trace = await runs.evaluator.trace_store.get(row.trace_digests[first.turn])
+        return cls(runs, correctors, blamed, common, row=row, steps=trace.steps)
 
     async def run(self) -> list[BlameCheck]:
         """Check each blamed surface of the run."""
@@ -198,7 +215,7 @@ class _RunCheck:
             is_left_out = node_id in self.nodes and node_id not in nodes
             if is_left_out or has_passed(state.row):
                 continue
-            step = next((each for each in self._load_trace(state.row).steps if each.id == step_id), None)
+            step = next((each for each in (await self._load_trace(state.row)).steps if each.id == step_id), None)
             if step is None:  # an earlier correction led to another path
                 continue
             correction = await self._correct_step(step, state)
@@ -222,7 +239,7 @@ class _RunCheck:
             return Correction(kind="unknown", reason="the step is blamed for its actions, not for its output")
         if not isinstance(agent, SubstitutingAgent) or not agent.can_substitute(step.node_id):
             return Correction(kind="unknown", reason="the agent cannot replace the output of this step")
-        request = self._build_request(step, state, mine, snapshot)
+        request = await self._build_request(step, state, mine, snapshot)
         if request is None:
             return Correction(kind="unknown", reason="the run has no losses to correct")
         found = Correction(kind="unknown", reason="no corrector knows a better output")
@@ -236,13 +253,13 @@ class _RunCheck:
             return Correction(kind="no_better", reason="the output was already correct")
         return found
 
-    def _build_request(
+    async def _build_request(
         self, step: Step, state: _CorrectedRun, mine: tuple[SurfaceGradient, ...], snapshot: StructureSnapshot
     ) -> CorrectionRequest | None:
         runs = self.runs
         only = replace(runs.eval_set, cases=(self.case,))
         evaluation = runs.evaluator.build_evaluation([state.row], only, runs.profile)
-        losses = extract_losses(evaluation, only, runs.evaluator.trace_store.get)
+        losses = await extract_losses(evaluation, only, runs.evaluator.trace_store.get)
         loss = next((each for each in losses if each.turn == self.turn), None)
         if loss is None:
             return None
@@ -250,7 +267,7 @@ class _RunCheck:
         others = (turn.expected for case in runs.eval_set.cases if case.id != self.case.id for turn in case.turns)
         return CorrectionRequest(
             case_loss=loss,
-            trace=self._load_trace(state.row),
+            trace=await self._load_trace(state.row),
             step=step,
             gradients=mine,
             surfaces=tuple(runs.profile.surface(each, snapshot) for each in read),
@@ -267,8 +284,8 @@ class _RunCheck:
             )
         return self._rows[key]
 
-    def _load_trace(self, row: CaseRow) -> ExecutionTrace:
-        return self.runs.evaluator.trace_store.get(row.trace_digests[self.turn])
+    async def _load_trace(self, row: CaseRow) -> ExecutionTrace:
+        return await self.runs.evaluator.trace_store.get(row.trace_digests[self.turn])
 
     def _is_better(self, row: CaseRow, other: CaseRow) -> bool:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""

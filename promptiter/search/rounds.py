@@ -18,6 +18,7 @@ from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
@@ -34,6 +35,11 @@ MAX_PASSES = 3
 
 MOST_RERUN = 12
 """Maximum number of failed train cases that are re-run with the patches."""
+
+NO_TRACES = (
+    "the scorer returned no traces, which backprop rounds need to find the cause of a low score; "
+    "return ScoredProfile(scores=..., traces=...), or give the engine a search that needs none"
+)
 
 
 class BackpropRounds:
@@ -77,6 +83,8 @@ class BackpropRounds:
             if known is None:
                 profile = session.accepted.profile
                 forward = await session.evaluate(session.train, profile, phase="train")
+                if session.shape == "scorer" and not any(row.trace_digests for row in forward.rows):
+                    raise SetupError(NO_TRACES)
                 known = await finder.find(forward, session.train, profile, phase="train")
             proposal = await self._propose(session, finder, proposer, known)
             decision = await _decide(session, known, proposal, tried)

@@ -155,7 +155,7 @@ async def _group_pieces(session: Session, text: _PromptTexts, screening: Screeni
     async def count() -> ReadsCounted:
         before = screening.before
         await session.restore_traces(before, screening.cases, session.accepted.profile)
-        return ReadsCounted(reads=_count_reads(session, text, before))
+        return ReadsCounted(reads=await _count_reads(session, text, before))
 
     reads = (await session.record(ReadsCounted, count, phase="train")).reads
     groups = []
@@ -168,9 +168,9 @@ async def _group_pieces(session: Session, text: _PromptTexts, screening: Screeni
     return sorted((group for group in groups if group), key=_sum_tokens, reverse=True)
 
 
-def _count_reads(session: Session, text: _PromptTexts, before: Evaluation) -> dict[str, float]:
+async def _count_reads(session: Session, text: _PromptTexts, before: Evaluation) -> dict[str, float]:
     """The mean number of reads of each surface per run; 1 if there are no traces."""
-    runs = [[step for name in row.trace_digests for step in session.trace(name).steps] for row in before.rows]
+    runs = [[step for name in row.trace_digests for step in (await session.trace(name)).steps] for row in before.rows]
     if not any(runs):
         return dict.fromkeys(text.surfaces, 1.0)
     return {

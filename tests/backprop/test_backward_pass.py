@@ -12,7 +12,7 @@ from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError, StageError, UnknownSurfaceError
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -94,7 +94,7 @@ async def test_a_loss_is_on_the_terminal_steps_unless_it_names_one() -> None:
 
 
 async def test_a_pass_is_what_a_round_does_with_the_same_evaluation() -> None:
-    store = TraceStore()
+    store = FolderTraceStore()
     evaluator = desk.evaluator(trace_store=store)
     search = BackpropRounds(Blames(), Merges(), Writes(), passes=1, check=None)
     result = await Engine(desk.agent(), evaluator, search=search).run(desk.request(max_rounds=1, final_test=None))
@@ -102,11 +102,8 @@ async def test_a_pass_is_what_a_round_does_with_the_same_evaluation() -> None:
     evaluation, train = result.rounds[0].train, desk.eval_set("train", 3)
     assert evaluation is not None
 
-    async def load(trace_digest: str) -> ExecutionTrace:
-        return store.get(trace_digest)
-
-    losses = extract_losses(evaluation, train, store.get)
-    traces = judge_traces(evaluation, train, load, losses=losses)
+    losses = await extract_losses(evaluation, train, store.get)
+    traces = judge_traces(evaluation, train, store.get, losses=losses)
     found = await backpropagate(
         traces, structure=result.structure, backwarder=Blames(), aggregator=Merges(), optimizer=Writes()
     )

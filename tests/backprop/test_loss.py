@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ class ScriptedTraces:
     def __init__(self, **known: ExecutionTrace) -> None:
         self.waiting = known
 
-    def __call__(self, digest: str) -> ExecutionTrace:
+    async def __call__(self, digest: str) -> ExecutionTrace:
         return self.waiting.pop(digest)
 
 
@@ -102,8 +103,8 @@ def losses_of(
     **options: Any,
 ) -> tuple[CaseLoss, ...]:
     evaluation = Evaluation(eval_set_id="set", profile_digest="p", rows=rows, thresholds=dict.fromkeys(metrics, 1.0))
-    trace_of = ScriptedTraces(d=trace(DIAMOND)) if of is None else of
-    return extract_losses(evaluation, EvalSet(id="set", cases=tuple(cases)), trace_of, **options)
+    read_trace = ScriptedTraces(d=trace(DIAMOND)) if of is None else of
+    return asyncio.run(extract_losses(evaluation, EvalSet(id="set", cases=tuple(cases)), read_trace, **options))
 
 
 def places(case_loss: CaseLoss) -> list[tuple[str, str]]:
@@ -488,7 +489,7 @@ async def test_losses_of_a_real_evaluation(tested: GraphAgent, place: str, categ
     evaluator = Evaluator([metric])
     eval_set = EvalSet(id="set", cases=(EvalCase(id="a", turns=(Turn(user="hello", expected="hi"),)),))
     evaluation = await evaluator.evaluate(tested, eval_set)
-    (found,) = extract_losses(evaluation, eval_set, evaluator.trace_store.get)
+    (found,) = await extract_losses(evaluation, eval_set, evaluator.trace_store.get)
     (loss,) = found.losses
     assert (loss.step_id, loss.category, loss.severity, loss.expected) == (place, category, "P0", "hi")
     assert found.input == "hello"

@@ -71,7 +71,7 @@ def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path
     saved.parent.mkdir()
     saved.write_text(shown)
     first, second = load_run(desk, settings={"max_rounds": 2}), load_run(saved)
-    headers = [build_header(each.engine, each.request, run_id="r", created_at=NOW) for each in (first, second)]
+    headers = [build_header(each.engine, each.checked, run_id="r", created_at=NOW) for each in (first, second)]
     assert find_changed_inputs(*headers) == []
     assert second.config.runs == first.config.runs
     assert second.config.budget == first.config.budget

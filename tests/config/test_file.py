@@ -158,8 +158,8 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         "review: must be true or false, not 'maybe'",
         "unknown key 'trian' (did you mean 'train'?)",
         "unknown key 'repeats'; it belongs under 'final_test' or 'evaluation'",
-        "train: is missing; name its eval set, or `data` to split",
-        "validation: is missing; name its eval set, or `data` to split",
+        "train: is missing; name its eval set, or give `cases` to use one set for both, or `data` to split",
+        "validation: is missing; name its eval set, or give `cases` to use one set for both, or `data` to split",
     ]
 
 
@@ -203,14 +203,19 @@ def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missin
 
 def test_overlap_is_a_problem(folder: Path) -> None:
     write_cases(folder / "data" / "validation.jsonl", "salt", "tea")
-    assert problems(folder, FILE) == ["train and validation share 1 case: 'tea'; keep each case in one of the sets"]
+    assert problems(folder, FILE) == [
+        (
+            "train and validation share 1 case: 'tea'; keep each case in one of the sets, or give one set as cases, "
+            "if the search may validate on the cases it learns from"
+        )
+    ]
 
 
 def test_data_is_split_by_its_shares(folder: Path) -> None:
     write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
     text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"
     run = load_run(write_config(folder, text + "split: {train: 0.5, validation: 0.3, seed: 4}\n"))
-    train, validation = (merge_eval_sets(sets, name="") for sets in (run.request.train, run.request.validation))
+    train, validation = (merge_eval_sets(sets or (), name="") for sets in (run.request.train, run.request.validation))
     assert (len(train.cases), len(validation.cases)) == (5, 3)
     assert problems(folder, text + "train: data/train.jsonl\n") == [
         "data: is split into train, validation and test; give either data or the sets"

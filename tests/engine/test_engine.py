@@ -14,10 +14,12 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
+from promptiter.engine.services import make_services
 from promptiter.engine.session import Session
 from promptiter.errors import NonDeterministicSearchError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.budget import Budget
+from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.redaction import Redactor
@@ -213,19 +215,23 @@ async def test_a_resumed_run_reserves_as_much_for_the_final_test_as_one_that_nev
     assert (whole.verdict, whole.stop_reason) == ("improved", "max_calls")
     assert len(whole.rounds) > 8
 
-    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150)), MemoryJournal()
-    first = await desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway).execute(asked, journal=journal)
+    cache, journal = MemoryCache(), MemoryJournal()
+    gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=150))
+    engine = desk.engine(search=Tries(*tries, at_round=stumble), gateway=gateway)
+    checked = engine.check(asked)
+    first = await engine.execute(checked, make_services(checked.evaluator, journal=journal))
     assert first.result.status == "failed"
-    spent, budget = first.result.measured.spent, Budget(max_calls=150)
-    budget.charge(spent.of_models, of="run")
-    gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=budget)
-    ended = await desk.engine(*tries, gateway=gateway).execute(asked, journal=journal, spent_before=spent)
+    engine = desk.engine(*tries, gateway=gateway)
+    checked = engine.check(asked)
+    services = make_services(checked.evaluator, journal=journal, spent_before=first.result.measured.spent)
+    ended = await engine.execute(checked, services)
     assert ended.result == whole
     assert ended.result.measured.spent.total.calls == whole.measured.spent.total.calls <= 150
 
 
 async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None:
-    gateway, journal = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=72)), MemoryJournal()
+    cache, journal = MemoryCache(), MemoryJournal()
+    gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=72))
     engine, asked = desk.engine(DRAFT, POLISH, gateway=gateway), desk.request(validation=desk.eval_set("validation", 4))
     result = await engine.run(asked, journal=journal)
     assert (result.verdict, result.ablation, result.is_final) == ("improved", None, True)
@@ -236,7 +242,7 @@ async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None
         part = MemoryJournal()
         for event in list(journal.events)[:end]:
             await part.append(event)
-        gateway = Gateway(models={"scripted": desk.model()}, cache=gateway.cache, budget=Budget(max_calls=72))
+        gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=72))
         assert await desk.engine(DRAFT, POLISH, gateway=gateway).run(asked, journal=part) == result
 
 

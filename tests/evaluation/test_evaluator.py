@@ -21,7 +21,7 @@ from promptiter.evaluation.executor import Executor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import TraceFolder
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -254,10 +254,10 @@ async def test_a_spent_budget_ends_the_evaluation() -> None:
 async def test_traces_are_stored_on_disk_by_digest() -> None:
     subject = evaluator()
     found = await subject.evaluate(shout, questions(3))
-    trace = subject.trace_store.get(found.rows[0].trace_digests[0])
+    trace = await subject.trace_store.get(found.rows[0].trace_digests[0])
     assert trace.steps[0].output.text == "Q0"
     with pytest.raises(SetupError, match="cannot be read: "):
-        subject.trace_store.get("0" * 64)
+        await subject.trace_store.get("0" * 64)
 
 
 async def test_on_row_is_called_as_rows_finish() -> None:
@@ -365,14 +365,14 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
     gateway = Gateway(redactor=Redactor(["topsecretvalue"]))
     subject = evaluator(Leaky(), gateway=gateway)
     found = await subject.evaluate(chain("say", say), questions(2))
-    traces = [subject.trace_store.get(row.trace_digests[0]) for row in found.rows]
+    traces = [await subject.trace_store.get(row.trace_digests[0]) for row in found.rows]
     assert "topsecret" not in repr([found.rows, traces])
     said = f"{look} ***"
     assert (found.rows[0].output, found.rows[0].scores[0].reason) == (said, f"not {said}")
     assert found.rows[0].scores[0].findings == (Finding(kind="wrong", expected=["***"], actual=said, where="c0000"),)
     assert (traces[0].steps[0].output.text, str(traces[1].steps[0].error)) == (said, "ValueError: *** ***")
     for row, trace in zip(found.rows, traces, strict=True):
-        assert TraceStore(subject.trace_store.folder / "again").put(trace) == row.trace_digests[0]
+        assert TraceFolder().put(trace) == row.trace_digests[0]
 
 
 async def test_an_output_that_is_not_valid_utf8_is_escaped() -> None:

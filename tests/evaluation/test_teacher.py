@@ -79,7 +79,7 @@ async def test_answers_are_written_once_and_then_come_from_the_cache() -> None:
     first = await write_expected_answers(cases, "m", gateway=gateway)
     assert await write_expected_answers(cases, "m", gateway=gateway) == first
     assert len(model.requests) == 1
-    await write_expected_answers(cases, "m", gateway=gateway, seed=1)
+    await write_expected_answers(cases, "m", gateway=gateway.with_seed(1))
     assert len(model.requests) == 2
     again = await write_expected_answers(first.eval_set, "m", gateway=gateway)
     assert again.eval_set == first.eval_set
@@ -124,7 +124,7 @@ async def test_a_failing_teacher_leaves_its_case_without_reference_and_is_report
         case(("empty", None), case_id="d"),
     )
     gateway = Gateway(redactor=Redactor(["canary-value"]))
-    taught = await write_expected_answers(eval_set(*cases), teacher, gateway=gateway, seed=3)
+    taught = await write_expected_answers(eval_set(*cases), teacher, gateway=gateway.with_seed(3))
     assert [done == given for done, given in zip(taught.eval_set.cases, cases, strict=True)] == [
         True,
         False,
@@ -137,7 +137,7 @@ async def test_a_failing_teacher_leaves_its_case_without_reference_and_is_report
         ("d", "the answer to turn 0 is empty"),
     )
     assert all(profile == Profile.baseline(tutor.describe()) for _, profile, _ in teacher.seen)
-    assert {(context.role, context.seed, context.repeat) for _, _, context in teacher.seen} == {("teacher", 3, 3)}
+    assert {(context.role, context.seed, context.repeat) for _, _, context in teacher.seen} == {("teacher", 3, 0)}
 
 
 class Down:

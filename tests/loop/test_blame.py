@@ -28,12 +28,12 @@ async def collect_failures(made: Scenario) -> list[AttributeRequest]:
     return [
         AttributeRequest(
             case_loss=loss,
-            trace=evaluator.trace_store.get(loss.trace_digest),
+            trace=await evaluator.trace_store.get(loss.trace_digest),
             snapshot=snapshot,
             profile=Profile.baseline(snapshot),
             targets=frozenset(surface.id for surface in snapshot.surfaces if surface.type == "instruction"),
         )
-        for loss in extract_losses(evaluation, some, evaluator.trace_store.get)
+        for loss in await extract_losses(evaluation, some, evaluator.trace_store.get)
     ]
 
 

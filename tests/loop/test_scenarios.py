@@ -119,7 +119,7 @@ async def test_a_faulty_node_loses_the_field_that_it_should_pass_on(name: str) -
         evaluator = subject.evaluator()
         for case, row in await find_failing_rows(subject, evaluator):
             value = find_expected(case, fix)
-            assert loses(evaluator.trace_store.get(row.trace_digests[0]).steps, surface_id, value)
+            assert loses((await evaluator.trace_store.get(row.trace_digests[0])).steps, surface_id, value)
             assert value not in row.output
     assert checked == len(SOME_SEEDS)
 
@@ -141,7 +141,7 @@ async def test_a_masked_fault_shows_only_after_the_one_before_it_is_fixed(seed: 
     for profile, loser in ((None, first), (subject.fix([first]), second)):
         rows = await find_failing_rows(subject, evaluator, profile)
         for case, row in rows:
-            steps = evaluator.trace_store.get(row.trace_digests[0]).steps
+            steps = (await evaluator.trace_store.get(row.trace_digests[0])).steps
             assert [each for each in (first, second) if loses(steps, each, find_expected(case, fix))] == [loser]
         assert len(rows) == len(subject.train.cases)
 
@@ -158,7 +158,7 @@ async def test_the_loop_runs_twice_for_some_cases() -> None:
     evaluator = subject.evaluator()
     found = await evaluator.evaluate(subject.agent, subject.train, subject.correct)
     visits = [
-        sum(step.node_id == "reviewer" for step in evaluator.trace_store.get(row.trace_digests[0]).steps)
+        sum(step.node_id == "reviewer" for step in (await evaluator.trace_store.get(row.trace_digests[0])).steps)
         for row in found.rows
     ]
     assert sorted(visits) == [1, 1, 2, 2]

@@ -158,7 +158,9 @@ def test_files_are_compared_by_content(tmp_path: Path) -> None:
             paths[f"{name}.json"] = tmp_path / f"{name}.json"
             paths[f"{name}.json"].write_text(text)
         configuration = Configuration(file="promptiter.yaml", files={name: str(path) for name, path in paths.items()})
-        return build_header(desk.engine(), desk.request(), run_id="r", created_at=WHEN, configuration=configuration)
+        return build_header(
+            desk.engine(), desk.engine().check(desk.request()), run_id="r", created_at=WHEN, configuration=configuration
+        )
 
     before = with_files(metrics="a", old="b")
     assert find_changed_inputs(before, with_files(metrics="a", old="b")) == []
@@ -169,7 +171,9 @@ def test_files_are_compared_by_content(tmp_path: Path) -> None:
     ]
     gone = Configuration(file="promptiter.yaml", files={"gone": str(tmp_path / "gone")})
     with pytest.raises(SetupError, match=r"gone' cannot be read: No such file or directory"):
-        build_header(desk.engine(), desk.request(), run_id="r", created_at=WHEN, configuration=gone)
+        build_header(
+            desk.engine(), desk.engine().check(desk.request()), run_id="r", created_at=WHEN, configuration=gone
+        )
 
 
 def test_versions_may_change() -> None:

@@ -290,14 +290,6 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
     assert alone.model.asked == 0
 
 
-@pytest.mark.slow
-def test_the_engine_has_its_own_cache_and_trace_store_back_after_a_run(tmp_path: Path) -> None:
-    shop = Shop()
-    cache, trace_store = shop.gateway.cache, shop.engine.evaluator.trace_store
-    shop.run(tmp_path)
-    assert (shop.gateway.cache, shop.engine.evaluator.trace_store) == (cache, trace_store)
-
-
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(directory_module, "FileJournal", make_killing_journal(12, "before"))
@@ -481,20 +473,6 @@ def test_a_journal_that_is_removed_ends_the_run(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     with pytest.raises(JournalError, match="was removed while the run was writing it"):
         run.run_sync(observers=[StopsInRound(1, (run.path / "journal.jsonl").unlink)])
-
-
-async def test_one_engine_does_not_work_on_two_runs_at_once(tmp_path: Path) -> None:
-    engine, request = desk.engine(desk.DRAFT), desk.request(run_id="")
-    one, other = (RunDirectory.begin(tmp_path, engine, request) for _ in range(2))
-
-    class Starts:
-        async def observe(self, event: Event) -> None:
-            if event.type == "run_started":
-                with pytest.raises(SetupError, match="another run of this engine is in progress"):
-                    await other.run()
-
-    assert (await one.run(observers=[Starts()])).verdict == "improved"
-    assert (await other.run()).verdict == "improved"
 
 
 def test_foreign_files_beside_the_surfaces_stay(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ CONFIG: dict[str, Any] = {
 def header(engine: Engine | None = None, *, config: dict[str, Any] | None = None, **changes: Any) -> RunHeader:
     chosen = engine or desk.engine(desk.DRAFT)
     configuration = Configuration(file="promptiter.yaml", document=CONFIG if config is None else config)
-    return build_header(chosen, desk.request(**changes), run_id="r", created_at=WHEN, configuration=configuration)
+    return build_header(
+        chosen, chosen.check(desk.request(**changes)), run_id="r", created_at=WHEN, configuration=configuration
+    )
 
 
 def test_a_header_survives_a_round_trip(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import StageError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.journal import MemoryJournal
@@ -200,7 +200,7 @@ async def test_the_surface_of_highest_priority_is_patched_and_re_run_first() -> 
 
 @pytest.mark.slow
 async def test_a_resumed_run_asks_no_stage_again() -> None:
-    whole, trace_store = MemoryJournal(), TraceStore()
+    whole, trace_store = MemoryJournal(), FolderTraceStore()
     expected = await engine(BlamesTheEarliest(), trace_store=trace_store).run(
         desk.request(stop=TargetScore(1.0)), journal=whole
     )

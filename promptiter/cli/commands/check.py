@@ -98,7 +98,8 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
     if eval_sets:
         return eval_sets, config
     settings = read_subject(None, config=config).config
-    files = [str(file) for file in (*settings.train, *settings.validation, *settings.test, *settings.data)]
+    sets = (settings.train, settings.validation, settings.cases, settings.test, settings.data)
+    files = [str(file) for each in sets for file in each]
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config

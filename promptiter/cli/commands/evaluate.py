@@ -22,7 +22,7 @@ def evaluate(
             "--eval-set",
             "-e",
             metavar="SET",
-            help="train, validation or test of CONFIG, or a file (JSON, JSONL, CSV, YAML); file:case is one case.",
+            help="train, validation, cases or test of CONFIG, or a file (JSON, JSONL, CSV, YAML); file:case is a case.",
         ),
     ] = "validation",
     metrics: Annotated[
@@ -93,9 +93,7 @@ def evaluate(
     built = build_evaluation(given, eval_set)
     cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
     if built.teacher is not None:
-        labelled = asyncio.run(
-            write_expected_answers(cases, built.teacher, gateway=gateway, seed=evaluator.options.seed)
-        )
+        labelled = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway))
         cases = labelled.eval_set
         for case_id, error in labelled.errors:
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)

@@ -88,6 +88,6 @@ def _measure(configured: ConfiguredRun, repeats: int) -> NoiseReport:
 
     if configured.config.quiet:
         return configured.noise(repeats=repeats, notify=notify)
-    cases = merge_eval_sets(configured.request.validation, name="validation")
+    cases = merge_eval_sets(configured.request.validation or configured.request.cases or (), name="validation")
     with show_progress(len(cases.cases) * repeats, cases.id) as on_row:
         return configured.noise(repeats=repeats, on_row=on_row, notify=notify)

@@ -88,7 +88,8 @@ def _format_reason(summary: RunSummary) -> Text:
     """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as known."""
     text = Text()
     if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
-        where = " on validation" if summary.headline.endswith("new cases") else ""
+        searched = "validation" if summary.shape == "two_sets" else "the cases of the search"
+        where = f" on {searched}" if summary.headline.endswith("new cases") else ""
         text.append(f": {format_change(summary.score)}{where}")
     if summary.reason:
         is_long = summary.outcome not in ("improved", "no_evidence", "underpowered", "overfit_risk")
@@ -98,15 +99,16 @@ def _format_reason(summary: RunSummary) -> Text:
 
 
 def failing_line(summary: RunSummary) -> str:
-    """The number of validation cases that fail under the accepted profile."""
+    """The number of validation cases that fail under the accepted profile; empty if there are no cases."""
     figures = summary.validation
-    if figures is None:
+    if figures is None or summary.shape == "scorer":
         return ""
     failing = figures.cases - figures.passed
+    cases = plural(figures.cases, "validation case" if summary.shape == "two_sets" else "case")
     if not failing:
-        return f"all {plural(figures.cases, 'validation case')} pass"
+        return f"all {cases} pass"
     still = " still" if summary.adopted else ""
-    return f"{failing} of {plural(figures.cases, 'validation case')}{still} fail"
+    return f"{failing} of {cases}{still} fail"
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:

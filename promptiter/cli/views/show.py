@@ -163,9 +163,11 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
         return
     is_changed = summary.adopted or bool(summary.changes)
     new_column = [">adopted" if summary.adopted else ">accepted"] if is_changed else []
-    table = new_table("validation", ">baseline", *new_column, "", gap=3)
+    measured = {"two_sets": "validation", "one_set": "cases", "scorer": "scorer"}[summary.shape]
+    table = new_table(measured, ">baseline", *new_column, "", gap=3)
     rows = [("mean score", format_score(before.score), format_score(after.score), "")]
-    rows.append(("cases that pass", f"{before.passed}/{before.cases}", f"{after.passed}/{after.cases}", ""))
+    if summary.shape != "scorer":
+        rows.append(("cases that pass", f"{before.passed}/{before.cases}", f"{after.passed}/{after.cases}", ""))
     if len(summary.metrics) > 1:
         rows += [
             (each.name, format_score(each.before), format_score(each.after), f"threshold {each.limit:g}")
@@ -179,7 +181,7 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
         table.add_row(Text(one_line(name)), old, *((Text(new, "bold"),) if is_changed else ()), Text(note, "dim"))
     screen.print()
     screen.print(table)
-    if summary.failing:
+    if summary.failing and summary.shape != "scorer":
         text = f"{failing_line(summary)}: {join_names(summary.failing, limit=MAX_NAMES)}"
         screen.print(Text(one_line(text), "dim"))
 

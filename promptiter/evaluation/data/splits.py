@@ -52,12 +52,17 @@ def split(eval_set: EvalSet, *, train: float, validation: float, test: float = 0
 def check_disjoint(train: EvalSet, validation: EvalSet, test: EvalSet | None = None) -> None:
     """Raise EvalSetError if two of the sets have cases that are alike."""
     sets = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
+    if found := find_overlaps(sets):
+        raise EvalSetError(f"{'; '.join(found)}; keep each case in one of the sets")
+
+
+def find_overlaps(sets: Mapping[str, EvalSet]) -> list[str]:
+    """Say which two of the sets, by name, have cases that are alike, and which cases."""
     problems = [
         _describe_overlap(first, second, names=(first_name, second_name))
         for (first_name, first), (second_name, second) in combinations(sets.items(), 2)
     ]
-    if found := [problem for problem in problems if problem]:
-        raise EvalSetError(f"{'; '.join(found)}; keep each case in one of the sets")
+    return [problem for problem in problems if problem]
 
 
 def digest_input(case: EvalCase) -> str:

@@ -28,7 +28,8 @@ from promptiter.evaluation.stats.permutation import (
 )
 from promptiter.wording import plural
 
-Scope: TypeAlias = Literal["these cases", "new cases"]
+Scope: TypeAlias = Literal["these cases", "new cases", "this scorer"]
+"""What a result is about: the cases that were run, cases like these, or the scorer of a run without cases."""
 
 FinalTestOutcome: TypeAlias = Literal["shown", "not_shown", "futile", "open"]
 """`futile`: stopped early because there was no gain. `open`: needs the repeats of the next block."""

@@ -15,8 +15,7 @@ from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.gateway import current_gateway
 from promptiter.profile import Profile
 
 SAMPLES_APART = 1_000
@@ -64,9 +63,7 @@ async def measure_metric_noise(
     for repeat in range(repeats):  # one repeat at a time, because a metric does not know the repeat of a run
         first = repeat * judge_repeats
         samples = [
-            _Sample(metric, number, evaluator.gateway)
-            for number in range(first, first + judge_repeats)
-            for metric in evaluator.metrics
+            _Sample(metric, number) for number in range(first, first + judge_repeats) for metric in evaluator.metrics
         ]
         once = evaluator.with_metrics(samples)
         async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
@@ -125,7 +122,6 @@ class _Sample:
 
     metric: Metric
     number: int
-    gateway: Gateway
 
     @property
     def name(self) -> str:
@@ -141,24 +137,7 @@ class _Sample:
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         metric, shift = self.metric, self.number * SAMPLES_APART
-        if isinstance(metric, JudgeMetric):
-            metric = replace(metric, gateway=_ShiftedGateway(metric.gateway, shift))
-        with _ShiftedGateway(self.gateway, shift).active():
+        if isinstance(metric, JudgeMetric):  # its gateway may be another than the evaluator's
+            metric = replace(metric, gateway=metric.gateway.find_active().with_repeats_from(shift))
+        with current_gateway().with_repeats_from(shift).active():
             return await metric(case, run)
-
-
-class _ShiftedGateway(Gateway):
-    """A gateway that shifts every repeat, so that cached answers of other judgements are not used."""
-
-    def __init__(self, gateway: Gateway, shift: int) -> None:
-        super().__init__(cache=gateway.cache, budget=gateway.budget, redactor=gateway.redactor)
-        self.ledger = gateway.ledger
-        self.catalog = gateway.catalog
-        self._gateway = gateway
-        self._shift = shift
-
-    async def ask(
-        self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
-    ) -> ModelReply:
-        moved = replace(site, repeat=site.repeat + self._shift)
-        return await self._gateway.ask(request, moved, node_id=node_id, is_live=is_live)

@@ -20,7 +20,7 @@ from promptiter.llm.cache.file import FileCache
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, ToolAnswer, decode_answer, encode_answer
 from promptiter.llm.cache.sqlite import SqliteCache
 from promptiter.llm.cache.storage import SUFFIXES, NoAccount, explain_errors
-from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 
 __all__ = [
     "Cache",
@@ -28,6 +28,7 @@ __all__ = [
     "CacheStats",
     "FileCache",
     "MemoryCache",
+    "RunAnswers",
     "SqliteCache",
     "StoredAnswer",
     "ToolAnswer",
@@ -61,11 +62,11 @@ class Cache(Protocol):
         """Record the cost of a call whose answer is not stored."""
         ...
 
-    def mark(self) -> int:
+    async def mark(self) -> int:
         """The current end of the answers, for `is_since`."""
         ...
 
-    def is_since(self, key: CacheKey, mark: int) -> bool:
+    async def is_since(self, key: CacheKey, mark: int) -> bool:
         """Whether the answer of a key is known to have been paid after that mark."""
         ...
 
@@ -73,9 +74,19 @@ class Cache(Protocol):
         """Make all answers survive a power failure."""
         ...
 
-    def stats(self) -> CacheStats: ...
+    def stats(self) -> CacheStats:
+        """Figures of the cache. This may block."""
+        ...
 
     def close(self) -> None: ...
+
+
+class RunAnswers(Cache, Protocol):
+    """The answers of one run, which are also its account. A store keeps them."""
+
+    async def ledger(self) -> LedgerSnapshot:
+        """What the run paid so far, and the calls that earlier processes lost: entered in `asking`, and never left."""
+        ...
 
 
 def open_cache(where: str | os.PathLike[str]) -> Cache:

@@ -16,22 +16,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.cache import Cache
+from promptiter.llm.cache.account import Account
 from promptiter.llm.cache.file import FileCache
 from promptiter.llm.cache.index import LinePlace
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
-from promptiter.llm.cache.lines import is_intact
+from promptiter.llm.cache.lines import is_intact, read_key
 from promptiter.llm.cache.storage import run_in_worker
-from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
+from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from traces.model import Json
 
 FILE_NAME = "calls.jsonl"
@@ -40,36 +40,23 @@ logger = logging.getLogger(__name__)
 
 
 class CallLog(FileCache):
-    """The calls of one run, in a file. Answers of the `shared` cache of many runs have priority.
+    """The calls of one run, in a file."""
 
-    They are written here too before they are used, so the run can be resumed without the shared cache. `close` leaves
-    the shared cache open.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, shared: Cache | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        self._shared = shared
         self._own_start: int | None = None  # offset of the first line of this process
 
-    async def get(self, key: CacheKey) -> StoredAnswer | None:
-        known = await super().get(key)
-        if known is not None or self._shared is None:
-            return known
-        shared = await self._shared.get(key)
-        if shared is None:
-            return None
-        self._hits += 1
-        return await self._write_answer(key, shared)
-
     async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
-        if self._shared is None:
-            return await self._write_answer(key, answer, paid=paid)
-        sharing = asyncio.ensure_future(self._share(self._shared, key, answer, paid))
+        """Write an answer with its receipt, or only the receipt if the key has an answer or this one is not JSON."""
+        receipt = None if paid is None else _note("given_up", key, paid=_receipt(paid, answer=None))
         try:
-            return await asyncio.shield(sharing)
-        except asyncio.CancelledError:
-            await asyncio.wait([sharing])  # the answer was paid, so it is stored even if the caller is gone
+            body = encode_answer(key, answer, paid=None if paid is None else _receipt(paid, answer=answer))
+        except SetupError:
+            if receipt is not None:
+                await run_in_worker(self._worker, lambda: self._write(receipt))
             raise
+        raw_key = bytes.fromhex(key.digest)
+        return self._read(await run_in_worker(self._worker, lambda: self._store(raw_key, body, note=receipt)))
 
     @asynccontextmanager
     async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
@@ -89,48 +76,22 @@ class CallLog(FileCache):
         note = _note("given_up", key, paid=_receipt(paid, answer=None))
         await run_in_worker(self._worker, lambda: self._write(note))
 
-    def mark(self) -> int:
+    async def mark(self) -> int:
         return self._seen
 
-    def is_since(self, key: CacheKey, mark: int) -> bool:
-        place = self._index.get(bytes.fromhex(key.digest))
+    async def is_since(self, key: CacheKey, mark: int) -> bool:
+        return await run_in_worker(self._worker, lambda: self._is_since(bytes.fromhex(key.digest), mark))
+
+    def _is_since(self, raw_key: bytes, mark: int) -> bool:
+        place = self._index.get(raw_key)
         return place is not None and place[0] >= mark and "paid" in orjson.loads(self._line(place))
 
-    def ledger(self) -> LedgerSnapshot:
+    async def ledger(self) -> LedgerSnapshot:
         """What the run paid so far, by role, model and node, and the calls that earlier processes lost.
 
         Reads the whole file, as a stream.
         """
-        return self._worker.submit(self._read_account).result()
-
-    async def sync(self) -> None:
-        await super().sync()
-        if self._shared is not None:
-            await self._shared.sync()
-
-    async def _share(
-        self, shared: Cache, key: CacheKey, answer: StoredAnswer, paid: LedgerEntry | None
-    ) -> StoredAnswer:
-        try:
-            first = await shared.put(key, answer)
-        except BaseException:
-            await self._write_answer(key, answer, paid=paid)  # so that a resumed run need not pay it again
-            raise
-        return await self._write_answer(key, first, paid=paid)
-
-    async def _write_answer(
-        self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None
-    ) -> StoredAnswer:
-        """Write an answer with its receipt, or only the receipt if the key has an answer or this one is not JSON."""
-        receipt = None if paid is None else _note("given_up", key, paid=_receipt(paid, answer=None))
-        try:
-            body = encode_answer(key, answer, paid=None if paid is None else _receipt(paid, answer=answer))
-        except SetupError:
-            if receipt is not None:
-                await run_in_worker(self._worker, lambda: self._write(receipt))
-            raise
-        raw_key = bytes.fromhex(key.digest)
-        return self._read(await run_in_worker(self._worker, lambda: self._store(raw_key, body, note=receipt)))
+        return await run_in_worker(self._worker, self._read_account)
 
     async def _give_up(self, key: CacheKey) -> None:
         try:
@@ -150,27 +111,13 @@ class CallLog(FileCache):
 
     def _read_account(self) -> LedgerSnapshot:
         self._catch_up()
-        end_of_others = self._seen if self._own_start is None else self._own_start
-        paid = Ledger()
-        open_calls: dict[str, list[LedgerEntry]] = {}
-        for start, line in self._lines(0, self._seen):
-            if not is_intact(line):
-                continue
-            document = orjson.loads(line)
-            if "paid" in document:
-                paid.count(_read_entry(document))
-            if start >= end_of_others:  # calls of this process are not lost
-                continue
-            if "asked" in document:
-                place = {name: document[name] for name in ("role", "model", "node_id")}
-                lost = LedgerEntry(**place, spent=Spending(lost_calls=1))
-                open_calls.setdefault(document["asked"], []).append(lost)
-            elif "paid" in document or "given_up" in document:
-                _close_call(open_calls, document.get("key") or document["given_up"])
-        for entries in open_calls.values():
-            for entry in entries:
-                paid.count(entry)
-        return paid.snapshot()
+        return _add_up(self._lines(0, self._seen), self._seen if self._own_start is None else self._own_start)
+
+
+def read_account(path: str | os.PathLike[str]) -> LedgerSnapshot:
+    """What the run with this log paid so far, and the calls that it lost. Reads a stream; for blocking code."""
+    with Path(path).open("rb") as file:
+        return _add_up(_check_versions(_number_lines(file), path), None)
 
 
 def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerEntry]]:
@@ -178,12 +125,43 @@ def read_paid_calls(path: str | os.PathLike[str]) -> Iterator[tuple[int, LedgerE
 
     Calls that were paid after a `mark` are at that offset or later.
     """
-    start = 0
     with Path(path).open("rb") as file:
-        for line in file:
+        for start, line in _number_lines(file):
             if b'"paid":' in line and is_intact(line):
                 yield start, _read_entry(orjson.loads(line))
-            start += len(line)
+
+
+def _number_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    start = 0
+    for line in file:
+        yield start, line
+        start += len(line)
+
+
+def _check_versions(lines: Iterable[tuple[int, bytes]], path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    for start, line in lines:
+        if is_intact(line):
+            read_key(line, path=path)  # raises for a line of another release
+        yield start, line
+
+
+def _add_up(lines: Iterable[tuple[int, bytes]], own_start: int | None) -> LedgerSnapshot:
+    """Add up the lines of a log. Calls from `own_start` on are those of this process, which are not lost."""
+    account = Account()
+    for start, line in lines:
+        if not is_intact(line):
+            continue
+        document = orjson.loads(line)
+        if "paid" in document:
+            account.pay(_read_entry(document))
+        if own_start is not None and start >= own_start:
+            continue
+        if "asked" in document:
+            place = {name: document[name] for name in ("role", "model", "node_id")}
+            account.start_call(document["asked"], **place)
+        elif "paid" in document or "given_up" in document:
+            account.end_call(document.get("key") or document["given_up"])
+    return account.snapshot()
 
 
 def _note(kind: str, key: CacheKey, **fields: Json) -> bytes:
@@ -208,12 +186,3 @@ def _read_entry(document: dict[str, Any]) -> LedgerEntry:
     role = document["role"] if "role" in document else document["call"]["role"]
     spent = Spending(**receipt["spent"]) if "spent" in receipt else _spent_on(read_answer(document), receipt)
     return LedgerEntry(role=role, model=receipt["model"], node_id=receipt["node_id"], spent=spent)
-
-
-def _close_call(open_calls: dict[str, list[LedgerEntry]], key: str) -> None:
-    """Close the last of equal calls: an earlier one that is still open was lost."""
-    entries = open_calls.get(key)
-    if entries:
-        entries.pop()
-    if not entries:
-        open_calls.pop(key, None)

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKey:
-    """Identifies a call: its request, and where it was made.
+    """Identifies a call: its request, where it was made, and the seed. Two seeds are two samples of every answer.
 
     Only calls of the agent belong to a case and a step. For other roles these fields are empty, so equal requests of a
     judge are one call, whichever case they are about.
@@ -31,6 +31,7 @@ class CacheKey:
     repeat: int = 0
     step_id: str = ""
     number: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.role != "agent":
@@ -38,13 +39,20 @@ class CacheKey:
                 object.__setattr__(self, name, empty)
 
     @classmethod
-    def of(cls, site: CallSite, request_digest: str) -> CacheKey:
-        return cls(request_digest=request_digest, **asdict(site))
+    def of(cls, site: CallSite, request_digest: str, *, seed: int = 0) -> CacheKey:
+        return cls(request_digest=request_digest, seed=seed, **asdict(site))
 
     @property
     def digest(self) -> str:
         """A hash that is the same for equal keys in every process and release."""
-        return digest([getattr(self, field.name) for field in fields(self)])
+        return digest(list(self.as_json().values()))
+
+    def as_json(self) -> dict[str, Json]:
+        """The fields by name. Seed 0 is left out, so that caches written before keys had seeds remain valid."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.seed:
+            del given["seed"]
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Jso
     document: dict[str, Json] = {
         "v": SCHEMA_VERSION,
         "key": key.digest,
-        "call": {f.name: getattr(key, f.name) for f in fields(key)},
+        "call": key.as_json(),
     }
     if isinstance(answer, ToolAnswer):
         document["tool"] = {"value": answer.value, "error": answer.error}

@@ -36,10 +36,10 @@ class NoAccount:
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
         """Only the call log of a run records costs."""
 
-    def mark(self) -> int:
+    async def mark(self) -> int:
         return 0
 
-    def is_since(self, key: CacheKey, mark: int) -> bool:  # noqa: ARG002
+    async def is_since(self, key: CacheKey, mark: int) -> bool:  # noqa: ARG002
         return False
 
 

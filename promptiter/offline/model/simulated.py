@@ -67,7 +67,7 @@ class SimulatedModel:
     """A model like any other; the module describes its behaviour.
 
     `knowledge` maps phrases to answers. `compliance` is the probability that a rule of a short prompt is followed.
-    Concurrent calls are safe, and no call fails.
+    A `seed` given here replaces that of the run. Concurrent calls are safe, and no call fails.
     """
 
     name = "simulated"
@@ -77,7 +77,7 @@ class SimulatedModel:
     def __init__(
         self,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         knowledge: Mapping[str, str] | None = None,
         compliance: float = 0.98,
         price_per_token_usd: float = 0.0,
@@ -106,11 +106,12 @@ class SimulatedModel:
         per_million = self._price_per_token_usd * 1e6
         return Price(input_usd_per_million=per_million, output_usd_per_million=per_million)
 
-    async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
+    async def __call__(self, request: ModelRequest, *, repeat: int = 0, seed: int = 0) -> ModelReply:
         """Answer a request. The same request, repeat and seed give the same reply."""
         if self._latency_s > 0:
             await asyncio.sleep(self._latency_s)
-        origin = hashlib.sha256(f"{request.digest}\n{repeat}\n{self._seed}".encode())
+        seed = seed if self._seed is None else self._seed
+        origin = hashlib.sha256(f"{request.digest}\n{repeat}\n{seed}".encode())
         rng = Random(int.from_bytes(origin.digest()))
         rules = find_rules(_read_instruction(request))
         chance = chance_of_compliance(self._compliance, characters=len(request.text), rules=len(rules))

@@ -36,6 +36,7 @@ from promptiter.llm.cache.cache import (
 )
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.cache.keys import encode_answer
+from promptiter.llm.cache.layered import LayeredCache
 from promptiter.llm.cache.lines import format_line, is_intact
 from promptiter.llm.messages import CallSite, ModelReply, ToolRequest
 from tests.traces.strategies import json_values, texts, usages
@@ -75,7 +76,9 @@ def open_at(path: Path) -> Cache:
     """Open the cache at a path: two of them are logs of a run, one of which shares a cache."""
     if path.name == "calls.jsonl":
         return CallLog(path)
-    return CallLog(path, shared=open_cache(path.with_suffix(".db"))) if path.stem == "sharing" else open_cache(path)
+    if path.stem == "sharing":
+        return LayeredCache(CallLog(path), open_cache(path.with_suffix(".db")))
+    return open_cache(path)
 
 
 @pytest.fixture(params=["memory", *ON_DISK])

@@ -16,7 +16,8 @@ import pytest
 from promptiter.errors import BadRequestError, SetupError
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import Cache, CacheKey, FileCache, MemoryCache, StoredAnswer, ToolAnswer, open_cache
-from promptiter.llm.cache.call_log import CallLog
+from promptiter.llm.cache.call_log import CallLog, read_account
+from promptiter.llm.cache.layered import LayeredCache
 from promptiter.llm.cache.lines import format_line
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
@@ -62,8 +63,7 @@ async def others() -> None:
 
 
 def ledger_at(path: Path) -> LedgerSnapshot:
-    with closing(CallLog(path)) as log:
-        return log.ledger()
+    return read_account(path)
 
 
 def lost_at(path: Path) -> int:
@@ -101,7 +101,7 @@ async def test_a_line_records_what_was_paid(log: CallLog, path: Path) -> None:
         "node_id": "bot",
     }
     assert answered["paid"] == {"model": "m", "node_id": "bot", "attempts": 2, "seconds": 0.25}
-    assert log.ledger() == ledger_at(path) == LedgerSnapshot((PAID,))
+    assert await log.ledger() == ledger_at(path) == LedgerSnapshot((PAID,))
 
 
 async def test_the_log_agrees_with_the_ledger(path: Path) -> None:
@@ -115,9 +115,9 @@ async def test_the_log_agrees_with_the_ledger(path: Path) -> None:
         await door.ask(request("3"), CallSite(role="judge"))
         await door.call_tool("search", {"query": "x"}, search, AGENT, node_id="bot")
         counted = door.ledger.snapshot()
-        assert log.ledger() == counted
+        assert await log.ledger() == counted
         await door.ask(request("1"), AGENT, node_id="bot")
-        assert log.ledger() == counted
+        assert await log.ledger() == counted
     assert ledger_at(path) == counted
     assert counted.total.calls == 4
     assert counted.of_models.calls == 3
@@ -187,7 +187,7 @@ async def test_a_call_that_waits_for_a_slot_is_not_logged_as_asked(path: Path) -
         calls = [asyncio.create_task(door.ask(request(str(number)), AGENT)) for number in range(9)]
         await both.wait()
         assert kinds(path) == ["asked"] * 2
-        assert log.ledger().total.lost_calls == 0  # the process lives
+        assert (await log.ledger()).total.lost_calls == 0  # the process lives
         assert lost_at(path) == 2  # another that looks now takes it for killed
         for call in calls:
             call.cancel()
@@ -225,7 +225,7 @@ async def test_calls_in_flight_at_a_kill_are_counted_and_made_again(path: Path) 
         door = Gateway(models={"m": ScriptedModel([REPLY, REPLY])}, cache=log)
         for text in ("1", "hang 0", "hang 2"):  # the first is known
             await door.ask(request(text), AGENT, node_id="bot")
-        assert log.ledger().total == door.ledger.snapshot().total + entry.spent - Spending(cache_hits=1)
+        assert (await log.ledger()).total == door.ledger.snapshot().total + entry.spent - Spending(cache_hits=1)
     assert ledger_at(path).total.lost_calls == 3  # also the next time, though two were answered since
     assert ledger_at(path).total.calls == 3
 
@@ -235,7 +235,7 @@ async def test_a_resumed_run_continues_with_the_remaining_budget(path: Path) -> 
         await Gateway(models={"m": ScriptedModel([REPLY])}, cache=log).ask(request("1"), AGENT)
     with closing(CallLog(path)) as log:
         budget = Budget(max_calls=2)
-        budget.charge(log.ledger().of_models, of="run")
+        budget.charge((await log.ledger()).of_models, of="run")
         door = Gateway(models={"m": ScriptedModel([REPLY])}, cache=log, budget=budget)
         for text in ("1", "2"):
             await door.ask(request(text), AGENT)
@@ -261,9 +261,9 @@ async def test_a_torn_line_does_not_lose_the_lines_after_it(path: Path) -> None:
     write(path, b'{"sum":"torn' * 100)
     with closing(CallLog(path)) as log:
         async with log.asking(key(), model="m", node_id="bot"):
-            assert log.ledger() == LedgerSnapshot()
+            assert await log.ledger() == LedgerSnapshot()
         await log.put(key(), ModelReply(text="long" * 1000, usage=USAGE), paid=PAID)
-        assert log.ledger() == LedgerSnapshot((PAID,))
+        assert await log.ledger() == LedgerSnapshot((PAID,))
 
 
 async def test_a_damaged_answer_is_a_lost_call(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +272,8 @@ async def test_a_damaged_answer_is_a_lost_call(path: Path, caplog: pytest.LogCap
             pass
         await log.put(key(), REPLY, paid=PAID)
     write(path, read(path).replace(b'"yes"', b'"yet"'))
-    assert ledger_at(path).total == Spending(lost_calls=1)
+    with closing(CallLog(path)) as log:
+        assert (await log.ledger()).total == ledger_at(path).total == Spending(lost_calls=1)
     assert "is damaged" in caplog.text
 
 
@@ -300,7 +301,7 @@ async def test_runs_share_answers_and_each_accounts_for_what_it_paid(tmp_path: P
     shared = tmp_path / "shared.sqlite"
     script = ["one", "two"]
     for run, (known, calls) in enumerate([(0, 2), (2, 0)]):
-        with closing(CallLog(tmp_path / f"{run}.jsonl", shared=open_cache(shared))) as log:
+        with closing(LayeredCache(CallLog(tmp_path / f"{run}.jsonl"), open_cache(shared))) as log:
             door = Gateway(models={"m": ScriptedModel(script[:calls])}, cache=log)
             assert [(await door.ask(request(text), AGENT)).text for text in "12"] == script
             assert (door.ledger.snapshot().total.cache_hits, log.stats().hits) == (known, known)
@@ -315,7 +316,7 @@ async def test_runs_share_answers_and_each_accounts_for_what_it_paid(tmp_path: P
 async def test_the_first_answer_of_the_shared_cache_wins_and_what_was_paid_stays_paid(tmp_path: Path) -> None:
     first = ModelReply(text="first", usage=Usage(input_tokens=9, output_tokens=9, cost_usd=9.0))
     shared = MemoryCache()
-    with closing(CallLog(tmp_path / "calls.jsonl", shared=shared)) as log:
+    with closing(LayeredCache(CallLog(tmp_path / "calls.jsonl"), shared)) as log:
         await shared.put(key(), first)
         async with log.asking(key(), model="m", node_id="bot"):
             pass
@@ -325,7 +326,7 @@ async def test_the_first_answer_of_the_shared_cache_wins_and_what_was_paid_stays
 
 
 async def test_an_answer_that_the_shared_cache_refuses_is_in_the_log(path: Path) -> None:
-    with closing(CallLog(path, shared=Unwritable())) as log:
+    with closing(LayeredCache(CallLog(path), Unwritable())) as log:
         with pytest.raises(SetupError, match="the shared cache is full"):
             await log.put(key(), REPLY, paid=PAID)
         assert await log.get(key()) == REPLY
@@ -342,7 +343,7 @@ async def test_syncing_reaches_the_shared_cache_and_closing_does_not(path: Path)
         def close(self) -> None:
             done.append("closed")
 
-    with closing(CallLog(path, shared=Shared())) as log:
+    with closing(LayeredCache(CallLog(path), Shared())) as log:
         await log.sync()
     assert done == ["synced"]
 

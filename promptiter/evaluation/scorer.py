@@ -1,0 +1,187 @@
+"""Scorer: scores a whole profile without cases, for example by a build, a test suite or a file task.
+
+    async def build(profile):
+        return Score(metric="tests", value=0.75, reason="3 of 4 tests pass")
+
+    RunRequest(scorer=build)
+
+A run treats it as one case: `ScoredAgent` calls it in place of the agent, and one metric per name reads its scores. So
+its results are rows like any others: recorded, repeated, resumed, compared and tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, SupportsFloat, TypeAlias
+
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.metrics.metric import describe_failure, leave_unscored
+from promptiter.evaluation.score import Score
+from promptiter.profile import Profile
+from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_names, shorten
+from traces import ExecutionTrace, Usage
+
+SCORER_SET = EvalSet(id="scorer", cases=(EvalCase(id="scorer", turns=(Turn(user=""),)),))
+"""The one case of a run with a scorer."""
+
+ScorerFunction: TypeAlias = Callable[..., Any]
+"""`(profile)` or `(profile, context)`; returns a number, a Score, several scores, or a ScoredProfile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredProfile:
+    """What a scorer found: scores with their reasons, and, for searches that need them, traces of what it ran.
+
+    A finding of a score names the trace that it is about by its number (`turn`); otherwise it is about the last one.
+    """
+
+    scores: tuple[Score, ...]
+    output: str = ""
+    traces: tuple[ExecutionTrace, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A function that scores profiles, with the names and thresholds of its scores.
+
+    The function may be async, or sync (run in a thread). It gets the profile and, if it has a second parameter, the
+    RunContext: `context.repeat` numbers the repetitions. Model calls that it makes through the active gateway count
+    for the budget of the run; give them the context, so that each repeat has answers of its own.
+    """
+
+    function: ScorerFunction = field(repr=False)  # it may hold secrets
+    thresholds: Mapping[str, float] = field(default_factory=lambda: {"score": 1.0})
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SetupError(f"a scorer is {self.function!r:.60}; give a function of a profile that returns its scores")
+        if not self.thresholds:
+            raise SetupError("a scorer needs thresholds: the names of its scores, and the value at which each passes")
+
+    @property
+    def name(self) -> str:
+        """The function as `module:name`."""
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"{named.__module__}:{named.__qualname__}"
+
+    @property
+    def metrics(self) -> tuple[ScorerMetric, ...]:
+        return tuple(ScorerMetric(name, threshold) for name, threshold in self.thresholds.items())
+
+    async def score(self, profile: Profile, context: RunContext) -> ScoredProfile:
+        """Call the function, and read what it returns. Raises SetupError if that is not a score."""
+        arguments = (profile, context)[: _count_parameters(self.function)]
+        if inspect.iscoroutinefunction(self.function):
+            answer = await self.function(*arguments)
+        else:
+            answer = await asyncio.to_thread(self.function, *arguments)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        if isinstance(answer, ScoredProfile):
+            return replace(answer, scores=self._read_scores(answer.scores))
+        several = isinstance(answer, list | tuple) and all(isinstance(each, Score) for each in answer)
+        return ScoredProfile(scores=self._read_scores(answer if several else [answer]))
+
+    def _read_scores(self, answers: Iterable[object]) -> tuple[Score, ...]:
+        answers = list(answers)
+        if len(self.thresholds) == 1 and len(answers) == 1:
+            [(name, threshold)] = self.thresholds.items()
+            return (self._read_only_score(answers[0], name, threshold),)
+        scores = [each for each in answers if isinstance(each, Score)]
+        unknown = [score for score in scores if score.metric not in self.thresholds]
+        if unknown or len(scores) < len(answers) or len({score.metric for score in scores}) < len(scores):
+            wanted = {score.metric: score.threshold for score in scores} or {"tests": 1.0, "size": 0.5}
+            raise SetupError(
+                f"the scorer {self.name} returned {shorten(answers)}, and its scores are "
+                f"{join_names([repr(each) for each in self.thresholds], limit=5)}; return one Score for each, or name "
+                f"others with Scorer(function, {wanted})"
+            )
+        return tuple(replace(score, threshold=self.thresholds[score.metric]) for score in scores)
+
+    def _read_only_score(self, answer: object, name: str, threshold: float) -> Score:
+        if isinstance(answer, Score):
+            return replace(answer, metric=name, threshold=threshold)
+        if not isinstance(answer, SupportsFloat) or not math.isfinite(float(answer)):
+            raise SetupError(f"the scorer {self.name} returned {shorten(answer)}; return a finite number or a Score")
+        return Score(metric=name, value=float(answer), threshold=threshold)
+
+
+def as_scorer(given: Scorer | ScorerFunction) -> Scorer:
+    """A Scorer as it is; a plain function as a Scorer with one score."""
+    return given if isinstance(given, Scorer) else Scorer(given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRun(AgentRun):
+    """A call of a scorer as a run, with the scores it returned."""
+
+    scores: tuple[Score, ...] = ()
+
+
+class ScoredAgent:
+    """The agent of a run with a scorer: its structure, and the scorer in place of its runs."""
+
+    def __init__(self, agent: Agent, scorer: Scorer) -> None:
+        self.agent = agent
+        self.scorer = scorer
+
+    def describe(self) -> StructureSnapshot:
+        return self.agent.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        found = await self.scorer.score(profile, context)
+        return ScoredRun(
+            output=found.output,
+            trace=found.traces[-1] if found.traces else None,
+            usage=found.usage,
+            turns=tuple(AgentRun(trace=each) for each in found.traces),
+            scores=found.scores,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerMetric:
+    """Reads one score of a scorer."""
+
+    name: str
+    threshold: float = 1.0
+    needs_reference: bool = False
+
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002
+        if problem := describe_failure(run):
+            return leave_unscored(self, problem)
+        scores = run.scores if isinstance(run, ScoredRun) else ()
+        found = next((score for score in scores if score.metric == self.name), None)
+        return leave_unscored(self, f"the scorer returned no score {self.name!r}") if found is None else found
+
+
+class DescribedAgent:
+    """The agent of a structure that only a scorer runs."""
+
+    def __init__(self, structure: StructureSnapshot) -> None:
+        self.structure = structure
+
+    def describe(self) -> StructureSnapshot:
+        return self.structure
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        raise SetupError("a structure cannot be run on cases; give the engine an agent, or the request a scorer")
+
+
+def _count_parameters(function: ScorerFunction) -> int:
+    """How many of profile and context a function takes; only the profile if it does not say."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wanted = [each for each in signature.parameters.values() if each.kind in kinds]
+    required = [each for each in wanted if each.default is inspect.Parameter.empty]
+    return 2 if len(required) > 1 or "context" in signature.parameters else 1

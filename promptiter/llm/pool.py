@@ -1,0 +1,121 @@
+"""ModelPool: the models of a process, and what all runs share to call them.
+
+Keys, prices, rate limits, free slots, retries and the event loop belong to the pool. What a run has of its own (cache,
+ledger, budget, seed) belongs to its gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, TypeVar
+
+import orjson
+
+from promptiter.errors import ModelTimeoutError, SetupError
+from promptiter.llm.catalog import ModelCatalog
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.models import Function, Model
+from promptiter.llm.prices import Prices
+from promptiter.llm.rate import Grant, RateLimit
+from promptiter.llm.redaction import Redactor, secrets_from_environment
+from promptiter.llm.retries import Retrier, Retries
+from traces import Usage
+
+T = TypeVar("T")
+
+OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
+"""The options of a request that limit the tokens of its answer."""
+
+
+class ModelPool:
+    """Calls models, thousands at once under asyncio, for any number of runs.
+
+    It belongs to the event loop that uses it first; calls from event loops of other threads are made on that one.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, Model | Function] | None = None,
+        rates: Mapping[str, RateLimit] | None = None,
+        prices: Prices | None = None,
+        redactor: Redactor | None = None,
+        retries: Retries | None = None,
+        concurrency: int = 16,
+        timeout_s: float = 120.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
+        self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s)
+        self.redactor.learn(self.catalog.secrets())
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
+        self._rates = dict(rates or {})
+        self._retrier = Retrier(retries or Retries(), redactor=self.redactor, sleep=sleep)
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    def add_model(self, name: str, model: Model | Function) -> None:
+        """Serve a name by this model. Its key and other secrets are redacted everywhere."""
+        self.catalog.add(name, model)
+        self.redactor.learn(self.catalog.secrets())
+
+    async def call(
+        self, request: ModelRequest, *, repeat: int, seed: int, bound: int, asking: AbstractAsyncContextManager[None]
+    ) -> tuple[ModelReply, int]:
+        """Call a model, again if it fails for a transient reason. Returns its reply and the number of attempts.
+
+        `bound` is the most tokens that one attempt may take. `asking` is entered right before the first one.
+        """
+        rate = self._rates.get(request.model) or self._rates.get("*")
+        grant: Grant | None = None
+        async with AsyncExitStack() as stack:
+
+            async def attempt(number: int) -> ModelReply:
+                nonlocal grant
+                async with self._slots:
+                    if number == 1:  # not earlier: a call that waits for a slot has not been made yet
+                        await stack.enter_async_context(asking)
+                    if rate is not None:
+                        grant = await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
+                    try:
+                        async with asyncio.timeout(self.timeout_s):
+                            return await self.catalog.call(request, repeat=repeat, seed=seed)
+                    except TimeoutError:
+                        raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
+
+            reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
+        if rate is not None and grant is not None and is_counted(reply.usage):
+            rate.settle(grant, reply.usage.tokens)
+        return reply, attempts
+
+    def bind_to_running_loop(self) -> None:
+        """Make calls on the running event loop from now on, unless the loop bound before still runs."""
+        if self._home is None or not self._home.is_running():
+            self._home = asyncio.get_running_loop()
+            self._slots = asyncio.Semaphore(self.concurrency)
+            for rate in self._rates.values():
+                rate.bind_to_running_loop()
+
+    async def run_on_home_loop(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of this pool, and return its result here."""
+        self.bind_to_running_loop()
+        if self._home is None or asyncio.get_running_loop() is self._home:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
+
+
+def bound_tokens(request: ModelRequest) -> int:
+    """The most tokens that one attempt of a request may take: a token has at least one byte."""
+    bounds = [request.options[name] for name in OUTPUT_BOUNDS if request.options.get(name) is not None]
+    for bound in bounds:
+        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+            raise SetupError(f"max_tokens of model {request.model!r} is {bound!r}; give a whole number of at least 1")
+    return len(orjson.dumps(request)) + int(max(bounds))
+
+
+def is_counted(usage: Usage) -> bool:
+    """Whether the tokens of a call are known."""
+    return usage.input_tokens is not None and usage.output_tokens is not None

@@ -1,0 +1,79 @@
+"""References: objects by the name under which another process can import them, such as `my_agent:agent`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import isclass, isroutine
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from promptiter.errors import SetupError, nearest
+
+_factories: dict[int, tuple[object, str]] = {}
+
+
+def load_reference(path: str, *, what: str = "object") -> Any:
+    """Import the object that `module:attr` names. `what` it is, for error messages."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = import_module(module_name)
+    except (ImportError, ValueError, TypeError) as error:  # the last two: an empty or relative module name
+        raise SetupError(
+            f"the {what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
+        ) from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise SetupError(
+                f"the {what} {path!r} does not exist: {found!r} has no {part!r}{nearest(part, dir(found))}"
+            ) from error
+    return found
+
+
+def find_reference(item: object) -> str | None:
+    """The `module:attr` that names an object in every process, or None if it has none.
+
+    A function or class is found by its own name, any other object among the attributes of the imported modules.
+    """
+    if isclass(item) or isroutine(item):
+        module, name = sys.modules.get(item.__module__ or ""), item.__qualname__
+        holder: Any = module
+        for part in name.split("."):
+            holder = getattr(holder, part, None)
+        return _name(module, name) if module is not None and holder is item else None
+    found = (
+        reference
+        for module in list(sys.modules.values())
+        for name, value in list(getattr(module, "__dict__", {}).items())  # sys.modules may hold any object
+        if value is item and (reference := _name(module, name)) is not None
+    )
+    return next(found, None)
+
+
+def remember_factory(item: object, reference: str) -> None:
+    """Note that the function without parameters at this `module:attr` made an object, and can make it again."""
+    _factories[id(item)] = (item, reference)
+
+
+def find_factory(item: object) -> str | None:
+    """The `module:attr` of the function that made an object, if it was noted."""
+    made, reference = _factories.get(id(item), (None, None))
+    return reference if made is item else None
+
+
+def _name(module: ModuleType, attribute: str) -> str | None:
+    """The reference to an attribute; None if other processes cannot import its module."""
+    spec = getattr(module, "__spec__", None)
+    if spec is not None:
+        return f"{spec.name}:{attribute}"
+    file = getattr(module, "__file__", None)
+    name = Path(file or "").stem
+    if module is not sys.modules.get("__main__") or file is None or not name.isidentifier():
+        return None
+    script = find_spec(name)  # in the first folder of sys.path
+    is_same = script is not None and script.origin is not None and Path(script.origin).samefile(file)
+    return f"{name}:{attribute}" if is_same else None
