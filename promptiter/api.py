@@ -98,7 +98,7 @@ def _read_configuration(folder: str | os.PathLike[str]) -> tuple[Configuration, 
             f"the run {os.fspath(folder)!r} was started from Python, not with a configuration file; resume it "
             "from there: RunDirectory.resume(folder, engine, request).run_sync()"
         )
-    return configuration, Path(os.path.normpath(Path(folder).resolve() / configuration.file))
+    return configuration, Path(configuration.file)
 
 
 def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> Json:

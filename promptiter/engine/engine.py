@@ -138,7 +138,9 @@ class Engine:
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
         evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
-        check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
+        await run_in_thread(
+            lambda: check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
+        )
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)
         meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from promptiter.concurrency import is_in_loop
@@ -28,22 +27,20 @@ class Interrupt:
     def __init__(self, *, test_now: bool = False) -> None:
         self.test_now = test_now
         self._reason: str | None = None
-        self._stop_file: Path | None = None
+        self._find_request: Callable[[], str | None] = lambda: None
 
     def stop(self, reason: str) -> None:
         """Stop after the current round."""
         self._reason = self._reason or reason
 
-    def watch(self, stop_file: Path) -> None:
-        """Also stop once this file exists."""
-        self._stop_file = stop_file
+    def watch(self, find_request: Callable[[], str | None]) -> None:
+        """Also stop once this returns how a stop was requested."""
+        self._find_request = find_request
 
     @property
     def reason(self) -> str | None:
         """How the user asked to stop; None if the run should continue."""
-        if self._reason is None and self._stop_file is not None and self._stop_file.exists():
-            return f"a file {self._stop_file.name!r} in the run's folder"
-        return self._reason
+        return self._reason or self._find_request()
 
     def on_signal(self, name: str, stop_now: Callable[[], object], notify: Notify) -> None:
         """Stop after the current round, or at once if this is the second signal."""

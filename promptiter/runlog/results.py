@@ -278,7 +278,15 @@ class RunResult:
             "unscored" if score is None else f"{score:.3f}" for score in (self.baseline_score, self.accepted_score)
         ]
         error = "" if self.error is None else f"; {self.error}"
-        return f"{self.verdict}: {self.objective} {scores[0]} → {scores[1]}{error}"
+        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{error}"
+
+    @property
+    def _limit(self) -> str:
+        """What a gain is about, if that is less than the cases of a validation set."""
+        is_new = self.conclusion is not None and self.conclusion.scope == "new cases"
+        if self.verdict != "improved" or self.shape == "two_sets" or is_new:
+            return ""
+        return " on the cases it learned from" if self.shape == "one_set" else " by its scorer"
 
     @property
     def _spending(self) -> str:

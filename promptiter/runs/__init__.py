@@ -1,4 +1,4 @@
-"""Runs on disk: the folder of a run, and loading, resuming and listing runs."""
+"""Runs that are kept: run folders and other stores, and loading, resuming and listing runs."""
 
 from traces.lazy import lazy_package
 

@@ -7,8 +7,15 @@ from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError
 from promptiter.errors import ChangedInputsError as ChangedInputsError
 from promptiter.runlog.fold import fold as fold
+from promptiter.runlog.journal import EventReader as EventReader
 from promptiter.runlog.journal import Journal as Journal
 from promptiter.runlog.results import RoundResult as RoundResult
 from promptiter.runs.decisions import decide_again as decide_again
 from promptiter.runs.directory import RunDirectory as RunDirectory
+from promptiter.runs.folder_store import FolderStore as FolderStore
 from promptiter.runs.listing import list_runs as list_runs
+from promptiter.runs.memory_store import MemoryStore as MemoryStore
+from promptiter.runs.store import OpenRun as OpenRun
+from promptiter.runs.store import RunView as RunView
+from promptiter.runs.store import Store as Store
+from promptiter.runs.stored_run import StoredRun as StoredRun

@@ -33,8 +33,7 @@ def find_changed_inputs(header: RunHeader, current: RunHeader) -> list[str]:
         *(list(_compare(before.document, after.document, free=FREE_KEYS)) or _compare(header.request, current.request)),
         *_compare_files(before.files, after.files),
         *_compare_structure(header.structure, current.structure),
-        *_compare_sets("train", header.train, current.train),
-        *_compare_sets("validation", header.validation, current.validation),
+        *_compare_searched_sets(header, current),
         *_compare_sets("test", header.test or _NO_SET, current.test or _NO_SET),
     ]
     return list(dict.fromkeys(changes))
@@ -102,6 +101,15 @@ def _compare_structure(before: HeaderStructure, after: HeaderStructure) -> Itera
     for name in sorted(before.surfaces.keys() & after.surfaces.keys()):
         if before.surfaces[name] != after.surfaces[name]:
             yield f"the agent's own value of surface {name!r} was edited"
+
+
+def _compare_searched_sets(before: RunHeader, after: RunHeader) -> Iterator[str]:
+    """Compare train and validation; one set that is used for both is compared once."""
+    if all(each.train == each.validation for each in (before, after)):
+        yield from _compare_sets("cases", before.validation, after.validation)
+        return
+    yield from _compare_sets("train", before.train, after.train)
+    yield from _compare_sets("validation", before.validation, after.validation)
 
 
 _NO_SET = HeaderSet(id="", content_digest="", cases={})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -68,8 +68,8 @@ class HeaderSet(_Record):
 class Configuration(_Record):
     """The configuration of a run: the file, the settings of the command line, and the document that both add up to.
 
-    In a header, `file` is relative to the folder of the run, so that a project can be moved. `files` are the other
-    files that were read, by configuration key, and `code` is the agent's module; a header stores their hashes.
+    `files` are the other files that were read, by configuration key, and `code` is the agent's module; a header stores
+    their hashes, and the absolute path of `file`.
     """
 
     file: str
@@ -135,8 +135,12 @@ def model_settings(engine: Engine) -> dict[str, Json]:
 
 
 def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
-    """Write run.json into the folder of a run, atomically. SetupError if the folder already has one."""
+    """Write run.json into the folder of a run, atomically. SetupError if the folder already has one.
+
+    The path of the configuration is relative to the folder, so that a project can be moved.
+    """
     path = Path(folder) / FILE_NAME
+    header = _map_configuration_file(header, lambda file: os.path.relpath(file, Path(folder).resolve()))
     if path.exists():
         raise SetupError(f"{str(path)!r} already exists, and the header of a run never changes; resume that run")
     with write_atomically(path) as file:
@@ -163,11 +167,19 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
             "use the release that wrote it, or start a new run"
         )
     try:
-        return RunHeader.model_validate(document)
+        header = RunHeader.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
+    return _map_configuration_file(header, lambda file: os.path.normpath(Path(folder).resolve() / file))
+
+
+def _map_configuration_file(header: RunHeader, change: Callable[[str], str]) -> RunHeader:
+    if header.configuration is None:
+        return header
+    configuration = header.configuration.model_copy(update={"file": change(header.configuration.file)})
+    return header.model_copy(update={"configuration": configuration})
 
 
 def mask_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:
@@ -204,7 +216,8 @@ def _mask_configuration(configuration: Configuration, redactor: Redactor) -> Con
     )
     files = {name: _file_digest(path) for name, path in sorted(configuration.files.items())}
     code = None if configuration.code is None else _file_digest(configuration.code)
-    return Configuration(file=configuration.file, settings=settings, document=document, files=files, code=code)
+    file = str(Path(configuration.file).resolve())
+    return Configuration(file=file, settings=settings, document=document, files=files, code=code)
 
 
 _VARIABLES_ONLY = re.compile(r"(?:Bearer |Basic |Token )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+")

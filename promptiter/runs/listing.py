@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from promptiter.errors import PromptiterError, SetupError, nearest
-from promptiter.llm.cache.call_log import FILE_NAME as CALLS
-from promptiter.llm.cache.call_log import read_account
-from promptiter.llm.ledger import NOTHING, LedgerSnapshot, Spending
+from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.final_test import Verdict
 from promptiter.runlog.codec import from_plain
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.results import RunMeasured, Status
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
+from promptiter.runs.folder_store import read_ledger
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from promptiter.runs.lock import Holder, find_holder
@@ -89,13 +88,6 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
     if matching:
         raise SetupError(f"{run!r} matches {join_names(matching, limit=MAX_NAMED)}; give more of the name")
     raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
-
-
-def read_ledger(folder: Path) -> LedgerSnapshot:
-    """What a run has spent so far, from its recorded calls."""
-    if not (folder / CALLS).exists():
-        return LedgerSnapshot()
-    return read_account(folder / CALLS)
 
 
 def _list_run(path: Path) -> ListedRun:

@@ -21,8 +21,8 @@ from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
+from promptiter.runs.folder_store import read_ledger
 from promptiter.runs.header import read_header
-from promptiter.runs.listing import read_ledger
 from promptiter.runs.lock import find_holder
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (

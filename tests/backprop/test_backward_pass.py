@@ -29,7 +29,7 @@ from promptiter.stages.contracts import (
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes
-from traces import ExecutionTrace, Snapshot, Step, read_traces, write_traces
+from traces import ExecutionTrace, Snapshot, Step, read_otel, read_traces, write_otel, write_traces
 
 STRUCTURE = StructureSnapshot(
     nodes=(Node(id="note", kind="llm", description="Takes notes."), Node(id="reply", kind="llm")),
@@ -84,6 +84,18 @@ async def test_recorded_traces_and_a_remark_on_each_give_a_patch_without_a_model
     assert patch.evidence.steps == ("AB-1042/note", "CD-2077/note", "EF-3001/note")
     assert {each.step_id for each in found.gradients} == {"note"}
     assert [signal.case_ids for signal in found.signals] == [tuple(sorted(MAILS))]
+
+
+async def test_traces_from_opentelemetry_give_the_same_pass(tmp_path: Path) -> None:
+    expected = await backpropagate(FAILED, structure=STRUCTURE)
+    write_otel(tmp_path / "spans.otlp.jsonl", [await each.load() for each in FAILED])
+    again = {each.steps[0].input.text: each for each in read_otel(tmp_path / "spans.otlp.jsonl")}
+    found = await backpropagate(
+        [replace(each, trace=again[MAILS[each.case_id]]) for each in FAILED], structure=STRUCTURE
+    )
+    assert len(found.patches) == 1
+    assert [patch.value for patch in found.patches] == [patch.value for patch in expected.patches]
+    assert [signal.text for signal in found.signals] == [signal.text for signal in expected.signals]
 
 
 async def test_a_loss_is_on_the_terminal_steps_unless_it_names_one() -> None:

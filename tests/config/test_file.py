@@ -211,6 +211,25 @@ def test_overlap_is_a_problem(folder: Path) -> None:
     ]
 
 
+def test_one_set_may_be_given_for_train_and_validation(folder: Path) -> None:
+    text = "agent: config_agent:agent\nmetrics: metrics.json\ncases: data/train.jsonl\n"
+    run = load_run(write_config(folder, text + "test: data/validation.jsonl\n"))
+    assert (run.checked.shape, run.request.train, run.request.validation) == ("one_set", None, None)
+    assert [case.id for case in run.checked.train.cases] == ["tea", "milk", "bread"]
+    assert run.checked.validation == run.checked.train
+    assert run.checked.test is not None
+    document = build_effective_config(run).document
+    assert document["cases"] == [str(folder / "data" / "train.jsonl")]
+    assert "train" not in document
+    either = "cases: are used as train and validation set; give either cases or the two sets"
+    assert problems(folder, text + "validation: data/validation.jsonl\n") == [either]
+    assert problems(folder, FILE + "cases: data/train.jsonl\n") == [either]
+    split = "data: is split into train, validation and test; give either data or the sets"
+    assert problems(folder, text + "data: data/train.jsonl\n") == [split]
+    gone = f"cases: {folder}/data/gone.jsonl: cannot be read: No such file or directory; check the path"
+    assert problems(folder, text.replace("train.jsonl", "gone.jsonl")) == [gone]
+
+
 def test_data_is_split_by_its_shares(folder: Path) -> None:
     write_cases(folder / "data" / "all.jsonl", *"abcdefghij")
     text = "agent: config_agent:agent\nmetrics: metrics.json\ndata: data/all.jsonl\n"

@@ -16,6 +16,7 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.evaluation.trace_store import FolderTraceStore
@@ -27,6 +28,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.payloads import CaseFinished
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.outcome import classify_result, write_headline
 from promptiter.structure import StructureSnapshot
@@ -57,6 +59,8 @@ async def test_a_run_with_one_set_improves_and_claims_only_these_cases() -> None
     assert result.conclusion.scope == "these cases"
     assert "the search learned from the same cases, so nothing is known about new ones" in result.conclusion.reasons
     assert headline(result) == "Improved on these 6 cases, which the search learned from"
+    assert "improved on the cases it learned from: mean_score 0.000 → 1.000" in repr(result)
+    assert "improved on the cases it learned from" in result._repr_html_()
     assert RunResult.from_json(result.to_json()) == result
 
 
@@ -109,6 +113,17 @@ async def test_bad_luck_that_chose_the_patch_is_not_a_gain() -> None:
     assert decision is not None
     assert (decision.accepted, decision.delta) == (False, 0.0)
     assert result.verdict == "no_evidence"
+
+
+async def test_the_final_test_runs_repeats_that_the_search_never_saw() -> None:
+    watcher = Watcher()
+    await desk.engine(DRAFT, BOTH).run(one_set(), observers=[watcher])
+    seen: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+    for event in watcher.events:
+        if isinstance(event.payload, CaseFinished):
+            seen[event.phase == "final_test"].add((event.payload.row.case_id, event.payload.row.repeat))
+    assert len(seen[True]) == 2 * len(CASES.cases)
+    assert not seen[True] & seen[False]
 
 
 async def test_the_train_cases_of_the_baseline_are_not_run_twice() -> None:
@@ -170,6 +185,7 @@ async def test_a_run_with_a_scorer_improves_and_claims_only_its_measure() -> Non
     assert result.conclusion.scope == "this scorer"
     assert "the search learned from the same scorer, and nothing else was measured" in result.conclusion.reasons
     assert headline(result) == "Improved by this scorer"
+    assert "improved by its scorer: mean_score 0.000 → 1.000" in repr(result)
     assert RunResult.from_json(result.to_json()) == result
 
 
@@ -204,6 +220,14 @@ async def test_a_noisy_scorer_is_no_evidence() -> None:
         scored(scorer=score)
     )
     assert result.verdict == "no_evidence"
+
+
+@pytest.mark.slow
+async def test_a_scorer_runs_in_other_processes_with_the_same_result() -> None:
+    expected = await Engine(STRUCTURE, Evaluator(), search=Tries(DRAFT, BOTH)).run(scored())
+    with ProcessExecutor(workers=2) as executor:
+        engine = Engine(STRUCTURE, Evaluator(executor=executor), search=Tries(DRAFT, BOTH))
+        assert await engine.run(scored()) == expected
 
 
 def build_traces(profile: Profile) -> ScoredProfile:

@@ -18,7 +18,7 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
-from promptiter.runs import directory as directory_module
+from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 from tests.worlds.starter import Killed, Shop, make_killing_journal
@@ -47,7 +47,7 @@ def test_a_run_that_was_killed_took_the_same(tmp_path: Path, monkeypatch: pytest
     Shop().run(tmp_path / "whole")
     for kill_at in (12, 60):
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(directory_module, "FileJournal", make_killing_journal(kill_at, "before"))
+            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(kill_at, "before"))
             Shop().run(tmp_path / "killed")
     Shop().run(tmp_path / "killed")
     assert calls_of(tmp_path / "killed") == calls_of(tmp_path / "whole")

@@ -180,3 +180,13 @@ def test_versions_may_change() -> None:
     now = header()
     then = now.model_copy(update={"versions": now.versions.model_copy(update={"litellm": "1.0"})})
     assert find_changed_inputs(then, now) == []
+
+
+def test_one_set_is_compared_once_and_a_scorer_by_its_name() -> None:
+    def one(count: int) -> RunHeader:
+        return header(train=None, validation=None, cases=desk.eval_set("cases", count))
+
+    assert find_changed_inputs(one(2), one(3)) == ["cases: case 'cases-2' is new"]
+    assert find_changed_inputs(one(2), one(2)) == []
+    with_scorers = [header(train=None, validation=None, scorer=each) for each in (len, repr)]
+    assert find_changed_inputs(*with_scorers) == ["scorer was builtins:len and is now builtins:repr"]

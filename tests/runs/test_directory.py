@@ -34,7 +34,7 @@ from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.results import RunResult
-from promptiter.runs import directory as directory_module
+from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.sources import FileSource
@@ -233,7 +233,7 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, mon
     first, second = Hours(), Hours()
     run = RunDirectory.begin(tmp_path, engine(first), request)
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", make_killing_journal(28, "before"))
+        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(28, "before"))
         with pytest.raises(Killed):
             run.run_sync(observers=[first])
     assert first.now_s == 3600.0
@@ -292,7 +292,7 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
 
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", make_killing_journal(12, "before"))
+        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(12, "before"))
         with pytest.raises(Killed):
             Shop(budget=Budget(max_calls=100)).run(tmp_path)
     result = Shop(budget=Budget(max_calls=100)).run(tmp_path)

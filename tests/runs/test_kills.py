@@ -31,7 +31,7 @@ from promptiter.policies.stop_limits import MaxEvaluations
 from promptiter.policies.stopping import Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import RunResult
-from promptiter.runs import directory as directory_module
+from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
 from tests.worlds import desk
@@ -96,7 +96,7 @@ def kill_at(
 ) -> None:
     """Run until an event, then drop everything that is not on disk."""
     with monkeypatch.context() as patched:
-        patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, how))
+        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, how))
         with pytest.raises(Killed):
             world(concurrency=concurrency).run(folder)
 
@@ -290,7 +290,7 @@ def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(
     for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
         folder = tmp_path / str(seq)
         with monkeypatch.context() as patched:
-            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
+            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, "before"))
             with pytest.raises(Killed):
                 desk_run(folder, stop=stop)
         again = desk_run(folder, stop=stop)
@@ -313,7 +313,7 @@ def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypat
     path = None
     for seq in (3, 5, 9, 12, 15):
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(directory_module, "FileJournal", make_killing_journal(seq, "before"))
+            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, "before"))
             directory = run(path)
             path = directory.path
             directory.run_sync()

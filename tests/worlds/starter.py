@@ -36,7 +36,7 @@ from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.runs import directory as directory_module
+from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
 from promptiter.starter.agent import agent
@@ -167,7 +167,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
-    setattr(directory_module, "FileJournal", make_killing_journal(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not declared as a variable
+    setattr(folder_store_module, "FileJournal", make_killing_journal(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not declared as a variable
     shop = (SmallPool if given.pool else SmallShop)(concurrency=given.concurrency)
     result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())

@@ -77,6 +77,10 @@ class CallLog(FileCache):
         await run_in_worker(self._worker, lambda: self._write(note))
 
     async def mark(self) -> int:
+        return await run_in_worker(self._worker, self._find_end)
+
+    def _find_end(self) -> int:
+        self._catch_up()
         return self._seen
 
     async def is_since(self, key: CacheKey, mark: int) -> bool:

@@ -11,7 +11,7 @@ import orjson
 from promptiter.agents.base import RestoringAgent
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import CaseRunner
-from promptiter.evaluation.wire_format import Handles, pack, pack_part, unpack_plain
+from promptiter.evaluation.workers.wire_format import Handles, pack, pack_part, unpack_plain
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelRequest
 from traces.model import Json
@@ -86,8 +86,8 @@ def unpack_runner(plain: Json, handles: Handles) -> CaseRunner:
     agent = parts["agent"]
     if agent.describe().baseline_id != parts["baseline_id"]:
         raise SetupError(
-            f"the agent {plain['agent']} has other nodes or values in a worker than in the process that started it; "
-            "build the same agent whenever its module is imported, or use LocalExecutor"
+            f"{name_agent(plain)} has other nodes or values in a worker process than in this one; build the same agent "
+            "whenever its module is imported, or use LocalExecutor or ThreadExecutor"
         )
     return CaseRunner(
         agent=agent,
@@ -95,3 +95,10 @@ def unpack_runner(plain: Json, handles: Handles) -> CaseRunner:
         context=parts["context"],
         user_simulator=parts["user_simulator"],
     )
+
+
+def name_agent(plain: Json) -> str:
+    """The agent of a packed runner, for error messages."""
+    agent = plain["agent"]
+    reference = agent.get("$ref") or agent.get("$made")
+    return "the agent" if reference is None else f"the agent {reference!r}"

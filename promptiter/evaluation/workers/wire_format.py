@@ -49,14 +49,13 @@ class Handles(Protocol):
 
 def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
     """A value as bytes. A SetupError says what cannot be sent; `place` is the name of the value in it."""
-    packer = _Packer(handles)
-    return packer.dump(packer.pack(value, place or type(value).__name__))
+    return _Packer(handles).dump(value, place or type(value).__name__)
 
 
 def pack_part(value: object, handles: Handles, *, place: str) -> bytes:
     """An agent or a metric as bytes: by its name in a module if it has one, otherwise as `pack` does."""
-    packer = _Packer(handles)
-    return packer.dump(packer.refer(value) or packer.pack(value, place))
+    reference = refer_to(value)
+    return orjson.dumps(reference) if reference else pack(value, handles, place=place)
 
 
 def unpack(raw: bytes, handles: Handles) -> Any:
@@ -69,15 +68,23 @@ def unpack_plain(plain: Json, handles: Handles) -> Any:
     return _Unpacker(handles).unpack(plain)
 
 
+def refer_to(value: object) -> Json:
+    """How another process finds an object by name; None if it cannot."""
+    if (factory := find_factory(value)) is not None:
+        return {"$made": factory}
+    reference = find_reference(value)
+    return None if reference is None else {"$ref": reference}
+
+
 class _Packer:
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
 
-    def dump(self, plain: Json) -> bytes:
+    def dump(self, value: Any, place: str) -> bytes:
         try:
-            return orjson.dumps(plain)
-        except orjson.JSONEncodeError as error:
-            raise SetupError(f"a value cannot be sent to another process: {error}; nest it less deeply") from error
+            return orjson.dumps(self.pack(value, place))
+        except (orjson.JSONEncodeError, RecursionError):
+            raise SetupError(f"{place} cannot be sent to another process: nest its values less deeply") from None
 
     def pack(self, value: Any, place: str) -> Json:
         kind = type(value)
@@ -121,7 +128,7 @@ class _Packer:
             return {"$partial": [self.pack(each, f"{place}.{name}") for name, each in parts.items()]}
         if dataclasses.is_dataclass(value) and not isclass(value) and (name := _refer_to_class(type(value))):
             return self._pack_dataclass(value, name, place)
-        reference = self.refer(value)
+        reference = refer_to(value)
         if reference is None:
             raise SetupError(_explain_unsendable(value, place))
         return reference
@@ -131,16 +138,9 @@ class _Packer:
         try:
             return {"$data": [name, {each: self.pack(getattr(value, each), f"{place}.{each}") for each in given}]}
         except SetupError:
-            if (reference := self.refer(value)) is not None:
+            if (reference := refer_to(value)) is not None:
                 return reference
             raise
-
-    def refer(self, value: Any) -> Json:
-        """How another process finds the object by name; None if it cannot."""
-        if (factory := find_factory(value)) is not None:
-            return {"$made": factory}
-        reference = find_reference(value)
-        return None if reference is None else {"$ref": reference}
 
     def _pack_error(self, error: BaseException) -> Json:
         known = next(name for each in type(error).__mro__ if (name := _refer_to_class(each)))
@@ -150,7 +150,7 @@ class _Packer:
 
     def _is_sendable(self, value: Any) -> bool:
         try:
-            self.dump(self.pack(value, ""))
+            self.dump(value, "")
         except SetupError:
             return False
         return True

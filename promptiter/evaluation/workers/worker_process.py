@@ -6,21 +6,22 @@ What user code prints goes to the output of the host, since standard output and 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import os
+import queue
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.frames import Frame, FrameKind, encode_frame, receive_frame
-from promptiter.evaluation.job_messages import ExecuteTool
-from promptiter.evaluation.worker import JobWorker
+from promptiter.evaluation.workers.frames import Frame, FrameKind, encode_frame, receive_frame
+from promptiter.evaluation.workers.job_messages import ExecuteTool
+from promptiter.evaluation.workers.job_worker import JobWorker
 
 EXIT_S = 5.0
 """An idle process that has not ended this long after its host did is killed."""
@@ -41,45 +42,62 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # user code that reads its input must not read frames
     os.close(nothing)
-    asyncio.run(_WorkerProcess(connection).serve())
+    try:
+        with asyncio.Runner() as runner:
+            _WorkerProcess(connection, runner.get_loop()).serve(runner)
+    except BaseException:  # noqa: BLE001 - at once, whatever threads are left: the host waits for this process
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
 
 
 class _WorkerProcess:
-    """Runs one job at a time on the event loop; a thread receives frames, also while user code blocks the loop."""
+    """Runs one job at a time in the main thread; another one receives frames, also while user code blocks."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
+        self._loop = loop
         self._sending = threading.Lock()
+        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._worker = JobWorker(self, on_overdue=self._give_up)
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._tools: dict[int, ExecuteTool] = {}
         self._executing: dict[int, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_busy = False
 
-    async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def receive() -> None:
-            while (frame := receive_frame(self._connection)) is not None:
-                loop.call_soon_threadsafe(self._take, frame)
-            if self._is_busy:
-                _end_process_group()
-            loop.call_soon_threadsafe(ended.set)
-            time.sleep(EXIT_S)
-            _end_process_group()
-
+    def serve(self, runner: asyncio.Runner) -> None:
+        """Run jobs until the host closes the socket."""
         self._send(FrameKind.READY)
-        threading.Thread(target=receive, name="promptiter-host", daemon=True).start()
-        await ended.wait()
+        threading.Thread(target=self._receive, name="promptiter-host", daemon=True).start()
+        while (packed := self._jobs.get()) is not None:
+            run = self._worker.prepare(packed)
+            result = runner.run(run(), context=contextvars.copy_context())
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._is_busy = False
+            for waiting in self._answers.values():
+                waiting.cancel()  # of tasks that the case has left behind
+            self._send(FrameKind.RESULT, payload=result)
+
+    def _receive(self) -> None:
+        while (frame := receive_frame(self._connection)) is not None:
+            if frame[0] is FrameKind.JOB:
+                self._is_busy = True
+                self._jobs.put(frame[2])
+            else:
+                self._loop.call_soon_threadsafe(self._take, frame)
+        if self._is_busy:
+            _end_process_group()
+        self._jobs.put(None)
+        time.sleep(EXIT_S)
+        _end_process_group()
 
     async def call(self, call: bytes, execute: ExecuteTool) -> bytes:
         if not self._is_busy:
             raise SetupError("a call was made after its case had ended; await all tasks of a case before it ends")
         number = next(self._numbers)
-        self._answers[number] = asyncio.get_running_loop().create_future()
+        self._answers[number] = self._loop.create_future()
         self._tools[number] = execute
         self._send(FrameKind.CALL, number, call)
         try:
@@ -92,34 +110,12 @@ class _WorkerProcess:
 
     def _take(self, frame: Frame) -> None:
         kind, number, payload = frame
-        if kind is FrameKind.JOB:
-            self._is_busy = True
-            self._start(self._run(payload))
-        elif kind is FrameKind.ANSWER and (waiting := self._answers.get(number)) is not None and not waiting.done():
+        if kind is FrameKind.ANSWER and (waiting := self._answers.get(number)) is not None and not waiting.done():
             waiting.set_result(payload)
         elif kind is FrameKind.EXECUTE and number in self._tools:
-            self._executing[number] = self._start(self._execute(number, self._tools[number]))
+            self._executing[number] = self._loop.create_task(self._execute(number, self._tools[number]))
         elif kind is FrameKind.CANCEL and number in self._executing:
             self._executing[number].cancel()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _run(self, packed: bytes) -> None:
-        try:
-            result = await self._worker.run(packed)
-        except Exception:  # noqa: BLE001 - of the worker itself: the host must not wait for a result
-            traceback.print_exc()
-            _end_process_group()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._is_busy = False
-        self._send(FrameKind.RESULT, payload=result)
-        for waiting in self._answers.values():
-            waiting.cancel()  # of tasks that the case has left behind
 
     async def _execute(self, number: int, execute: ExecuteTool) -> None:
         try:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import orjson
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import PromptiterError, SetupError
-from promptiter.evaluation.case_runner import GRACE_S, CaseRunner
-from promptiter.evaluation.job_messages import (
+from promptiter.evaluation.case_runner import GRACE_S, CaseJob, CaseRunner
+from promptiter.evaluation.workers.job_messages import (
     ExecuteTool,
     ForwardedAnswer,
     ForwardedRequest,
     ForwardedToolCall,
+    name_agent,
     unpack_runner,
 )
-from promptiter.evaluation.wire_format import pack, unpack, unpack_plain
+from promptiter.evaluation.workers.wire_format import pack, unpack, unpack_plain
 from promptiter.llm.gateway import Gateway, ToolFunction, execute_tool
 from promptiter.llm.ledger import record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -54,15 +56,34 @@ class JobWorker:
 
     async def run(self, raw: bytes) -> bytes:
         """Run a job that `JobHost.pack` returned. The result is for `JobHost.receive`, also if it is an error."""
+        return await self.prepare(raw)()
+
+    def prepare(self, raw: bytes) -> Callable[[], Coroutine[Any, Any, bytes]]:
+        """Build what a job needs, and return the function that runs it.
+
+        This imports the user's modules. Some of these start an event loop of their own, which works only where no other
+        one is running.
+        """
         try:
             document = orjson.loads(raw)
             runner = self._find_runner(document)
             job = unpack_plain(document["job"], self._handles)
+        except Exception as error:  # noqa: BLE001 - raised in the host
+            return partial(self._fail, error)
+        return partial(self._run, runner, job)
+
+    async def _run(self, runner: CaseRunner, job: CaseJob) -> bytes:
+        try:
+            self._handles.bind_to_running_loop()
             return pack(await runner.run(job, self._handles.get_gateway(0)), self._handles)
         except Exception as error:  # noqa: BLE001 - raised in the host
-            if not isinstance(error, PromptiterError):
-                error.add_note(f"In the worker process:\n{traceback.format_exc()}")
-            return pack(error, self._handles)
+            return await self._fail(error)
+
+    async def _fail(self, error: Exception) -> bytes:
+        if not isinstance(error, PromptiterError):
+            where = "".join(traceback.format_exception(error))
+            error.add_note(f"In the worker process:\n{where}")
+        return pack(error, self._handles)
 
     def _find_runner(self, document: Json) -> CaseRunner:
         name = document["digest"]
@@ -83,7 +104,7 @@ def _build_runner(plain: Json, handles: WorkerHandles) -> CaseRunner:
         raise
     except (Exception, SystemExit) as error:
         raise SetupError(
-            f"a worker cannot build the agent {plain['agent']} and its metrics: {type(error).__name__}: {error}"
+            f"a worker process cannot build {name_agent(plain)} and the metrics: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -108,9 +129,13 @@ class WorkerHandles:
 
     def get_gateway(self, number: int) -> Gateway:
         if number not in self._gateways:
-            gateway = self._gateways[number] = ForwardingGateway(number, self._channel, self)
-            gateway.bind_to_running_loop()
+            self._gateways[number] = ForwardingGateway(number, self._channel, self)
         return self._gateways[number]
+
+    def bind_to_running_loop(self) -> None:
+        """Forward calls on the running event loop, from whichever thread they come."""
+        for gateway in self._gateways.values():
+            gateway.bind_to_running_loop()
 
 
 class ForwardingGateway(Gateway):

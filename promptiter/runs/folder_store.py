@@ -1,0 +1,219 @@
+"""FolderStore: a store in a folder, with one folder per run.
+
+runs/<run-id>/
+  run.json          its inputs; written once
+  journal.jsonl     its events, from which all of its state follows
+  calls.jsonl       the answers of models and tools
+  traces/           the traces of all case runs, by digest
+  result.json, …    its result (see artifacts)
+  stop              touch it to stop the run after the current round
+  lock              the process that is working on it
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptiter.concurrency import finish_before_cancel, run_in_thread
+from promptiter.errors import SetupError
+from promptiter.evaluation.trace_store import FolderTraceStore, TraceFolder
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
+from promptiter.llm.cache.call_log import CallLog, read_account
+from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import DECISIONS, EventReader
+from promptiter.runlog.results import RunResult
+from promptiter.runs.artifacts import KeepTraces, write_artifacts
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.file_journal import FileJournal
+from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.header import RunHeader, read_header, write_header
+from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
+from traces import ExecutionTrace
+
+TRACES, STOP = "traces", "stop"
+
+
+class FolderStore:
+    """Runs in a folder, one folder each, named after the run. Several machines may share it.
+
+    Within one machine a lease ends with its process. Other machines may take over a run once its lease has expired.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        lease_s: float = LEASE_S,
+        now: Callable[[], float] = time.time,
+        machine: str | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._lease_s = lease_s
+        self._now = now
+        self._machine = machine
+
+    async def create(self, header: RunHeader) -> RunHeader:
+        path = await run_in_thread(lambda: create_run_folder(self.folder, header))
+        return header.model_copy(update={"run_id": path.name})
+
+    async def list_ids(self) -> list[str]:
+        return await run_in_thread(lambda: sorted(path.parent.name for path in self.folder.glob(f"*/{HEADER}")))
+
+    @asynccontextmanager
+    async def open(self, run_id: str) -> AsyncIterator[FolderRun]:
+        path = await run_in_thread(lambda: self._find(run_id))
+        lock = RunLock(path, lease_s=self._lease_s, now=self._now, machine=self._machine)
+        stack = ExitStack()
+        stack.callback(lock.release)
+        try:
+            await finish_before_cancel(run_in_thread(lock.acquire))
+            yield await finish_before_cancel(run_in_thread(lambda: _open_files(path, lock, stack)))
+        finally:
+            await finish_before_cancel(run_in_thread(stack.close))
+
+    async def view(self, run_id: str) -> FolderView:
+        path = await run_in_thread(lambda: self._find(run_id))
+        return FolderView(path, await run_in_thread(lambda: read_header(path)))
+
+    async def request_stop(self, run_id: str) -> None:
+        path = await run_in_thread(lambda: self._find(run_id))
+        await run_in_thread((path / STOP).touch)
+
+    def _find(self, run_id: str) -> Path:
+        path = self.folder / run_id
+        if Path(run_id).name != run_id or not (path / HEADER).is_file():
+            raise SetupError(f"{str(path)!r} is not a run: it has no {HEADER}")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRun:
+    """A run whose folder this process has locked."""
+
+    path: Path
+    journal: DurableJournal
+    answers: CallLog
+    traces: FolderTraceStore
+    lock: RunLock
+    is_without_answers: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.path.absolute())
+
+    @property
+    def notes(self) -> Sequence[str]:
+        lost = (
+            f"{str(self.path / CALLS)!r} is missing: answers that are not in the journal are paid for again"
+            if self.is_without_answers
+            else None
+        )
+        return [note for note in (lost, self.journal.journal.dropped) if note]
+
+    def find_stop_request(self) -> str | None:
+        return f"a file {STOP!r} in the run's folder" if (self.path / STOP).exists() else None
+
+    async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
+        def write() -> None:
+            self.lock.renew()  # raises if another process took over the run
+            write_artifacts(self.path, result, keep_traces=keep_traces)
+
+        await finish_before_cancel(run_in_thread(write))
+
+
+@dataclass(frozen=True, slots=True)
+class DurableJournal:
+    """The journal of a run. Before a decision is written, the answers and traces behind it are synced to disk."""
+
+    journal: FileJournal
+    answers: CallLog
+    traces: FolderTraceStore
+
+    async def append(self, event: Event) -> None:
+        if event.type in DECISIONS:
+            await self.answers.sync()
+            await self.traces.sync()
+        await self.journal.append(event)
+
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
+        return self.journal.read(start)
+
+    async def last(self) -> Event | None:
+        return await self.journal.last()
+
+    def reader(self) -> EventReader:
+        return self.journal.reader()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderView:
+    """A run in its folder, for reading."""
+
+    path: Path
+    header: RunHeader
+
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
+        return FileJournal(self.path / JOURNAL).read(start)
+
+    async def last(self) -> Event | None:
+        return await FileJournal(self.path / JOURNAL).last()
+
+    def reader(self) -> EventFile:
+        return EventFile(self.path / JOURNAL)
+
+    async def read_trace(self, trace_digest: str) -> ExecutionTrace:
+        return await run_in_thread(lambda: TraceFolder(self.path / TRACES).get(trace_digest))
+
+    async def read_ledger(self) -> LedgerSnapshot:
+        return await run_in_thread(lambda: read_ledger(self.path))
+
+    async def find_holder(self) -> Holder | None:
+        return await run_in_thread(lambda: find_holder(self.path))
+
+
+def create_run_folder(folder: str | os.PathLike[str], header: RunHeader) -> Path:
+    """Create the folder of a run, named after it. A second run with this id gets a number."""
+    path, number = Path(folder) / header.run_id, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            path = Path(folder) / f"{header.run_id}~{number}"
+        except OSError as error:
+            raise SetupError(f"runs: {str(path)!r} cannot be created: {error.strerror or error}") from error
+        else:
+            write_header(path, header.model_copy(update={"run_id": path.name}))  # this makes the folder a run
+            return path
+
+
+def read_ledger(path: Path) -> LedgerSnapshot:
+    """What a run has spent so far, from its recorded calls."""
+    return read_account(path / CALLS) if (path / CALLS).exists() else LedgerSnapshot()
+
+
+def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
+    """Open the files of a locked run. Removes partial files of a killed process, and a stop request."""
+    for file in path.rglob(".*.part"):
+        file.unlink()
+    with suppress(IsADirectoryError):
+        (path / STOP).unlink(missing_ok=True)
+    is_without_answers = (path / JOURNAL).exists() and not (path / CALLS).exists()
+    answers = stack.enter_context(closing(CallLog(path / CALLS)))
+    journal = stack.enter_context(FileJournal(path / JOURNAL, lock=lock))
+    traces = FolderTraceStore(path / TRACES, durable=True)
+    return FolderRun(
+        path=path,
+        journal=DurableJournal(journal, answers, traces),
+        answers=answers,
+        traces=traces,
+        lock=lock,
+        is_without_answers=is_without_answers,
+    )

@@ -1,0 +1,133 @@
+"""Store: keeps runs, so that they survive the process and can be resumed. A folder is one store; SQL may be another.
+
+What a store promises; `promptiter.testing.store_contract` has the tests of it:
+
+- Events are numbered 0, 1, 2 and so on, without gaps. They are read in that order.
+- What was appended or put survives a kill of the process, as soon as the call has returned.
+- A decision survives a power failure, as soon as its append has returned, and so does everything that it rests on:
+  the events before it, and all answers and traces that were put before it. It is never stored without these.
+- One process at a time has a run open. It holds a lease, which the store renews. If the process is gone or suspended,
+  the lease expires, and another process may open the run. The former holder can append no more events.
+- The first answer of a key is kept.
+- Runs share nothing. Runs of one store can be open at the same time, in one process or in several.
+
+The engine calls all of this on its event loop, so nothing may block it. What reads `EventReader` may block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from promptiter.evaluation.trace_store import TraceStore
+from promptiter.llm.cache.cache import RunAnswers
+from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import EventReader, Journal
+from promptiter.runlog.results import RunResult
+from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.header import RunHeader
+from promptiter.runs.lock import Holder
+from traces import ExecutionTrace
+
+
+class Store(Protocol):
+    """Keeps runs. SetupError if it cannot be used, or has no run with an id."""
+
+    async def create(self, header: RunHeader) -> RunHeader:
+        """Create a run, and return its header. If there is a run with this id, the new one gets a number: `id~2`."""
+        ...
+
+    async def list_ids(self) -> list[str]:
+        """Return the ids of all runs, sorted. Ids begin with the time of the start, unless the user chose them."""
+        ...
+
+    def open(self, run_id: str) -> AbstractAsyncContextManager[OpenRun]:
+        """Open a run to work on it. RunLockedError, with the holder, if another process does.
+
+        The stop request of an earlier process is removed. If a process ends without leaving the context, the run can
+        be opened again once its lease has expired, or earlier if the store can see that the process is gone.
+        """
+        ...
+
+    async def view(self, run_id: str) -> RunView:
+        """Return a view of a run, also while a process works on it."""
+        ...
+
+    async def request_stop(self, run_id: str) -> None:
+        """Ask the process that works on a run to stop after the current round."""
+        ...
+
+
+class OpenRun(Protocol):
+    """A run that this process works on, until it leaves the context of `Store.open`."""
+
+    @property
+    def name(self) -> str:
+        """Names the run in messages. No other run, of any store, has this name."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The events. `append` raises RunLockedError if the lease was lost. The reader outlives the open run."""
+        ...
+
+    @property
+    def answers(self) -> RunAnswers:
+        """The answers of models and tools, and what they cost."""
+        ...
+
+    @property
+    def traces(self) -> TraceStore:
+        """The traces of all case runs."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Messages that the user should see, such as that a damaged part was dropped."""
+        ...
+
+    def find_stop_request(self) -> str | None:
+        """Return how a stop was requested; None if it was not. The session asks between rounds; this must not block."""
+        ...
+
+    async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
+        """Store the result, as often as the run ends. Once it is final, traces that are not kept may be deleted.
+
+        Everything follows from the events, so a failure loses nothing. RunLockedError if the lease was lost.
+        """
+        ...
+
+
+class RunView(Protocol):
+    """A run, for reading. Another process may be working on it."""
+
+    @property
+    def header(self) -> RunHeader:
+        """The inputs of the run."""
+        ...
+
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
+        """Yield the events from a sequence number on, in order."""
+        ...
+
+    async def last(self) -> Event | None:
+        """Return the last event, without reading the others; None if there is none."""
+        ...
+
+    def reader(self) -> EventReader:
+        """Return a reader of the events for blocking code, such as `fold_lazily`."""
+        ...
+
+    async def read_trace(self, trace_digest: str) -> ExecutionTrace:
+        """Return a trace. SetupError if it is not stored."""
+        ...
+
+    async def read_ledger(self) -> LedgerSnapshot:
+        """Return what the run has paid so far. Calls of the process that works on it may count as lost."""
+        ...
+
+    async def find_holder(self) -> Holder | None:
+        """Return the process that is working on the run; None if there is none."""
+        ...

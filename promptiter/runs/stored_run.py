@@ -1,0 +1,176 @@
+"""StoredRun: one run in a store, ready to start or to resume.
+
+run = await StoredRun.create(store, engine, request)
+result = await run.run()
+…and after a crash: run = await StoredRun.load(store, run_id, engine, request)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from promptiter.engine.engine import Engine, new_run_id
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.request_checks import CheckedRequest
+from promptiter.engine.review import Reviewer
+from promptiter.engine.run import RunOutcome
+from promptiter.engine.services import make_services
+from promptiter.errors import ChangedInputsError, PromptiterError, RunLockedError
+from promptiter.llm.cache.cache import Cache
+from promptiter.llm.cache.layered import LayeredCache
+from promptiter.runlog.events import Observer
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
+from promptiter.runs.header import Configuration, RunHeader, build_header
+from promptiter.runs.store import OpenRun, Store
+from traces import TraceError
+
+
+class StoredRun:
+    """One run, ready to start or to resume. `notes` are messages that the user should see.
+
+    A cache that the gateway was given is shared with other runs; answers from it are copied into the run's own.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        engine: Engine,
+        checked: CheckedRequest,
+        *,
+        keep_traces: KeepTraces = "all",
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.run_id = run_id
+        self.notes = list(notes)
+        self._store = store
+        self._engine = engine
+        self._checked = checked
+        self._keep_traces = keep_traces
+
+    @classmethod
+    async def create(
+        cls,
+        store: Store,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> StoredRun:
+        """Create a new run; RequestError if the request is invalid."""
+        checked = engine.check(request)
+        header = await store.create(new_header(engine, checked, configuration=configuration, now=now))
+        return StoredRun(store, header.run_id, engine, checked.with_run_id(header.run_id), keep_traces=keep_traces)
+
+    @classmethod
+    async def load(
+        cls,
+        store: Store,
+        run_id: str,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+    ) -> StoredRun:
+        """Load a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
+        header, checked = (await store.view(run_id)).header, engine.check(request)
+        notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
+        checked = checked.with_run_id(header.run_id)
+        return StoredRun(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes)
+
+    async def run(
+        self,
+        *,
+        observers: Sequence[Observer] = (),
+        interrupt: Interrupt | None = None,
+        reviewer: Reviewer | None = None,
+    ) -> RunResult:
+        """Run to the end from wherever it is; see Engine.run. RunLockedError: another process is working on it."""
+        outcome = await self.execute(observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer)
+        return outcome.result_or_error()
+
+    def run_sync(
+        self,
+        *,
+        observers: Sequence[Observer] = (),
+        interrupt: Interrupt | None = None,
+        reviewer: Reviewer | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> RunResult:
+        """`run` for synchronous code; see Engine.run_sync."""
+        stopping = interrupt or Interrupt()
+        return run_blocking(
+            lambda: self.execute(observers=observers, interrupt=stopping, reviewer=reviewer), stopping, notify=notify
+        ).result_or_failure()
+
+    async def execute(
+        self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
+    ) -> RunOutcome:
+        """`run`, but the outcome holds the error instead of raising it."""
+        async with self._store.open(self.run_id) as run:
+            interrupt.watch(run.find_stop_request)
+            services = make_services(
+                self._checked.evaluator,
+                journal=run.journal,
+                cache=self._share_answers(run),
+                trace_store=run.traces,
+                spent_before=await run.answers.ledger(),
+                run_name=run.name,
+            )
+            try:
+                outcome = await self._engine.execute(
+                    self._checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer
+                )
+                if not isinstance(outcome.error, RunLockedError):  # otherwise the run belongs to another process
+                    await self._write_result(run, outcome.result)
+            finally:
+                self.notes += [note for note in run.notes if note not in self.notes]
+        return outcome
+
+    def _share_answers(self, run: OpenRun) -> Cache:
+        shared = self._engine.evaluator.gateway.shared_cache
+        return run.answers if shared is None else LayeredCache(run.answers, shared)
+
+    async def _write_result(self, run: OpenRun, result: RunResult) -> None:
+        """Store the result. A failure is only noted: the run is paid for, and its journal holds everything.
+
+        The run has finished, so cancelling it has no effect.
+        """
+        try:
+            with suppress(asyncio.CancelledError):
+                await run.write_result(result, keep_traces=self._keep_traces)
+        except (OSError, TraceError, PromptiterError) as error:
+            self.notes.append(f"the result could not be written to {run.name!r}: {error}; resume writes it again")
+
+
+def new_header(
+    engine: Engine,
+    checked: CheckedRequest,
+    *,
+    configuration: Configuration | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> RunHeader:
+    """Build the header of a new run."""
+    created = now()
+    run_id = checked.request.run_id or new_run_id(created, checked)
+    return build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
+
+
+def check_inputs(
+    header: RunHeader, engine: Engine, checked: CheckedRequest, *, configuration: Configuration | None, where: str
+) -> list[str]:
+    """Raise ChangedInputsError if inputs of a run have changed since it began. Returns notes about smaller changes."""
+    created = datetime.fromisoformat(header.created_at)
+    current = build_header(engine, checked, run_id=header.run_id, created_at=created, configuration=configuration)
+    if changes := find_changed_inputs(header, current):
+        raise ChangedInputsError(where, changes)
+    note = describe_changed_code(header, current)
+    return [note] if note else []

@@ -1,0 +1,1 @@
+"""Test suites for people who implement a part of promptiter, such as a store."""

@@ -1,0 +1,213 @@
+"""StoreContract: the tests of what a Store promises. Implementers of a store run them with pytest.
+
+    from promptiter.testing.store_contract import StoreContract
+
+    class TestMyStore(StoreContract):
+        def make_store(self, place, now):
+            return MyStore(f"sqlite:///{place}/runs.db", now=now)
+
+They need no plugin, and no fixture but `tmp_path`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from promptiter.errors import SetupError
+from promptiter.llm.ledger import Spending
+from promptiter.runlog.events import Event
+from promptiter.runlog.fold import fold, fold_lazily
+from promptiter.runlog.journal import EventReader, Journal
+from promptiter.runlog.results import RunResult
+from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.header import RunHeader
+from promptiter.runs.store import OpenRun, RunView, Store
+from promptiter.runs.stored_run import StoredRun
+from promptiter.testing.answer_contract import AnswerContract, TraceContract
+from promptiter.testing.event_contract import EventContract, LeaseContract
+from promptiter.testing.small_run import SmallRun
+from promptiter.testing.store_hooks import (
+    Clock,
+    Killed,
+    StoreHooks,
+    in_event_loop,
+    list_events,
+    make_header,
+    refused,
+    until,
+)
+
+
+class RunContract(StoreHooks):
+    """Runs are created, found and executed."""
+
+    @in_event_loop
+    async def test_a_run_is_created_listed_and_viewed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        assert await store.list_ids() == []
+        headers = [await store.create(make_header(run_id)) for run_id in ("b", "a")]
+        for client in (store, self.make_store(tmp_path, Clock())):
+            assert await client.list_ids() == ["a", "b"]
+            for header in headers:
+                view = await client.view(header.run_id)
+                assert view.header == header == make_header(header.run_id)
+                assert await view.last() is None
+                assert await list_events(view.read()) == []
+                assert (await view.read_ledger()).total == Spending()
+                assert await view.find_holder() is None
+
+    @in_event_loop
+    async def test_a_second_run_with_an_id_gets_a_number(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        headers = [await client.create(make_header("a")) for client in (store, other, store)]
+        assert [header.run_id for header in headers] == ["a", "a~2", "a~3"] == await store.list_ids()
+        assert [(await other.view(header.run_id)).header for header in headers] == headers
+
+    @in_event_loop
+    async def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        for run_id in ("gone", "../gone", "", "a/b"):
+            with refused(SetupError):
+                await store.view(run_id)
+            with refused(SetupError):
+                await store.request_stop(run_id)
+            with refused(SetupError):
+                async with store.open(run_id):
+                    pass
+
+    @in_event_loop
+    async def test_a_stop_request_reaches_the_process_and_is_gone_when_the_run_is_resumed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        await store.create(make_header("a"))
+        for _ in range(2):
+            async with store.open("a") as run:
+                assert run.find_stop_request() is None
+                await self.make_store(tmp_path, Clock()).request_stop("a")
+                await until(lambda run=run: run.find_stop_request() is not None)  # type: ignore[misc]
+
+    @in_event_loop
+    async def test_a_run_gives_the_result_of_a_run_without_a_store(self, tmp_path: Path) -> None:
+        expected = await SmallRun().engine.run(SmallRun().request)
+        result, asked = await execute_run(self.make_store(tmp_path, Clock()))
+        assert result == expected
+        view = await self.view_only_run(tmp_path)
+        assert fold([event async for event in view.read()]) == expected
+        assert await asyncio.to_thread(lambda: list(fold_lazily(view.reader()).rounds)) == list(expected.rounds)
+        assert (await view.read_ledger()).total.calls == asked
+        for row in expected.rounds[0].train.rows if expected.rounds[0].train is not None else ():
+            assert (await view.read_trace(row.trace_digests[0])).steps
+
+    @in_event_loop
+    async def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
+        (tmp_path / "whole").mkdir()
+        expected, asked = await execute_run(self.make_store(tmp_path / "whole", Clock()))
+        view = await self.view_only_run(tmp_path / "whole")
+        whole = await list_events(view.read())
+        for seq in range(len(whole)):
+            place = tmp_path / str(seq)
+            place.mkdir()
+            store = self.make_store(place, Clock())
+            killed = SmallRun()
+            with refused(Killed):
+                await execute_run(KillingStore(store, seq, is_written=seq % 2 == 1), killed)
+            result, asked_again = await execute_run(self.make_store(place, Clock()))
+            assert result == expected, f"killed at event {seq}"
+            assert killed.asked + asked_again == asked, f"killed at event {seq}"
+            events = await list_events((await self.view_only_run(place)).read())
+            assert [(event.seq, event.type) for event in events] == [(event.seq, event.type) for event in whole]
+
+    async def view_only_run(self, place: Path) -> RunView:
+        store = self.make_store(place, Clock())
+        [run_id] = await store.list_ids()
+        return await store.view(run_id)
+
+
+class StoreContract(RunContract, EventContract, LeaseContract, AnswerContract, TraceContract):
+    """Inherit from this, and implement `make_store`. The other hooks are for stores that need them."""
+
+
+async def execute_run(store: Store, process: SmallRun | None = None) -> tuple[RunResult, int]:
+    """Start the only run of a store, or resume it. Returns its result, and how often its model was asked."""
+    small = process or SmallRun()
+    known = await store.list_ids()
+    run = (
+        await StoredRun.load(store, known[0], small.engine, small.request)
+        if known
+        else await StoredRun.create(store, small.engine, small.request)
+    )
+    return await run.run(), small.asked
+
+
+class KillingStore:
+    """A store whose process dies at one event: before the event is written, or after it."""
+
+    def __init__(self, store: Store, seq: int, *, is_written: bool) -> None:
+        self._store = store
+        self._seq = seq
+        self._is_written = is_written
+
+    async def create(self, header: RunHeader) -> RunHeader:
+        return await self._store.create(header)
+
+    async def list_ids(self) -> list[str]:
+        return await self._store.list_ids()
+
+    def open(self, run_id: str) -> AbstractAsyncContextManager[OpenRun]:
+        return self._open(run_id)
+
+    @asynccontextmanager
+    async def _open(self, run_id: str) -> AsyncIterator[OpenRun]:
+        async with self._store.open(run_id) as run:
+            yield _KilledRun(run, self._seq, is_written=self._is_written)
+
+    async def view(self, run_id: str) -> RunView:
+        return await self._store.view(run_id)
+
+    async def request_stop(self, run_id: str) -> None:
+        await self._store.request_stop(run_id)
+
+
+class _KilledRun:
+    """An open run whose journal ends the process."""
+
+    def __init__(self, run: OpenRun, seq: int, *, is_written: bool) -> None:
+        self._run = run
+        self.name = run.name
+        self.answers = run.answers
+        self.traces = run.traces
+        self.journal = _KillingJournal(run.journal, seq, is_written=is_written)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._run.notes
+
+    def find_stop_request(self) -> str | None:
+        return self._run.find_stop_request()
+
+    async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
+        await self._run.write_result(result, keep_traces=keep_traces)
+
+
+class _KillingJournal:
+    def __init__(self, journal: Journal, seq: int, *, is_written: bool) -> None:
+        self._journal = journal
+        self._seq = seq
+        self._is_written = is_written
+
+    async def append(self, event: Event) -> None:
+        if event.seq != self._seq or self._is_written:
+            await self._journal.append(event)
+        if event.seq == self._seq:
+            raise Killed
+
+    def read(self, start: int = 0) -> AsyncIterator[Event]:
+        return self._journal.read(start)
+
+    async def last(self) -> Event | None:
+        return await self._journal.last()
+
+    def reader(self) -> EventReader:
+        return self._journal.reader()

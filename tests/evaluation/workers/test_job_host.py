@@ -1,0 +1,129 @@
+"""JobHost and JobWorker without processes between them: what is sent, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from promptiter.agents.base import RunContext
+from promptiter.errors import SetupError
+from promptiter.evaluation.case_runner import CaseJob, CaseRunner
+from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.metrics.judge import make_judge_builders
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
+from promptiter.evaluation.trace_store import FolderTraceStore
+from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
+from promptiter.evaluation.workers.job_worker import JobWorker
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.secret import Secret
+from promptiter.profile import Profile
+from promptiter.testing import office
+
+
+class Pipe:
+    """A channel that notes the calls of a worker and passes them to the host."""
+
+    def __init__(self, host: JobHost) -> None:
+        self.host = host
+        self.calls: list[bytes] = []
+
+    async def call(self, call: bytes, execute: ExecuteTool) -> bytes:
+        self.calls.append(call)
+        return await asyncio.create_task(self.host.answer(call, execute))
+
+
+def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
+    evaluator = office.make_evaluator()
+    runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext(run_id="r"))
+    return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
+
+
+JOB = CaseJob(case=office.CASES.cases[0], profile=Profile.baseline(office.agent.describe()))
+
+
+async def test_a_job_is_self_contained_and_its_result_is_the_row_of_this_process() -> None:
+    host = make_host()
+    pipe = Pipe(host)
+    packed = host.pack(JOB)
+    assert isinstance(packed, bytes)
+    row = await host.receive(await JobWorker(pipe).run(packed))
+    assert row == await make_host().run_here(JOB)
+    assert len(pipe.calls) == row.measured.paid_calls + 2  # and two of the judge
+    assert [await host.trace_store.has(name) for name in row.trace_digests] == [True]
+
+
+async def test_secrets_of_a_judge_stay_in_the_host_and_reach_its_model() -> None:
+    received: list[ModelRequest] = []
+
+    async def judge(request: ModelRequest, *, repeat: int) -> ModelReply:
+        received.append(request)
+        return await office.answer_as_judge(request, repeat=repeat)
+
+    gateway = office.make_evaluator().gateway
+    gateway.add_model("judge", judge)
+    extra = {"extra_fields": {"token": "hunter2-hunter2"}}
+    document = {
+        "metric_name": "judged",
+        "evaluator_name": "llm_rubric_response",
+        "criterion": {
+            "llm_judge": {
+                "judge_model": {"model_name": "judge", **extra},
+                "rubrics": [{"id": "price", "content": {"text": "names the price"}}],
+            }
+        },
+    }
+    metrics = build_metrics(parse_eval_config([document]), builders=make_judge_builders(gateway))
+    name = metrics[0].judges[0].model  # type: ignore[attr-defined]
+    gateway.add_model(name, judge)
+    host = make_host(gateway, metrics)
+    pipe = Pipe(host)
+    packed = host.pack(JOB)
+    row = await host.receive(await JobWorker(pipe).run(packed))
+    assert row.scores[0].value == 1.0
+    assert b"hunter2" not in packed + b"".join(pipe.calls)
+    [request] = received
+    token = request.options["extra_body"]["token"]
+    assert isinstance(token, Secret)
+    assert token.reveal() == "hunter2-hunter2"
+
+
+async def test_a_judge_with_another_gateway_is_answered_by_that_one() -> None:
+    other = office.make_evaluator()
+    host = make_host(metrics=other.metrics)
+    assert not host.gateway.shares_models_with(other.gateway)
+    await host.receive(await JobWorker(Pipe(host)).run(host.pack(JOB)))
+    assert [entry.role for entry in other.gateway.ledger.snapshot().entries] == ["judge"]
+    assert {entry.role for entry in host.gateway.ledger.snapshot().entries} == {"agent"}
+
+
+async def test_a_tool_of_a_lost_worker_is_executed_by_another_one_that_waits_for_it() -> None:
+    host = make_host()
+    waiting = asyncio.Event()
+
+    class LostPipe(Pipe):
+        async def call(self, call: bytes, execute: ExecuteTool) -> bytes:
+            async def lose() -> bytes:
+                waiting.set()
+                await asyncio.sleep(0.05)
+                raise WorkerLostError("gone")
+
+            return await super().call(call, lose if b"ForwardedToolCall" in call else execute)
+
+    packed = host.pack(JOB)
+    lost = asyncio.create_task(JobWorker(LostPipe(host)).run(packed))
+    await waiting.wait()
+    row = await host.receive(await JobWorker(Pipe(host)).run(packed))
+    assert row.error is None
+    assert "kettle" in row.output
+    assert "WorkerLostError: gone" in str((await host.receive(await lost)).error)
+
+
+async def test_a_module_that_fails_in_the_worker_is_a_wrong_setup() -> None:
+    host = make_host()
+    packed = host.pack(JOB).replace(b"promptiter.testing.office:agent", b"json:no_such_name")
+    with pytest.raises(SetupError, match="'json:no_such_name' does not exist"):
+        await host.receive(await JobWorker(Pipe(host)).run(packed))

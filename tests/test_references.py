@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from promptiter.errors import SetupError
+from promptiter.references import find_factory, find_reference, load_reference, remember_factory
+
+
+class Outer:
+    class Inner:
+        pass
+
+    def method(self) -> None: ...
+
+
+ITEM = [1]
+
+
+@pytest.mark.parametrize("item", [Outer, Outer.Inner, Outer.method, ITEM, len, find_reference])
+def test_what_a_module_has_is_found_and_loaded_as_itself(item: object) -> None:
+    reference = find_reference(item)
+    assert reference is not None
+    assert load_reference(reference) is item
+
+
+def make_local() -> object:
+    class Local:
+        pass
+
+    return Local
+
+
+@pytest.mark.parametrize("item", [make_local(), lambda: 1, [1], Outer()])
+def test_what_no_module_has_is_not_found(item: object) -> None:
+    assert find_reference(item) is None
+
+
+def test_a_name_that_means_something_else_now_is_not_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = make_local
+    monkeypatch.setattr(sys.modules[__name__], "make_local", Outer)
+    assert find_reference(original) is None
+
+
+def test_a_module_that_cannot_be_imported_gives_no_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = ModuleType("__main__")  # without a file, as in a notebook
+    notebook.thing = thing = {"a": 1}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    assert find_reference(thing) is None
+
+
+def test_the_factory_of_an_object_is_remembered_for_that_object_only() -> None:
+    made, other = make_local(), make_local()
+    remember_factory(made, "tests.test_references:make_local")
+    assert find_factory(made) == "tests.test_references:make_local"
+    assert find_factory(other) is None
+
+
+def test_a_wrong_reference_says_what_is_missing() -> None:
+    with pytest.raises(SetupError, match=r"the agent 'no_such_module:x' cannot be imported: .*; check the spelling"):
+        load_reference("no_such_module:x", what="agent")
+    with pytest.raises(SetupError, match=r"has no 'OUTER' \(did you mean 'Outer'\?\)|has no 'Outr'"):
+        load_reference(f"{__name__}:Outr")
