@@ -18,11 +18,11 @@ from types import TracebackType
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, describe_timeout
 from promptiter.evaluation.executor import Finished, run_concurrently
-from promptiter.evaluation.frames import FrameKind, encode_frame, read_frame
-from promptiter.evaluation.job_host import JobHost
-from promptiter.evaluation.job_messages import OverdueError, WorkerLostError
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.worker_process import is_worker_process
+from promptiter.evaluation.workers.frames import FrameKind, encode_frame, read_frame
+from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.evaluation.workers.job_messages import OverdueError, WorkerLostError
+from promptiter.evaluation.workers.worker_process import is_worker_process
 from traces import Failure
 
 STOP_S = 2.0
@@ -30,7 +30,7 @@ STOP_S = 2.0
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from promptiter.evaluation.worker_process import main; main()"
+    "from promptiter.evaluation.workers.worker_process import main; main()"
 )
 
 

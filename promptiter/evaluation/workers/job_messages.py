@@ -11,7 +11,7 @@ import orjson
 from promptiter.agents.base import RestoringAgent
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import CaseRunner
-from promptiter.evaluation.wire_format import Handles, pack, pack_part, unpack_plain
+from promptiter.evaluation.workers.wire_format import Handles, pack, pack_part, unpack_plain
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelRequest
 from traces.model import Json

@@ -10,13 +10,13 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
-from promptiter.evaluation.job_host import JobHost
-from promptiter.evaluation.job_messages import ExecuteTool, WorkerLostError
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.trace_store import FolderTraceStore
-from promptiter.evaluation.worker import JobWorker
+from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
+from promptiter.evaluation.workers.job_worker import JobWorker
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.secret import Secret

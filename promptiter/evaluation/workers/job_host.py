@@ -13,7 +13,10 @@ from typing import Any
 import orjson
 
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner, ScoredRun
-from promptiter.evaluation.job_messages import (
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.score import Score
+from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.workers.job_messages import (
     ExecuteTool,
     ForwardedAnswer,
     ForwardedRequest,
@@ -21,10 +24,7 @@ from promptiter.evaluation.job_messages import (
     WorkerLostError,
     pack_runner,
 )
-from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.score import Score
-from promptiter.evaluation.trace_store import TraceStore
-from promptiter.evaluation.wire_format import pack, unpack
+from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from promptiter.agents.base import Substitute
 from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, ToolFailedError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
-from promptiter.evaluation.job_host import KeptObjects
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.wire_format import pack, pack_part, unpack
+from promptiter.evaluation.workers.job_host import KeptObjects
+from promptiter.evaluation.workers.wire_format import pack, pack_part, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.secret import Secret
