@@ -1,4 +1,5 @@
 from promptiter.llm.budget import Budget as Budget
+from promptiter.llm.budget import Budgets as Budgets
 from promptiter.llm.cache.cache import open_cache as open_cache
 from promptiter.llm.gateway import Gateway as Gateway
 from promptiter.llm.litellm import LiteLLMModel as LiteLLMModel
