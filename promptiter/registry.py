@@ -80,6 +80,9 @@ class Registry(Generic[T]):
 METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
 """Custom metrics: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
+AGENTS: Registry[Callable[[], Any]] = Registry("agent", entry_point_group="promptiter.agents")
+"""Agents of installed packages: a function without parameters that returns an agent."""
+
 SEARCHES: Registry[Callable[..., Any]] = Registry("search", entry_point_group="promptiter.searches")
 """Search algorithms: a class or function that builds a Search."""
 

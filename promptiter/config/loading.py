@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent
 from promptiter.errors import SetupError, nearest
-from promptiter.references import remember_factory
+from promptiter.references import find_reference, remember_factory
+from promptiter.registry import AGENTS
 
 if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -41,19 +42,24 @@ def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
 
 
 def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
-    """Load the agent that `module:attr` names: an agent, or a function without parameters that returns one."""
-    agent = load_object(reference, folders=folders)
+    """Load the agent that `module:attr` names: an agent, or a function without parameters that returns one.
+
+    A name without a colon is that of a registered function; see `AGENTS`.
+    """
+    agent: Any = AGENTS.get(reference) if reference in AGENTS else load_object(reference, folders=folders)
     if not hasattr(agent, "describe") and callable(agent):
         if _needs_arguments(agent):
             raise SetupError(
                 f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "
                 "promptiter.agents, or name a function without parameters that returns an agent"
             )
+        factory = agent
         try:
-            agent = agent()
+            agent = factory()
         except Exception as error:
             raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
-        remember_factory(agent, reference)
+        if (importable := find_reference(factory)) is not None:
+            remember_factory(agent, importable)
     if not hasattr(agent, "describe") or not hasattr(agent, "run"):
         raise SetupError(f"{reference!r} is a {type(agent).__name__}, not an agent: it needs describe() and run()")
     return cast("Agent", agent)

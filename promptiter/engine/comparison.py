@@ -81,16 +81,6 @@ class PairedEvaluation:
     accepted_from: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
     candidate_from: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
 
-    def renumber_repeats(self) -> PairedEvaluation:
-        """Number the repeats of each case from 0. An unaffected case gets its first run in every repeat.
-
-        Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
-        """
-        repeats = max((len(rows) for rows in self.accepted.rows_by_case.values()), default=0)
-        return replace(
-            self, accepted=self._renumber(self.accepted, repeats), candidate=self._renumber(self.candidate, repeats)
-        )
-
     def add(self, more: PairedEvaluation) -> PairedEvaluation:
         """Return this pair with the rows of another."""
         return replace(
@@ -101,22 +91,17 @@ class PairedEvaluation:
             candidate_from={**self.candidate_from, **more.candidate_from},
         )
 
-    def _renumber(self, arm: Evaluation, repeats: int) -> Evaluation:
-        found = []
-        for case_id, rows in arm.rows_by_case.items():
-            again = rows[:1] * repeats if case_id in self.unaffected else rows
-            found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
-        return replace(arm, rows=tuple(found))
-
 
 class Comparison:
-    """One candidate next to the accepted profile: the evidence that a policy has seen of it so far."""
+    """One candidate next to the accepted profile. `record` is the evidence that a policy has seen of it so far."""
 
     def __init__(self, validator: Validator, candidate: Profile) -> None:
         self._validator = validator
         self._candidate = candidate
         self._validation: PairedEvaluation | None = None
         self._train: PairedEvaluation | None = None
+        self._looks = 0
+        self.record = EvidenceRecord()
 
     async def gather(self, request: MoreEvidence | None) -> Evidence:
         """Return all evidence so far with the requested repeats; without a request, with the first validation."""
@@ -127,11 +112,9 @@ class Comparison:
             self._validation = await validator.run_more(request, self._validation, self._candidate)
         else:
             await self._validate(request)
-        return validator.build_evidence(self._validation, self._train, self._candidate)
-
-    def get_record(self) -> EvidenceRecord:
-        """The evidence so far, by reference to the recorded evaluations."""
-        return self._validator.build_record(self._validation, self._train, self._candidate)
+        self._looks += 1
+        self.record = validator.build_record(self._validation, self._train, self._candidate, looks=self._looks)
+        return validator.build_evidence(self.record, self._validation, self._train)
 
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
@@ -154,33 +137,21 @@ class Validator:
         self._next_repeat = self.repeats
 
     def build_evidence(
-        self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile
+        self, record: EvidenceRecord, validation: PairedEvaluation | None, train: PairedEvaluation | None
     ) -> Evidence:
         """Build what a policy decides on."""
-        session = self._session
+        session, on_train = self._session, None
+        if train is not None and record.train is not None:
+            on_train = record.train.build_evidence(train.accepted, train.candidate)
         if validation is None:
-            nothing = session.evaluator.build_evaluation((), session.validation, candidate)
-            validation = PairedEvaluation(accepted=nothing, candidate=nothing)
-        on_train = None if train is None else self._build_evidence(train)
-        return replace(self._build_evidence(validation), train=on_train, characters=self._count_characters(candidate))
-
-    def _build_evidence(self, pair: PairedEvaluation) -> Evidence:
-        session, pair = self._session, pair.renumber_repeats()
-        return Evidence(
-            accepted=pair.accepted,
-            candidate=pair.candidate,
-            objective=session.request.objective,
-            round=session.round,
-            candidates_tried=session.state.candidates_tried + 1,
-            protected=session.request.protected,
-            accepted_gain=session.state.accepted_gain,
-            first_look_repeats=self.repeats,
-        )
+            nothing = session.evaluator.build_evaluation((), session.validation, session.accepted.profile)
+            return record.build_evidence(nothing, nothing, train=on_train)
+        return record.build_evidence(validation.accepted, validation.candidate, train=on_train)
 
     def build_record(
-        self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile
+        self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile, *, looks: int
     ) -> EvidenceRecord:
-        """Build the record of what a policy decided on, by reference."""
+        """Build the record of what a policy decides on, by reference."""
         session = self._session
         record = EvidenceRecord(
             objective=session.request.objective,
@@ -190,6 +161,7 @@ class Validator:
             first_look_repeats=self.repeats,
             characters=self._count_characters(candidate),
             accepted_gain=session.state.accepted_gain,
+            looks=looks,
         )
         on_train = None if train is None else replace(record, **_refer(train), characters=None)
         return replace(record, **({} if validation is None else _refer(validation)), train=on_train)

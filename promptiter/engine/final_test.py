@@ -27,7 +27,7 @@ from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.llm.ledger import Spending
 from promptiter.policies.combine import describe_policy
 from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
-from promptiter.policies.evidence import Evidence, pair_scores
+from promptiter.policies.evidence import Evidence, pair_scores, renumber_repeats
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
 from promptiter.runlog.payloads import AblationFinished, BudgetReserved, FinalTestFinished, ReservedMeasured
@@ -203,9 +203,10 @@ class _FinalTestRun:
 
     def _look(self) -> FinalTestResult:
         assert self.pair is not None, "a look comes after a block"
-        pair, objective = self.pair.renumber_repeats(), self.session.request.objective
-        self.problem = Evidence(accepted=pair.accepted, candidate=pair.candidate, objective=objective).problem
-        self.scores = pair_scores(pair.accepted, pair.candidate, objective)
+        pair, objective = self.pair, self.session.request.objective
+        before, after = renumber_repeats(pair.accepted, pair.candidate, unaffected=pair.unaffected)
+        self.problem = Evidence(accepted=before, candidate=after, objective=objective).problem
+        self.scores = pair_scores(before, after, objective)
         result = decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
         return replace(result, scope=_find_scope(self.session))
 

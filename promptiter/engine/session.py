@@ -22,7 +22,7 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation, get_best_value
-from promptiter.policies.acceptance import AcceptancePolicy, AllOf, Protected
+from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
 from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopPolicy, TargetScore, UserStop
@@ -93,9 +93,7 @@ class Session:
         self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
         if (until := request.stop or _default_stop(request)) is not None:
             self._stopping |= until
-        self._acceptance: AcceptancePolicy = request.acceptance
-        if request.protected:
-            self._acceptance = AllOf(request.acceptance, Protected())
+        self._acceptance = protect_cases(request.acceptance, request.protected)
         self._is_ready = True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -242,12 +240,17 @@ class Session:
         await self.note(RoundCompleted())
 
     async def propose(
-        self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+        self,
+        candidate: Profile,
+        *,
+        patches: PatchSet | None = None,
+        parents: Sequence[Profile] = (),
+        reason: str = "",
     ) -> Profile:
         """Record a candidate, and return it as it is recorded: without secrets.
 
         `parents` are the profiles that it was made from, by default the accepted one. `patches` are the changes to the
-        first of them, with their reasons.
+        first of them; without any, those are computed, with this reason.
         """
         self._check_round()
         candidate.check(self.snapshot)
@@ -259,16 +262,16 @@ class Session:
                 profile_digest=safe.digest,
                 parents=tuple(dict.fromkeys(each.digest for each in made_from)),
                 values=values,
-                patches=self._compute_patches(made_from[0], safe) if patches is None else patches,
+                patches=self._compute_patches(made_from[0], safe, reason) if patches is None else patches,
             ),
             request=[safe.digest, [each.digest for each in made_from]],
         )
         return safe
 
-    def _compute_patches(self, parent: Profile, candidate: Profile) -> PatchSet:
+    def _compute_patches(self, parent: Profile, candidate: Profile, reason: str) -> PatchSet:
         changes = parent.changes(candidate, self.snapshot)
         return PatchSet(
-            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason="") for each in changes)
+            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason=reason) for each in changes)
         )
 
     async def validate(
@@ -284,7 +287,7 @@ class Session:
                 return await self._record_rejection("it changes nothing", candidate)
             comparison = Comparison(self.validator, candidate)
             decision = await decide_sequentially(self._acceptance, comparison.gather)
-            return await self._record_decision(decision, candidate, comparison.get_record())
+            return await self._record_decision(decision, candidate, comparison.record)
 
     async def reject(
         self, candidate: Profile, reason: str, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()

@@ -17,11 +17,11 @@ from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
-from promptiter.evaluation.job_host import JobHost
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
+from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 

@@ -14,8 +14,8 @@ from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
 from promptiter.evaluation.case_runner import CaseJob
-from promptiter.evaluation.job_host import JobHost
 from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.workers.job_host import JobHost
 
 Finished: TypeAlias = tuple[CaseJob, CaseRow]
 

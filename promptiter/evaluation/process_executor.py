@@ -13,16 +13,15 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, describe_timeout
 from promptiter.evaluation.executor import Finished, run_concurrently
-from promptiter.evaluation.frames import FrameKind, encode_frame, read_frame
-from promptiter.evaluation.job_host import JobHost
-from promptiter.evaluation.job_messages import OverdueError, WorkerLostError
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.worker_process import is_worker_process
+from promptiter.evaluation.workers.frames import FrameKind, encode_frame, read_frame
+from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.evaluation.workers.job_messages import OverdueError, WorkerLostError
+from promptiter.evaluation.workers.worker_process import is_worker_process
 from traces import Failure
 
 STOP_S = 2.0
@@ -30,7 +29,7 @@ STOP_S = 2.0
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from promptiter.evaluation.worker_process import main; main()"
+    "from promptiter.evaluation.workers.worker_process import main; main()"
 )
 
 
@@ -54,13 +53,11 @@ class ProcessExecutor:
     def __enter__(self) -> ProcessExecutor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End all processes. An evaluation that is under way fails; a later one starts new processes."""
+        """End all processes. An evaluation that is under way, or starts later, starts new ones."""
         self._idle.clear()
         _stop(self._all)
 
@@ -122,6 +119,7 @@ class WorkerProcess:
     def __init__(self, path: list[str]) -> None:
         self._path = path
         self._is_ready = False
+        self._is_ended = False
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _START, json.dumps(path)]
@@ -157,9 +155,11 @@ class WorkerProcess:
     def kill(self) -> None:
         """End the process, and those that it started, at once."""
         self._socket.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if not self._is_ended:  # afterwards, its number may be that of another process
+            self._is_ended = True
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def stop(self) -> None:
         """Let the process end by itself."""
@@ -227,8 +227,9 @@ class _Conversation:
 
 
 def _stop(workers: set[WorkerProcess]) -> None:
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.wait()
+    ending = list(workers)
     workers.clear()
+    for worker in ending:
+        worker.stop()
+    for worker in ending:
+        worker.wait()

@@ -125,12 +125,12 @@ class ScoredRun(AgentRun):
     scores: tuple[Score, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class ScoredAgent:
     """The agent of a run with a scorer: its structure, and the scorer in place of its runs."""
 
-    def __init__(self, agent: Agent, scorer: Scorer) -> None:
-        self.agent = agent
-        self.scorer = scorer
+    agent: Agent
+    scorer: Scorer
 
     def describe(self) -> StructureSnapshot:
         return self.agent.describe()
@@ -162,11 +162,11 @@ class ScorerMetric:
         return leave_unscored(self, f"the scorer returned no score {self.name!r}") if found is None else found
 
 
+@dataclass(frozen=True, slots=True)
 class DescribedAgent:
     """The agent of a structure that only a scorer runs."""
 
-    def __init__(self, structure: StructureSnapshot) -> None:
-        self.structure = structure
+    structure: StructureSnapshot
 
     def describe(self) -> StructureSnapshot:
         return self.structure

@@ -19,8 +19,8 @@ SHORTEST_IN_HEADERS = 8
 class Secret(str):
     """A text that must not be shown: as a string it is `***`, or the `${VAR}` that it came from.
 
-    Only `reveal()` returns the value. Pickles carry it, because worker processes need it. `parts` are the values of the
-    variables that it contains.
+    Only `reveal()` returns the value. Copies and pickles carry it. `parts` are the values of the variables that it
+    contains.
     """
 
     _value: str

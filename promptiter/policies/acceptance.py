@@ -188,6 +188,11 @@ class Protected(ComposablePolicy):
         return evidence.accept("; ".join([reason, *map(str, votes)]))
 
 
+def protect_cases(policy: AcceptancePolicy, case_ids: Collection[str]) -> AcceptancePolicy:
+    """Return the policy of a run with these protected cases: they must still pass, whatever the policy."""
+    return AllOf(policy, Protected()) if case_ids else policy
+
+
 @dataclass(frozen=True, slots=True)
 class _Vote:
     """How often a case passes in its re-runs, which are the repeats after the first look, under both profiles."""

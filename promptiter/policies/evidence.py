@@ -203,7 +203,8 @@ class Evidence:
 class EvidenceRecord:
     """What a policy saw, by reference: the evaluations of each profile by number, each with its cases (None: all).
 
-    With the rows of these evaluations, the decision can be made again, or another policy can be tried.
+    The change cannot reach the `unaffected` cases. `looks` is how often the policy was asked. With the rows of these
+    evaluations, the decision can be made again, or another policy can be tried.
     """
 
     accepted: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
@@ -216,7 +217,43 @@ class EvidenceRecord:
     first_look_repeats: int = 1
     characters: tuple[int, int] | None = None
     accepted_gain: float = 0.0
+    looks: int = 1
     train: EvidenceRecord | None = None
+
+    def build_evidence(self, accepted: Evaluation, candidate: Evaluation, *, train: Evidence | None = None) -> Evidence:
+        """Build the evidence of these rows, and of the evidence on train."""
+        accepted, candidate = renumber_repeats(accepted, candidate, unaffected=frozenset(self.unaffected))
+        return Evidence(
+            accepted=accepted,
+            candidate=candidate,
+            objective=self.objective,
+            round=self.round,
+            candidates_tried=self.candidates_tried,
+            protected=frozenset(self.protected),
+            first_look_repeats=self.first_look_repeats,
+            train=train,
+            characters=self.characters,
+            accepted_gain=self.accepted_gain,
+        )
+
+
+def renumber_repeats(
+    accepted: Evaluation, candidate: Evaluation, *, unaffected: frozenset[str]
+) -> tuple[Evaluation, Evaluation]:
+    """Number the repeats of each case from 0. An unaffected case gets its first run in every repeat.
+
+    Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
+    """
+    repeats = max((len(rows) for rows in accepted.rows_by_case.values()), default=0)
+
+    def renumber(arm: Evaluation) -> Evaluation:
+        found = []
+        for case_id, rows in arm.rows_by_case.items():
+            again = rows[:1] * repeats if case_id in unaffected else rows
+            found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
+        return replace(arm, rows=tuple(found))
+
+    return renumber(accepted), renumber(candidate)
 
 
 def pair_scores(

@@ -103,8 +103,10 @@ class CandidateResult:
 
     @property
     def validation(self) -> Evaluation | None:
-        """All its runs on validation; None if there were none."""
-        return merge_evaluations(each for each in self.evaluations if each.phase == "validation")
+        """Its runs on validation that the decision rests on, or all if there is none yet; None if there were none."""
+        found = (each for each in self.evaluations if each.phase == "validation")
+        seen = None if self.evidence is None else self.evidence.candidate
+        return merge_evaluations(each for each in found if seen is None or each.number in seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class RoundState:
         self._input_profile = input_profile
         self._candidates: list[CandidateResult] = []
         self._events: list[int] = []
-        self._latest: dict[str, int] = {}
+        self._by_digest: dict[str, list[int]] = {}
         self._evaluations: list[Evaluation] = []
         self._details: RoundDetails | None = None
         self._notes: list[SearchNote] = []
@@ -48,13 +48,13 @@ class RoundState:
         self._result, digest = None, profile.digest
         own = tuple(each for each in self._evaluations if each.profile_digest == digest)
         self._evaluations = [each for each in self._evaluations if each.profile_digest != digest]
-        self._latest[digest] = len(self._candidates)
+        self._by_digest.setdefault(digest, []).append(len(self._candidates))
         self._candidates.append(CandidateResult(profile=profile, parents=parents, patches=patches, evaluations=own))
         self._events.append(seq)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Add an evaluation to the candidate whose profile it ran, or to the round."""
-        self._result, number = None, self._latest.get(evaluation.profile_digest)
+        self._result, number = None, self._find_candidate(evaluation.profile_digest)
         if number is None:
             self._evaluations.append(evaluation)
         else:
@@ -65,7 +65,7 @@ class RoundState:
         self, digest: str | None, decision: AcceptanceDecision, evidence: EvidenceRecord | None
     ) -> tuple[CandidateResult, int] | None:
         """Add a decision. Returns the candidate and the event that proposed it; None if the round is skipped."""
-        self._result, number = None, None if digest is None else self._latest.get(digest)
+        self._result, number = None, self._find_candidate(digest)
         if number is None:
             self._skipped = decision.reason
             return None
@@ -82,3 +82,10 @@ class RoundState:
 
     def stop(self, decision: StopDecision) -> None:
         self._result, self._stop = None, decision
+
+    def _find_candidate(self, digest: str | None) -> int | None:
+        """The candidate with a profile: of several the first without a decision, or the last."""
+        numbers = self._by_digest.get(digest or "", [])
+        return next(
+            (each for each in numbers if self._candidates[each].decision is None), next(reversed(numbers), None)
+        )

@@ -10,6 +10,7 @@ from promptiter.runlog.fold import fold as fold
 from promptiter.runlog.journal import EventReader as EventReader
 from promptiter.runlog.journal import Journal as Journal
 from promptiter.runlog.results import RoundResult as RoundResult
+from promptiter.runs.decisions import decide_again as decide_again
 from promptiter.runs.directory import RunDirectory as RunDirectory
 from promptiter.runs.folder_store import FolderStore as FolderStore
 from promptiter.runs.listing import list_runs as list_runs

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import BackpropDetails, PassResult, get_passes
 from promptiter.evaluation.result import Evaluation
-from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
+from promptiter.profile import Profile
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.stages.contracts import AggregateResult
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
@@ -75,14 +75,14 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round and its candidates. `skipped` says why it has none; `notes` counts other events of the search."""
+    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events."""
 
     round: int
     train: EvaluationSummary | None
     blamed: tuple[str, ...]
     candidates: tuple[CandidateSummary, ...]
     skipped: str = ""
-    notes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[SearchNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     rounds: list[RoundSummary] = []
     rejections: list[RejectionSummary] = []
     blame = _BlameBySurface(result)
-    accepted: dict[str, tuple[BlameReason, ...]] = {}
+    reasons = _Reasons(result.initial_profile)
     no_blame = _NoBlame()
     signals = _Signals()
     train: Evaluation | None = None
@@ -115,16 +115,13 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         rejections.extend(_rejections(each))
         blame.add(each)
         no_blame.add(each)
-        for candidate in each.candidates:
-            if candidate.decision is not None and candidate.decision.accepted:
-                for surface_id, reason in _patch_reasons(each, candidate, signals):
-                    accepted[surface_id] = (*accepted.get(surface_id, ()), reason)
+        reasons.add(each, signals)
     blamed = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
         blame=blamed,
         rejections=tuple(rejections),
-        reasons=accepted,
+        reasons=reasons.accepted,
         no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
     )
 
@@ -157,7 +154,7 @@ def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummar
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
         candidates=tuple(_summarize_candidate(candidate) for candidate in each.candidates),
         skipped=each.skipped,
-        notes=Counter(note.type for note in each.notes),
+        notes=each.notes,
     )
 
 
@@ -191,20 +188,34 @@ class _Signals:
         return self._by_surface.get(surface_id)
 
 
-def _patch_reasons(
-    each: RoundResult, candidate: CandidateResult, signals: _Signals
-) -> Iterator[tuple[str, BlameReason]]:
-    """The reason for each patch of a candidate: the signal for its surface, or what the search says."""
-    for patch in candidate.patches:
-        signal = signals.get(patch.surface_id)
-        yield (
-            patch.surface_id,
-            BlameReason(
-                round=each.round,
-                text=signal.text if signal is not None and signal.text else patch.reason,
-                case_ids=patch.evidence.cases if signal is None else signal.case_ids,
-            ),
-        )
+class _Reasons:
+    """The reasons for what candidates changed, by surface, since the initial profile: a child has those of its parents.
+
+    Patches are the changes to the first parent, so a surface without a patch has that parent's reasons.
+    """
+
+    def __init__(self, initial: Profile) -> None:
+        self._by_candidate: dict[str, dict[str, tuple[BlameReason, ...]]] = {}
+        self._accepted = initial.digest
+
+    def add(self, each: RoundResult, signals: _Signals) -> None:
+        for candidate in each.candidates:
+            found = dict(self._by_candidate.get((*candidate.parents, self._accepted)[0], {}))
+            for patch in candidate.patches:
+                signal = signals.get(patch.surface_id)
+                text = signal.text if signal is not None and signal.text else patch.reason
+                if text:
+                    cases = patch.evidence.cases if signal is None else signal.case_ids
+                    reason = BlameReason(round=each.round, text=text, case_ids=cases)
+                    found[patch.surface_id] = (*found.get(patch.surface_id, ()), reason)
+            self._by_candidate[candidate.profile.digest] = found
+        if each.decision is not None and each.decision.accepted and each.candidate is not None:
+            self._accepted = each.candidate.profile.digest
+
+    @property
+    def accepted(self) -> dict[str, tuple[BlameReason, ...]]:
+        """The reasons for what the accepted profile changes."""
+        return self._by_candidate.get(self._accepted, {})
 
 
 def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:

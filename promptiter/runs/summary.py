@@ -18,7 +18,7 @@ from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.results import RunMeasured, RunResult, RunShape
+from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
@@ -90,7 +90,9 @@ class RunSummary:
     `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one.
     `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
     the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
-    final test. Changes of the `removed` surfaces were accepted, then dropped because they contributed nothing.
+    final test. `initial_digest` is the profile that the first candidates were made from. `notes` are events of the
+    search before its first round. Changes of the `removed` surfaces were accepted, then dropped because they
+    contributed nothing.
     """
 
     run_id: str
@@ -115,6 +117,8 @@ class RunSummary:
     targets: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    initial_digest: str = ""
+    notes: tuple[SearchNote, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
@@ -179,6 +183,8 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         targets=result.targets,
         unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in adopted),
         unread=result.unread_surfaces,
+        initial_digest=result.initial_profile.digest,
+        notes=result.notes,
         rounds=search.rounds,
         blame=search.blame,
         no_blame=search.no_blame,

@@ -16,6 +16,7 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.evaluation.trace_store import FolderTraceStore
@@ -221,6 +222,14 @@ async def test_a_noisy_scorer_is_no_evidence() -> None:
     assert result.verdict == "no_evidence"
 
 
+@pytest.mark.slow
+async def test_a_scorer_runs_in_other_processes_with_the_same_result() -> None:
+    expected = await Engine(STRUCTURE, Evaluator(), search=Tries(DRAFT, BOTH)).run(scored())
+    with ProcessExecutor(workers=2) as executor:
+        engine = Engine(STRUCTURE, Evaluator(executor=executor), search=Tries(DRAFT, BOTH))
+        assert await engine.run(scored()) == expected
+
+
 def build_traces(profile: Profile) -> ScoredProfile:
     def step(node_id: str, *before: str) -> Step:
         surface_id = f"{node_id}#instruction"
@@ -311,7 +320,8 @@ async def test_a_run_that_is_killed_at_any_event_resumes_with_the_same_result(sh
         ({"validation": CASES}, "train is missing; give it, or give the validation set as cases"),
         ({"test": CASES}, "there are no cases; give train and validation"),
         ({"cases": CASES, "train": CASES}, "cases are for learning and validation, but train is given, too"),
-        ({"cases": CASES, "scorer": carefulness}, "a scorer scores without cases, but cases is given, too"),
+        ({"cases": CASES, "scorer": carefulness}, "a scorer scores without cases, but cases are given, too"),
+        ({"cases": CASES, "train": CASES, "validation": CASES}, "but train and validation are given, too; give one"),
         ({"scorer": carefulness, "test": CASES}, "a scorer scores without cases, but test is given, too"),
         ({"scorer": carefulness, "teacher": "m"}, "a scorer has no cases that a teacher could answer"),
         ({"scorer": 0.5}, "scorer is 0.5; give a function of a profile"),

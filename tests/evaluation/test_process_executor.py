@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,23 @@ from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.config.loading import load_agent
 from promptiter.engine.engine import Engine
 from promptiter.errors import BadRequestError, RateLimitedError, SetupError
+from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor, LocalExecutor
+from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
 from promptiter.offline.model.simulated import SimulatedModel
+from promptiter.profile import Profile
+from promptiter.registry import AGENTS
 from promptiter.runlog.results import RunRequest
 from promptiter.sources import FileSource
+from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract
 from tests.evaluation import process_agents
 from tests.evaluation.process_agents import misbehave
@@ -193,10 +198,32 @@ async def test_errors_of_models_are_raised_in_the_agent_as_themselves(processes:
 
 
 @pytest.mark.slow
-async def test_an_agent_of_a_factory_is_made_by_it_in_the_worker(processes: ProcessExecutor) -> None:
-    made = load_agent("tests.evaluation.process_agents:make_agent")
-    found = await make_evaluator(processes).evaluate(made, letters("x"))
+@pytest.mark.parametrize("reference", ["tests.evaluation.process_agents:make_agent", "made_in_tests"])
+async def test_an_agent_of_a_factory_is_made_by_it_in_the_worker(reference: str, processes: ProcessExecutor) -> None:
+    AGENTS.register("made_in_tests", process_agents.make_agent)
+    found = await make_evaluator(processes).evaluate(load_agent(reference), letters("x"))
     assert found.rows[0].output == "made x"
+
+
+@pytest.mark.slow
+async def test_each_job_runs_in_a_process_that_knows_nothing_but_its_bytes() -> None:
+    expected = await office.make_evaluator().evaluate(office.agent, office.CASES)
+    evaluator = office.make_evaluator(FreshProcesses())
+    profile = Profile.baseline(office.agent.describe())
+    runs = [(case.id, 1) for case in office.CASES.cases]
+    rows = [row async for row in evaluator.stream_rows(office.agent, office.CASES, profile, runs=runs)]
+    assert [row.case_id for row in rows] == [case.id for case in office.CASES.cases]
+    assert sorted(rows, key=lambda row: row.case_id) == [row for row in expected.rows if row.repeat == 1]
+
+
+class FreshProcesses:
+    """Runs each job in a process of its own."""
+
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+        for job in jobs:
+            with ProcessExecutor(workers=1) as executor:
+                async for finished in executor.run([job], host):
+                    yield finished
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
-from tests.worlds.starter import How, Killed, SmallShop, make_killing_journal
+from tests.worlds.starter import How, Killed, SmallPool, SmallShop, make_killing_journal
 
 pytestmark = pytest.mark.slow
 
@@ -85,18 +85,28 @@ def answer_keys(folder: Path) -> list[str]:
     return found
 
 
-def kill_at(folder: Path, seq: int, how: How, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4) -> None:
+def kill_at(
+    folder: Path,
+    seq: int,
+    how: How,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    concurrency: int = 4,
+    world: type[SmallShop | SmallPool] = SmallShop,
+) -> None:
     """Run until an event, then drop everything that is not on disk."""
     with monkeypatch.context() as patched:
         patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, how))
         with pytest.raises(Killed):
-            SmallShop(concurrency=concurrency).run(folder)
+            world(concurrency=concurrency).run(folder)
 
 
-def check_resume(folder: Path, whole: Path, *, concurrency: int = 4) -> None:
+def check_resume(
+    folder: Path, whole: Path, *, concurrency: int = 4, world: type[SmallShop | SmallPool] = SmallShop
+) -> None:
     """The resumed run gives the same result and the same files as `whole`, and asks for no recorded answer."""
     known = answer_keys(folder)
-    shop = SmallShop(concurrency=concurrency)
+    shop = world(concurrency=concurrency)
     result = shop.run(folder)
     assert read_unmeasured(folder) == read_unmeasured(whole)
     assert shop.model.asked == len(answer_keys(whole)) - len(known)
@@ -153,10 +163,13 @@ def run_process(folder: Path, *options: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRON)
 
 
-def check_sigkill(folder: Path, seq: int, how: str, whole: Path) -> None:
-    done = run_process(folder, "--kill-at", str(seq), "--how", how)
+def check_sigkill(
+    folder: Path, seq: int, how: str, whole: Path, *, world: type[SmallShop | SmallPool] = SmallShop
+) -> None:
+    options = ["--pool"] if world is SmallPool else []
+    done = run_process(folder, "--kill-at", str(seq), "--how", how, *options)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    check_resume(folder / "runs", whole)
+    check_resume(folder / "runs", whole, world=world)
 
 
 @pytest.mark.parametrize("sample", range(SIGKILLS))
@@ -164,6 +177,35 @@ def test_a_run_resumes_after_a_sigkill(sample: int, whole: Path, events: int, tm
     rng = random.Random(sample)
     seq = sample * events // SIGKILLS + rng.randrange(events // SIGKILLS)
     check_sigkill(tmp_path, seq, get_args(How)[sample % 3], whole)
+
+
+@pytest.fixture(scope="session")
+def whole_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a search with a pool that was not killed."""
+    folder = tmp_path_factory.mktemp("pool")
+    result = SmallPool().run(folder)
+    assert [len(each.candidates) for each in result.rounds] == [3, 3]
+    assert result.verdict == "improved"
+    assert any(len(candidate.parents) == 2 for each in result.rounds for candidate in each.candidates)
+    return folder
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_search_with_a_pool_resumes_from_every_event(
+    chunk: int, whole_pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = len(journal_path(whole_pool).read_bytes().splitlines())
+    for seq in range(chunk, events, CHUNKS):
+        folder = tmp_path / str(seq)
+        kill_at(folder, seq, get_args(How)[seq % 3], monkeypatch, world=SmallPool, concurrency=1 + 5 * (seq % 2))
+        check_resume(folder, whole_pool, world=SmallPool)
+
+
+@pytest.mark.parametrize("how", get_args(How))
+def test_a_search_with_a_pool_resumes_after_a_sigkill(how: str, whole_pool: Path, tmp_path: Path) -> None:
+    events = len(journal_path(whole_pool).read_bytes().splitlines())
+    seq = random.Random(how).randrange(events)
+    check_sigkill(tmp_path, seq, how, whole_pool, world=SmallPool)
 
 
 @pytest.mark.parametrize("seed", range(2))

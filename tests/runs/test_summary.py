@@ -9,7 +9,7 @@ from promptiter.backprop.record import BackpropDetails, PassResult
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
@@ -117,7 +117,8 @@ def signal(surface_id: str, text: str = "Dates are dropped.", cases: str = "ab")
 def round_with(result: RunResult, number: int, *, accepted: bool | None, **fields: object) -> RoundResult:
     decision = None if accepted is None else AcceptanceDecision(accepted=accepted, delta=0.1, reason="because")
     each = PassResult(**fields)  # type: ignore[arg-type]
-    candidate = CandidateResult(profile=result.initial_profile, patches=each.patches, decision=decision)
+    profile = Profile.of(result.structure, {"draft#instruction": f"Draft {number}."})
+    candidate = CandidateResult(profile=profile, patches=each.patches, decision=decision)
     return RoundResult(
         round=number,
         input_profile=result.initial_profile,

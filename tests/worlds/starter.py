@@ -1,10 +1,10 @@
 """The starter's support desk with fewer cases and a model that counts its calls, in a run that can be killed.
 
     python -m tests.worlds.starter FOLDER [--kill-at SEQ] [--how before|after|torn] [--concurrency N]
-                                          [--file-limit BYTES]
+                                          [--file-limit BYTES] [--pool]
 
 starts a run in FOLDER/runs, or resumes the existing one, and prints its verdict. With --kill-at it kills itself at an
-event; with --file-limit the disk is full at that size.
+event; with --file-limit the disk is full at that size; with --pool the search is an evolutionary one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Literal
 
 import orjson
 
+from examples.evolution import Evolution
 from promptiter.config.loading import build_evaluator
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet
@@ -92,6 +93,26 @@ class SmallShop(Shop):
         )
 
 
+class SmallPool(Shop):
+    """A run with two generations of a pool: three children each, one of which is accepted."""
+
+    def __init__(self, *, concurrency: int = 4) -> None:
+        super().__init__(concurrency=concurrency)
+        search = Evolution(phrases=("purchase date",), pool_size=3, batch_size=2)
+        self.engine = Engine(agent, self.engine.evaluator, search=search)
+
+    @property
+    def request(self) -> RunRequest:
+        return RunRequest(
+            train=cases("train", 3),
+            validation=cases("validation", 2),
+            targets=("reception#instruction", "filing#instruction"),
+            final_test=FinalTest(repeats=3),
+            max_rounds=2,
+            seed=7,
+        )
+
+
 @cache
 def cases(name: str, count: int) -> EvalSet:
     found = load_eval_set(STARTER / "data" / f"{name}.jsonl")
@@ -142,11 +163,12 @@ def main() -> None:
     parser.add_argument("--how", default="before")
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--file-limit", type=int)
+    parser.add_argument("--pool", action="store_true")
     given = parser.parse_args()
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
     setattr(folder_store_module, "FileJournal", make_killing_journal(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not declared as a variable
-    shop = SmallShop(concurrency=given.concurrency)
+    shop = (SmallPool if given.pool else SmallShop)(concurrency=given.concurrency)
     result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -18,6 +21,7 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
+from promptiter.runlog.results import SearchNote
 from promptiter.runs.round_summary import BlameOutcome, CandidateSummary, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
@@ -25,6 +29,9 @@ from traces.text import one_line
 
 MAX_NAMES = 12
 MAX_REJECTIONS = 5
+MAX_NOTE = 150
+DIGEST_LENGTH = 8
+_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "adopted": ("changed", "green"),
@@ -73,24 +80,50 @@ def print_changes(screen: Console, summary: RunSummary) -> None:
 
 
 def print_rounds(screen: Console, summary: RunSummary) -> None:
-    """Print one line per round, with the reason for its decision."""
+    """Print one line per candidate, with the reason for its decision; of a search with a pool, also its parents."""
     print_heading(screen, "Rounds")
-    table = new_table(">round", "train", "validation", gap=3)
+    has_pool = any(len(each.candidates) > 1 for each in summary.rounds)
+    table = new_table(">round", "train", *(["candidate"] if has_pool else []), "validation", gap=3)
     table.add_column("decision", overflow="fold")
-    table.add_row("0", "", _figures(summary.baseline), Text("baseline", "dim"))
+
+    def add_row(number: str, train: str, candidate: str, validation: str, decision: Text) -> None:
+        table.add_row(number, train, *([candidate] if has_pool else []), validation, decision)
+
+    add_row("0", "", _shorten_digest(summary.initial_digest), _figures(summary.baseline), Text("baseline", "dim"))
+    for note in summary.notes:
+        add_row("", "", "", "", _format_note(note))
     for each in summary.rounds:
-        lines = [(_figures(one.validation), _decision(one)) for one in each.candidates]
+        lines = [
+            (
+                _shorten_digest(one.digest),
+                _figures(one.validation),
+                Text.assemble(_decision(one), _format_parents(one.parents) if has_pool else ""),
+            )
+            for one in each.candidates
+        ]
         if each.skipped or not lines:
-            lines.append(("", Text(shorten_reason(each.skipped), "dim")))
-        for number, (validation, decision) in enumerate(lines):
-            row = ("", "") if number else (str(each.round), _figures(each.train))
-            table.add_row(*row, validation, decision)
-        if each.notes:
-            notes = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in each.notes.items())
-            table.add_row("", "", "", Text(f"recorded by the search: {shorten_reason(notes)}", "dim"))
+            lines.append(("", "", Text(shorten_reason(each.skipped), "dim")))
+        for number, line in enumerate(lines):
+            add_row("" if number else str(each.round), "" if number else _figures(each.train), *line)
+        for note in each.notes:
+            add_row("", "", "", "", _format_note(note))
     screen.print(table)
     if summary.stopped:
         screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)
+
+
+def _shorten_digest(digest: str) -> str:
+    return digest[:DIGEST_LENGTH]
+
+
+def _format_parents(parents: tuple[str, ...]) -> Text:
+    return Text(f"  from {', '.join(map(_shorten_digest, parents))}", "dim")
+
+
+def _format_note(note: SearchNote) -> Text:
+    """An event of a search's own: its type, and the start of its data, with profiles by the start of their digests."""
+    data = _DIGEST.sub(lambda found: _shorten_digest(found[0]), orjson.dumps(note.data).decode())
+    return Text(f"{one_line(note.type)} {shorten_reason(data, limit=MAX_NOTE)}", "dim")
 
 
 def _decision(candidate: CandidateSummary) -> Text:

@@ -6,6 +6,7 @@ What user code prints goes to the output of the host, since standard output and 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import os
 import queue
@@ -18,9 +19,9 @@ import traceback
 from typing import NoReturn
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.frames import Frame, FrameKind, encode_frame, receive_frame
-from promptiter.evaluation.job_messages import ExecuteTool
-from promptiter.evaluation.worker import JobWorker
+from promptiter.evaluation.workers.frames import Frame, FrameKind, encode_frame, receive_frame
+from promptiter.evaluation.workers.job_messages import ExecuteTool
+from promptiter.evaluation.workers.job_worker import JobWorker
 
 EXIT_S = 5.0
 """An idle process that has not ended this long after its host did is killed."""
@@ -42,7 +43,8 @@ def main() -> None:
     os.dup2(nothing, 0)  # user code that reads its input must not read frames
     os.close(nothing)
     try:
-        _WorkerProcess(connection).serve()
+        with asyncio.Runner() as runner:
+            _WorkerProcess(connection, runner.get_loop()).serve(runner)
     except BaseException:  # noqa: BLE001 - at once, whatever threads are left: the host waits for this process
         traceback.print_exc()
         sys.stdout.flush()
@@ -52,10 +54,10 @@ def main() -> None:
 class _WorkerProcess:
     """Runs one job at a time in the main thread; another one receives frames, also while user code blocks."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
+        self._loop = loop
         self._sending = threading.Lock()
-        self._loop = asyncio.new_event_loop()
         self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._worker = JobWorker(self, on_overdue=self._give_up)
         self._numbers = itertools.count()
@@ -64,14 +66,13 @@ class _WorkerProcess:
         self._executing: dict[int, asyncio.Task[None]] = {}
         self._is_busy = False
 
-    def serve(self) -> None:
+    def serve(self, runner: asyncio.Runner) -> None:
         """Run jobs until the host closes the socket."""
-        asyncio.set_event_loop(self._loop)
         self._send(FrameKind.READY)
         threading.Thread(target=self._receive, name="promptiter-host", daemon=True).start()
         while (packed := self._jobs.get()) is not None:
             run = self._worker.prepare(packed)
-            result = self._loop.run_until_complete(run())
+            result = runner.run(run(), context=contextvars.copy_context())
             sys.stdout.flush()
             sys.stderr.flush()
             self._is_busy = False

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import GRACE_S, CaseJob, CaseRunner
-from promptiter.evaluation.job_messages import (
+from promptiter.evaluation.workers.job_messages import (
     ExecuteTool,
     ForwardedAnswer,
     ForwardedRequest,
@@ -22,7 +22,7 @@ from promptiter.evaluation.job_messages import (
     name_agent,
     unpack_runner,
 )
-from promptiter.evaluation.wire_format import pack, unpack, unpack_plain
+from promptiter.evaluation.workers.wire_format import pack, unpack, unpack_plain
 from promptiter.llm.gateway import Gateway, ToolFunction, execute_tool
 from promptiter.llm.ledger import record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -58,7 +58,7 @@ class JobWorker:
         """Run a job that `JobHost.pack` returned. The result is for `JobHost.receive`, also if it is an error."""
         return await self.prepare(raw)()
 
-    def prepare(self, raw: bytes) -> Callable[[], Awaitable[bytes]]:
+    def prepare(self, raw: bytes) -> Callable[[], Coroutine[Any, Any, bytes]]:
         """Build what a job needs, and return the function that runs it.
 
         This imports the user's modules. Some of these start an event loop of their own, which works only where no other
@@ -114,18 +114,18 @@ class WorkerHandles:
     def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._gateways: dict[int, Gateway] = {}
-        self._secrets: dict[int, Secret] = {}
+        self._secrets: dict[tuple[int, str], Secret] = {}
 
     def get_number(self, item: Secret | Gateway) -> int:
         if isinstance(item, ForwardingGateway):
             return item.number
-        found = (number for number, secret in self._secrets.items() if secret is item)
+        found = (number for (number, _), secret in self._secrets.items() if secret is item)
         if (number := next(found, None)) is None:
             raise SetupError("a secret or a gateway that was made in a worker cannot be sent to the host")
         return number
 
     def get_secret(self, number: int, shown: str) -> Secret:
-        return self._secrets.setdefault(number, Secret(MASK, source=shown))
+        return self._secrets.setdefault((number, shown), Secret(MASK, source=shown))
 
     def get_gateway(self, number: int) -> Gateway:
         if number not in self._gateways:

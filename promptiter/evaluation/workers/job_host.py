@@ -12,8 +12,12 @@ from typing import Any
 
 import orjson
 
+from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner, ScoredRun
-from promptiter.evaluation.job_messages import (
+from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.score import Score
+from promptiter.evaluation.trace_store import TraceStore
+from promptiter.evaluation.workers.job_messages import (
     ExecuteTool,
     ForwardedAnswer,
     ForwardedRequest,
@@ -21,10 +25,7 @@ from promptiter.evaluation.job_messages import (
     WorkerLostError,
     pack_runner,
 )
-from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.score import Score
-from promptiter.evaluation.trace_store import TraceStore
-from promptiter.evaluation.wire_format import pack, unpack
+from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor
@@ -98,7 +99,10 @@ class JobHost:
             except Exception as raised:  # noqa: BLE001 - raised in the worker
                 value, error = None, raised
         answer = ForwardedAnswer(value=value, error=error, paid=counted.paid, cached=counted.cached)
-        return pack(answer, self._kept, place="an answer")
+        try:
+            return pack(answer, self._kept, place="an answer")
+        except SetupError as unsendable:
+            return pack(replace(answer, value=None, error=unsendable), self._kept)
 
     async def receive(self, result: bytes) -> CaseRow:
         """The row of a result that `run_job` returned. Its traces are stored. Raises what ended the case run."""

@@ -1,0 +1,1 @@
+"""Workers: processes elsewhere that run jobs, and what they need from the host."""

@@ -1,0 +1,197 @@
+"""The evolutionary search of examples/: it improves the starter, and everything that it does is in the record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from examples.evolution import Evolution, PoolChosen
+from promptiter.engine.engine import Engine
+from promptiter.engine.session import Session
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.result import Evaluation
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.profile import Profile
+from promptiter.runlog.fold import fold
+from promptiter.runlog.results import RoundResult, RunResult
+from promptiter.runs.decisions import decide_again
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.summary import read_summary
+from tests.cli.conftest import Run, run
+from tests.worlds.starter import SmallPool
+
+__all__ = ["run"]
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Generation:
+    """What the search asked for in one round, and what it was answered."""
+
+    proposed: list[tuple[Profile, list[Profile]]] = field(default_factory=list)
+    screened: dict[str, Evaluation] = field(default_factory=dict)
+    decisions: list[tuple[str, AcceptanceDecision]] = field(default_factory=list)
+    pool: PoolChosen | None = None
+
+
+class WatchedSession:
+    """A session that keeps an account of its own."""
+
+    def __init__(self, session: Session, generations: list[Generation]) -> None:
+        self._session = session
+        self._generations = generations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def begin_round(self) -> None:
+        self._generations.append(Generation())
+        await self._session.begin_round()
+
+    async def propose(self, candidate: Profile, *, parents: Sequence[Profile], reason: str) -> Profile:
+        safe = await self._session.propose(candidate, parents=parents, reason=reason)
+        self._generations[-1].proposed.append((safe, list(parents)))
+        return safe
+
+    async def evaluate_many(self, pairs: Sequence[tuple[EvalSet, Profile]], *, phase: str) -> list[Evaluation]:
+        found = await self._session.evaluate_many(pairs, phase=phase)
+        self._generations[-1].screened = {each.profile_digest: each for each in found}
+        return found
+
+    async def validate(self, candidate: Profile) -> AcceptanceDecision:
+        decision = await self._session.validate(candidate)
+        self._generations[-1].decisions.append((candidate.digest, decision))
+        return decision
+
+    async def note(self, payload: PoolChosen) -> None:
+        self._generations[-1].pool = await self._session.note(payload)
+
+
+@dataclass(frozen=True)
+class WatchedEvolution:
+    search_itself: Evolution
+    generations: list[Generation]
+
+    async def search(self, session: Session) -> None:
+        await self.search_itself.search(WatchedSession(session, self.generations))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Generation]]:
+    """The folder of a small run, and the account of what its search did."""
+    generations: list[Generation] = []
+    world = SmallPool()
+    search = world.engine.search
+    assert isinstance(search, Evolution)
+    world.engine = Engine(world.engine.agent, world.engine.evaluator, search=WatchedEvolution(search, generations))
+    directory = world.directory(tmp_path_factory.mktemp("pool"))
+    directory.run_sync()
+    return directory.path, generations
+
+
+def check_round(found: RoundResult, did: Generation, result: RunResult) -> None:
+    """Every child is there with its profile, parents, patches, evaluations with their rows, decision and reason."""
+    assert len(found.candidates) == len(did.proposed) == len(did.decisions) == 3
+    assert [each.profile for each in found.candidates] == [child for child, _ in did.proposed]
+    for candidate, (child, parents), (digest, decision) in zip(
+        found.candidates, did.proposed, did.decisions, strict=True
+    ):
+        assert candidate.parents == tuple(dict.fromkeys(each.digest for each in parents))
+        changes = parents[0].changes(child, result.structure)
+        assert {patch.surface_id: patch.value for patch in candidate.patches} == {
+            change.surface_id: change.after for change in changes
+        }
+        assert all(patch.reason.startswith("a cross, and the purchase date in ") for patch in candidate.patches)
+        assert (candidate.profile.digest, candidate.decision) == (digest, decision)
+        assert decision.reason
+    evaluations = [*found.evaluations, *(each for one in found.candidates for each in one.evaluations)]
+    screened = {each.profile_digest: each for each in evaluations if each.phase == "screening"}
+    assert screened == did.screened
+    assert all(each.rows and each.rows[0].scores for each in screened.values())
+    children = {each.profile.digest for each in found.candidates}
+    assert {each.profile_digest for each in found.evaluations if each.phase == "screening"} == set(screened) - children
+    assert did.pool is not None
+    [note] = found.notes
+    assert (note.type, note.data) == (
+        "evolution.pool",
+        {"members": list(did.pool.members), "scores": list(did.pool.scores)},
+    )
+
+
+def test_nothing_that_the_search_did_is_lost(finished: tuple[Path, list[Generation]]) -> None:
+    folder, generations = finished
+    folded = fold(EventFile(folder / "journal.jsonl").read())
+    read = RunResult.from_json((folder / "result.json").read_bytes())
+    assert len(folded.rounds) == len(generations) == 2
+    for result in (folded, read):
+        for found, did in zip(result.rounds, generations, strict=True):
+            check_round(found, did, result)
+    assert read == folded
+
+
+def test_decisions_of_a_pool_can_be_made_again(finished: tuple[Path, list[Generation]]) -> None:
+    folder, generations = finished
+    again = list(decide_again(EventFile(folder / "journal.jsonl").read()))
+    assert [(each.candidate, each.recorded) for each in again] == [
+        each for one in generations for each in one.decisions
+    ]
+    assert [each.again for each in again if each.again is not None] == [
+        each.recorded for each in again if each.again is not None
+    ]
+    assert len([each for each in again if each.again is not None]) > 3
+
+
+def test_rounds_are_shown_with_candidates_parents_decisions_and_the_pool(
+    finished: tuple[Path, list[Generation]], run: Run
+) -> None:
+    folder, _ = finished
+    shown = " ".join(run("show", folder, "--rounds", width=400).split())
+    for each in read_summary(folder).rounds:
+        for candidate in each.candidates:
+            word = "accepted" if candidate.accepted else "rejected"
+            parents = ", ".join(parent[:8] for parent in candidate.parents)
+            patched = f"{', '.join(candidate.patched)}: " if candidate.patched else ""
+            assert f"{word} {patched}{candidate.reason} from {parents}" in shown
+            assert candidate.digest[:8] in shown
+        assert 'evolution.pool {"members":["' in shown
+
+
+def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
+    finished: tuple[Path, list[Generation]], tmp_path: Path
+) -> None:
+    folder, generations = finished
+    script = (
+        "import sys; from promptiter.runlog.fold import fold; from promptiter.runs.event_file import EventFile\n"
+        "sys.modules['examples.evolution'] = None\n"
+        f"result = fold(EventFile({str(folder / 'journal.jsonl')!r}).read())\n"
+        "sys.stdout.buffer.write(result.to_json())"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    folded = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environ).stdout
+    assert orjson.loads(folded) == orjson.loads((folder / "result.json").read_bytes())
+    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "show", str(folder), "--rounds"]
+    shown = subprocess.run(command, capture_output=True, check=True, env=environ, cwd=tmp_path).stdout.decode()
+    assert shown.count("evolution.pool {") == 2
+    assert generations[-1].pool is not None
+    assert f'"members":["{generations[-1].pool.members[0][:8]}"' in shown
+
+
+@pytest.mark.slow
+def test_the_example_improves_the_starter(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.evolution", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "improved: mean_score 0.500 → 1.000" in done.stdout
+    [folder] = tmp_path.iterdir()
+    found = read_summary(folder)
+    assert [change.surface_id for change in found.changes] == ["filing#instruction", "reception#instruction"]
+    assert all(change.reasons for change in found.changes)
+    assert {len(each.candidates) for each in found.rounds} == {3}
