@@ -37,8 +37,8 @@ class ProcessExecutor:
     """Runs jobs in `workers` processes (default: one per CPU), each one job at a time.
 
     The processes are started when they are first needed, and reused by later evaluations, until `close` is called or
-    this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case whose process dies runs once
-    more in another one; if that dies too, the case has an error.
+    this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case whose process dies runs
+    once more in another one; if that dies too, the case has an error.
     """
 
     def __init__(self, *, workers: int | None = None) -> None:
