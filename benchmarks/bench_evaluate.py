@@ -1,6 +1,7 @@
 """Overhead per case, with 10,000 cases of an agent that answers at once, and whether memory stays flat.
 
 The lower bound calls the same function under asyncio with the same concurrency: no profile, trace, score or row.
+Then an agent that computes, on one event loop and in other processes, and what a case costs to send there.
 
     python -m benchmarks.bench_evaluate [--cases 10000]
 """
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import time
 
 from benchmarks.measure import Measurement, measure_in_turn
 from promptiter import EvalCase, EvalSet, Evaluator, Gateway, ModelNode, Profile
 from promptiter.agents import agent, chain
 from promptiter.agents.base import AgentRun
-from promptiter.evaluation import EvaluationOptions, FunctionMetric, Turn
+from promptiter.evaluation import EvaluationOptions, Executor, FunctionMetric, LocalExecutor, ProcessExecutor, Turn
 from promptiter.llm import ModelReply, ModelRequest
 
 CONCURRENCY = 16
@@ -35,6 +38,7 @@ def main() -> None:
         print_row(f"{cases:,} cases: bare asyncio", bare, cases)
         print_row(f"{cases:,} cases: stream of rows", rows, cases)
     report_paid_calls(200)
+    report_processes(cases=40, workers=os.cpu_count() or 1)
 
 
 async def answer_by_request(request: ModelRequest, *, repeat: int) -> ModelReply:
@@ -56,6 +60,40 @@ def report_paid_calls(cases: int) -> None:
         asyncio.run(evaluator.evaluate(subject, EvalSet(id="bench", cases=questions), candidate))
         paid = gateway.ledger.snapshot().total.calls - before
         print(f"  n{changed}: {paid:5} of {6 * cases} calls")
+
+
+def count_primes(text: str) -> str:
+    """Computes for some tenths of a second, without releasing the interpreter."""
+    return str(sum(all(number % factor for factor in range(2, int(number**0.5) + 1)) for number in range(int(text))))
+
+
+thinker = chain("thinker", count_primes)
+
+
+def has_output(case: EvalCase, run: AgentRun) -> float:  # noqa: ARG001 - a metric's parameters
+    return float(bool(run.output))
+
+
+def report_processes(cases: int, workers: int) -> None:
+    """The time of an agent that computes in other processes, as a share of its time on one event loop."""
+    print(f"\n{cases} cases of an agent that computes; processes are already started\n")
+    with ProcessExecutor(workers=workers) as processes:
+        time_cases(processes, cases=workers, size=1)
+        here, there = (time_cases(executor, cases=cases, size=60_000) for executor in (LocalExecutor(), processes))
+        print(f"  on one event loop {here:.2f} s, in {workers} processes {there:.2f} s: {there / here:.2f} of the time")
+        sent = [time_cases(executor, cases=10 * cases, size=1) for executor in (LocalExecutor(), processes)]
+        per_case = [seconds / (10 * cases) * 1e6 for seconds in sent]
+        print(
+            f"  a case that computes nothing: {per_case[0]:.0f} us on one event loop, {per_case[1]:.0f} us in processes"
+        )
+
+
+def time_cases(executor: Executor, *, cases: int, size: int) -> float:
+    questions = tuple(EvalCase(id=f"c{number}", turns=(Turn(user=str(size)),)) for number in range(cases))
+    evaluator = Evaluator([FunctionMetric(name="any", function=has_output)], executor=executor)
+    started = time.perf_counter()
+    asyncio.run(evaluator.evaluate(thinker, EvalSet(id="bench", cases=questions)))
+    return time.perf_counter() - started
 
 
 def print_row(name: str, found: Measurement, cases: int) -> None:

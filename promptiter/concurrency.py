@@ -1,9 +1,13 @@
-"""Concurrency helpers: run coroutines together, do blocking work, and let work finish before a cancellation."""
+"""Concurrency helpers: run coroutines together, limit them, do blocking work, and finish work before a cancellation.
+
+Several threads may have an event loop each, such as those of runs that were started with `run_sync`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -67,6 +71,93 @@ async def finish_before_cancel(work: Awaitable[T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+class Slots:
+    """At most `count` holders at a time, first come first served, over the event loops of all threads.
+
+    async with slots:
+        await call()
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        with self._lock:
+            if self._free and not self._waiters:
+                self._free -= 1
+                return
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._lock:
+                is_waiting = turn in self._waiters
+                if is_waiting:
+                    self._waiters.remove(turn)
+            if not is_waiting:  # it was granted just before the cancellation
+                self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            while self._waiters:
+                if settle_future(self._waiters.popleft()):
+                    return
+            self._free += 1
+
+
+class HomeLoop:
+    """One event loop on which the calls of several threads are made: the first that was bound and still runs."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """Make calls on the running event loop from now on, unless the loop bound before still runs."""
+        if self._loop is None or not self._loop.is_running():
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    async def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call on this loop, and return its result on the running one."""
+        home = self.bind()
+        if home is asyncio.get_running_loop():
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
+
+
+def settle_future(future: asyncio.Future[None], error: BaseException | None = None) -> bool:
+    """Let a future of any thread's event loop return, or raise the error. False if its loop has ended."""
+
+    def settle() -> None:
+        if future.done():  # it was cancelled meanwhile
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return call_in_loop(future.get_loop(), settle)
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> bool:
+    """Call now if this is the loop that is running, otherwise soon, in its thread. False if it has ended."""
+    if is_in_loop() and asyncio.get_running_loop() is loop:
+        call()
+        return True
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        return False
+    return True
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isclass, isroutine
@@ -13,6 +16,8 @@ from typing import Any
 from promptiter.errors import SetupError, nearest
 
 _factories: dict[int, tuple[object, str]] = {}
+_found: dict[int, tuple[weakref.ref[object], str | None]] = {}
+"""What was looked for, by id: going through all modules takes some hundredths of a second."""
 
 
 def load_reference(path: str, *, what: str = "object") -> Any:
@@ -40,18 +45,24 @@ def find_reference(item: object) -> str | None:
     A function or class is found by its own name, any other object among the attributes of the imported modules.
     """
     if isclass(item) or isroutine(item):
-        module, name = sys.modules.get(item.__module__ or ""), item.__qualname__
+        module, name = sys.modules.get(getattr(item, "__module__", None) or ""), item.__qualname__
         holder: Any = module
         for part in name.split("."):
             holder = getattr(holder, part, None)
         return _name(module, name) if module is not None and holder is item else None
-    found = (
-        reference
-        for module in list(sys.modules.values())
-        for name, value in list(getattr(module, "__dict__", {}).items())  # sys.modules may hold any object
-        if value is item and (reference := _name(module, name)) is not None
-    )
-    return next(found, None)
+    known, reference = _found.get(id(item), (None, None))
+    if known is None or known() is not item:
+        reference = next(_list_references(item), None)
+        with suppress(TypeError):  # not every object can be watched
+            _found[id(item)] = weakref.ref(item), reference
+    return reference
+
+
+def _list_references(item: object) -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):  # sys.modules may hold any object
+            if value is item and (reference := _name(module, name)) is not None:
+                yield reference
 
 
 def remember_factory(item: object, reference: str) -> None:

@@ -33,7 +33,7 @@ def make_local() -> object:
     return Local
 
 
-@pytest.mark.parametrize("item", [make_local(), lambda: 1, [1], Outer()])
+@pytest.mark.parametrize("item", [make_local(), lambda: 1, [1], Outer(), Outer().method, str.upper])
 def test_what_no_module_has_is_not_found(item: object) -> None:
     assert find_reference(item) is None
 

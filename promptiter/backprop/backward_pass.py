@@ -35,13 +35,18 @@ from promptiter.stages.contracts import (
     BackwardResult,
     Optimizer,
     Peer,
+    Rejection,
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
+from promptiter.wording import join_names
 
 MAX_PARALLEL_TRACES = 32
 """Maximum number of traces attributed at the same time."""
+
+MAX_NAMES = 5
+"""Maximum number of names in a note."""
 
 MIN_SUPPORT = 0.25
 """A surface is patched if its signal has at least this share of the largest support."""
@@ -59,16 +64,18 @@ async def backpropagate(
     backwarder: Backwarder | Attributor | None = None,
     aggregator: Aggregator | None = None,
     optimizer: Optimizer | None = None,
+    rejected: Iterable[Rejection] = (),
     min_support: float = MIN_SUPPORT,
     concurrency: int = MAX_PARALLEL_TRACES,
 ) -> PassResult:
     """Carry the losses of recorded traces back to the surfaces behind them, and write a patch for each.
 
     The traces were recorded under `profile`, by default the baseline. Traces that passed are used for comparison, and
-    count as cases. `targets` are the surfaces that may change, by default all texts. Stages default to those that need
-    no model; stages that call one use the active gateway (`with gateway.active():`). A stage that fails on one step or
-    surface skips it, and the result says why; StageError is raised if it fails on everything. Nothing is run: whether
-    the patches help is for an evaluation to show.
+    count as cases. `targets` are the surfaces that may change, by default all texts. The optimizer sees the values that
+    were `rejected` before, the latest last. Stages default to those that need no model; stages that call one use the
+    active gateway (`with gateway.active():`). A stage that fails on one step or surface skips it, and the result says
+    why; StageError is raised if it fails on everything. Nothing is run: whether the patches help is for an evaluation
+    to show.
     """
     judged = JudgedTraces(traces)
     current = Profile.baseline(structure) if profile is None else profile
@@ -94,6 +101,7 @@ async def backpropagate(
         all_cases=len(judged.cases),
         min_support=min_support,
     )
+    tried = group_by(rejected, lambda rejection: rejection.surface_id)
     writer = PatchWriter(
         optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
         structure=structure,
@@ -101,6 +109,7 @@ async def backpropagate(
         traces=judged,
         linter=Linter(judged.cases),
         redact=work.redact,
+        find_rejected=lambda surface_id: tuple(tried.get(surface_id, ())),
     )
     attempts = await writer.write(merged.signals, gradients)
     if problem := describe_total_failure(attempts, writer.optimizer):
@@ -113,7 +122,7 @@ async def backpropagate(
         below_support=merged.below_support,
         patches=written.patches,
         refused=written.refused,
-        notes=written.notes,
+        notes=(*(await work.explain_no_blame(losses) if not gradients else ()), *written.notes),
     )
 
 
@@ -168,6 +177,18 @@ class BackwardPass:
         signals = await run_together(merge(surface_id) for surface_id in gradients)
         kept, below_support = rank(signals, min_share=min_support, least=least_share * all_cases)
         return GradientsMerged(signals=kept, below_support=below_support)
+
+    async def explain_no_blame(self, losses: Sequence[CaseLoss]) -> tuple[str, ...]:
+        """Say that the failed traces are of another agent, or never read a target, if so: then nothing is blamed."""
+        traces = [await self.traces.load((each.case_id, each.repeat, each.turn)) for each in losses]
+        ran = sorted({step.node_id for trace in traces for step in trace.steps})
+        nodes = [node.id for node in self.structure.nodes]
+        if traces and not set(ran) & set(nodes):
+            named = " and ".join(join_names(each, limit=MAX_NAMES) for each in (ran, nodes))
+            return (f"no node of the traces is one of the structure; they have {named}",)
+        if traces and find_unread(self.targets, [collect_reads([trace]) for trace in traces]) == self.targets:
+            return (f"no failed trace reads {join_names(sorted(self.targets), limit=MAX_NAMES)}",)
+        return ()
 
     async def _attribute_trace(
         self, case_loss: CaseLoss, peers: tuple[Peer, ...], attributor: Attributor

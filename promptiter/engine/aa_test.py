@@ -19,7 +19,6 @@ from promptiter.agents.base import Agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.engine.run import restore_agent
 from promptiter.engine.services import make_services
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.evaluator import list_case_runs
@@ -50,11 +49,9 @@ async def measure_noise(
     if repeats < 2:
         raise SetupError(f"repeats is {repeats!r}, but noise is measured between repeats of a case; give 2 or more")
     measurement = _NoiseMeasurement(engine.agent, engine.check(request), on_row or (lambda _: None))
-    with measurement.evaluator.gateway.active():
-        try:
+    async with engine.using_agent():
+        with measurement.evaluator.gateway.active():
             return await measurement.report(repeats, interrupt or Interrupt())
-        finally:
-            await restore_agent(engine.agent)
 
 
 class _NoiseMeasurement:

@@ -9,8 +9,10 @@ run that fails keeps its finished rounds. Stopping a run is not a failure.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import cast
 
@@ -70,6 +72,8 @@ class Engine:
         self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
+        self._users = 0
+        self._lock = threading.Lock()
 
     def describe(self) -> StructureSnapshot:
         """Return what may change about the agent."""
@@ -154,10 +158,21 @@ class Engine:
             reviewer=reviewer,
         )
         run = Run(session=session, log=log, search=self.search)
-        with evaluator.gateway.active():
-            try:
+        async with self.using_agent():
+            with evaluator.gateway.active():
                 return await run.execute(started)
-            finally:
+
+    @asynccontextmanager
+    async def using_agent(self) -> AsyncIterator[None]:
+        """Use the agent. When the last of the runs that use it ends, the baseline of an in-place agent is restored."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+            if not self._users:
                 await restore_agent(self.agent)
 
 

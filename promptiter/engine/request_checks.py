@@ -112,13 +112,13 @@ def _shape_problems(request: RunRequest) -> Iterator[str]:
     given = [name for name in _SETS if getattr(request, name) is not None]
     if request.scorer is not None:
         if given:
-            yield f"a scorer scores without cases, but {' and '.join(given)} is given, too; give one or the other"
+            yield f"a scorer scores without cases, but {_say_given(given)}, too; give one or the other"
         if request.teacher is not None:
             yield "a scorer has no cases that a teacher could answer; leave the teacher out"
         return
     both = [name for name in given if name in ("train", "validation")]
     if "cases" in given and both:
-        yield f"cases are for learning and validation, but {' and '.join(both)} is given, too; give one or the other"
+        yield f"cases are for learning and validation, but {_say_given(both)}, too; give one or the other"
     elif "cases" not in given and not both:
         yield "there are no cases; give train and validation, or one set as cases, or a scorer"
     elif "cases" not in given and len(both) == 1:
@@ -127,6 +127,10 @@ def _shape_problems(request: RunRequest) -> Iterator[str]:
             f"{missing} is missing; give it, or give the {both[0]} set as cases, if the search may validate on the "
             "cases it learns from"
         )
+
+
+def _say_given(names: Sequence[str]) -> str:
+    return f"{' and '.join(names)} {'is' if len(names) == 1 and names != ['cases'] else 'are'} given"
 
 
 def _wrong_types(request: RunRequest) -> Iterator[str]:

@@ -102,7 +102,11 @@ class Run:
 
     async def _end(self, status: Status, error: BaseException | None) -> RunOutcome:
         """Write the last event and return the outcome. Cancelling the run does not interrupt this."""
-        if error is not None and (await self.log.is_replaying() or isinstance(error, NonDeterministicSearchError)):
+        if error is not None and (
+            await self.log.is_replaying()
+            or isinstance(error, NonDeterministicSearchError)
+            or await self.log.journal.last() is None
+        ):
             return await self._outcome_not_in_journal(status, error)  # the journal is right and stays as it is
         try:
             await self._complete(status, error)

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, describe_timeout
@@ -38,8 +37,8 @@ class ProcessExecutor:
     """Runs jobs in `workers` processes (default: one per CPU), each one job at a time.
 
     The processes are started when they are first needed, and reused by later evaluations, until `close` is called or
-    this process ends. The agent and the metrics must be importable: see docs/extending.md. A case whose process dies
-    runs once more in another one; if that dies too, the case has an error.
+    this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case whose process dies runs
+    once more in another one; if that dies too, the case has an error.
     """
 
     def __init__(self, *, workers: int | None = None) -> None:
@@ -54,13 +53,11 @@ class ProcessExecutor:
     def __enter__(self) -> ProcessExecutor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End all processes. An evaluation that is under way fails; a later one starts new processes."""
+        """End all processes. An evaluation that is under way, or starts later, starts new ones."""
         self._idle.clear()
         _stop(self._all)
 
@@ -122,6 +119,7 @@ class WorkerProcess:
     def __init__(self, path: list[str]) -> None:
         self._path = path
         self._is_ready = False
+        self._is_ended = False
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _START, json.dumps(path)]
@@ -157,9 +155,11 @@ class WorkerProcess:
     def kill(self) -> None:
         """End the process, and those that it started, at once."""
         self._socket.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if not self._is_ended:  # afterwards, its number may be that of another process
+            self._is_ended = True
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def stop(self) -> None:
         """Let the process end by itself."""
@@ -175,8 +175,8 @@ class WorkerProcess:
         await asyncio.to_thread(self.wait)
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        if not self._is_ready:
-            return SetupError(f"a worker process {how} before it could start; its error output says why")
+        if not self._is_ready and code >= 0:
+            return SetupError(f"a worker process {how} before it was ready; its error output says why")
         return WorkerLostError(f"the worker process of this case {how}")
 
 
@@ -227,8 +227,9 @@ class _Conversation:
 
 
 def _stop(workers: set[WorkerProcess]) -> None:
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.wait()
+    ending = list(workers)
     workers.clear()
+    for worker in ending:
+        worker.stop()
+    for worker in ending:
+        worker.wait()

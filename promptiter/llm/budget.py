@@ -8,22 +8,27 @@ A call that does not fit waits, first come first served, until calls in flight r
 all of that would not be enough, BudgetEndedError is raised at once. As long as no call costs more than it reserved, no
 cap is ever exceeded.
 
-A budget belongs to one event loop.
+Runs that share a budget may be in the event loops of several threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
 
+from promptiter.concurrency import settle_future
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.llm.amount import ZERO, Amount, Caps
 from promptiter.llm.ledger import NOTHING, PARTS, Spending, in_parts
+
+_changing = threading.RLock()
+"""Held while budgets change. One lock for all, because a call may reserve in several of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,33 +99,33 @@ class Budget:
         What was already `spent` counts as left, so a resumed run holds back the same amount as before. Each `holder`,
         such as a run, holds back an amount of its own.
         """
-        self._holds.pop(holder, None)
-        taken = sum(self._holds.values(), self._settled + self._reserved)
-        held = [
-            0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
-            for cap, wanted, used, again in zip(self._caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
-        ]
-        self._holds[holder] = Amount(*held)
-        self._held = sum(self._holds.values(), ZERO)
-        _serve((self,))
+        with _changing:
+            self._holds.pop(holder, None)
+            taken = sum(self._holds.values(), self._settled + self._reserved)
+            figures = zip(self._caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
+            held = [
+                0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
+                for cap, wanted, used, again in figures
+            ]
+            self._set_hold(holder, Amount(*held))
 
     def release(self, *, holder: object = None) -> None:
         """Make available what a holder held back."""
-        self._holds.pop(holder, None)
-        self._held = sum(self._holds.values(), ZERO)
-        _serve((self,))
+        with _changing:
+            self._set_hold(holder, ZERO)
 
     def charge(self, spent: Spending, *, of: str) -> None:
         """Count what a run spent before this process started; only once for each run, named by `of`.
 
         Lost calls do not count, because their cost is unknown.
         """
-        if of in self._charged:
-            return
-        self._charged.add(of)
-        self._settled += Amount.of(spent)
-        self._unpriced_calls += spent.unpriced_calls
-        _serve((self,))
+        with _changing:
+            if of in self._charged:
+                return
+            self._charged.add(of)
+            self._settled += Amount.of(spent)
+            self._unpriced_calls += spent.unpriced_calls
+            _serve((self,))
 
     @property
     def largest_call(self) -> Spending:
@@ -144,6 +149,11 @@ class Budget:
             has_ended=self._has_ended,
             held=self._held.as_spending(),
         )
+
+    def _set_hold(self, holder: object, amount: Amount) -> None:
+        self._holds[holder] = amount
+        self._held = sum(self._holds.values(), ZERO)
+        _serve((self,))
 
     def _renew(self) -> Budget:
         caps = self.caps
@@ -241,12 +251,14 @@ class Reservation:
         self._is_open = False
 
     async def __aenter__(self) -> Reservation:
-        if problem := self._find_problem():
-            raise problem
-        if self._is_next_and_fits():
-            self._take()
-        else:
-            await self._wait()
+        with _changing:
+            if problem := self._find_problem():
+                raise problem
+            if self._is_next_and_fits():
+                self._take()
+                return self
+            granted = self._enqueue()
+        await self._wait(granted)
         return self
 
     async def __aexit__(
@@ -265,24 +277,29 @@ class Reservation:
             self._bound.tokens if tokens is None else tokens,
             self._bound.usd_parts if usd is None else in_parts(usd),
         )
-        for budget in self._budgets:
-            budget._settle(self._bound, actual)
-            budget._unpriced_calls += not self._is_priced and not usd
-        _serve(self._budgets)
+        with _changing:
+            for budget in self._budgets:
+                budget._settle(self._bound, actual)
+                budget._unpriced_calls += not self._is_priced and not usd
+            _serve(self._budgets)
 
-    async def _wait(self) -> None:
+    def _enqueue(self) -> asyncio.Future[None]:
         self._granted = asyncio.get_running_loop().create_future()
         for budget in self._budgets:
             budget._waiters[self] = None
             budget._largest_wait = budget._largest_wait.or_more(self._bound)
+        return self._granted
+
+    async def _wait(self, granted: asyncio.Future[None]) -> None:
         try:
-            await self._granted
+            await granted
         except asyncio.CancelledError:
-            if self._is_open:  # it was granted just before the cancellation
-                self._give_back()
-            else:
-                self._leave()
-                _serve(self._budgets)
+            with _changing:
+                if self._is_open:  # it was granted just before the cancellation
+                    self._give_back()
+                else:
+                    self._leave()
+                    _serve(self._budgets)
             raise
 
     def _find_problem(self) -> BudgetEndedError | None:
@@ -301,13 +318,14 @@ class Reservation:
 
     def _give_back(self) -> None:
         self._is_open = False
-        for budget in self._budgets:
-            budget._reserved -= self._bound
-        _serve(self._budgets)
+        with _changing:
+            for budget in self._budgets:
+                budget._reserved -= self._bound
+            _serve(self._budgets)
 
     def _resolve(self, problem: BudgetEndedError | None) -> None:
-        if self._granted is not None and not self._granted.done():  # else it was cancelled meanwhile
-            self._granted.set_exception(problem) if problem else self._granted.set_result(None)
+        if self._granted is not None:
+            settle_future(self._granted, problem)
 
     def _leave(self) -> None:
         for budget in self._budgets:

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from promptiter.concurrency import HomeLoop
 from promptiter.errors import BadAnswerError, PromptiterError, SetupError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
@@ -83,6 +84,7 @@ class Gateway:
         """What was spent through this gateway, including its runs."""
         self.seed = seed
         self.max_output_tokens = max_output_tokens
+        self._home = HomeLoop()
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
         self._first_repeat = 0
@@ -98,7 +100,7 @@ class Gateway:
         run.budget = None if self.budget is None else self.budget.for_run()
         run.ledger = Ledger(total=self.ledger)
         run.seed = self.seed if seed is None else seed
-        run._in_flight = {}
+        run._home, run._in_flight = HomeLoop(), {}
         return run
 
     def with_seed(self, seed: int) -> Gateway:
@@ -130,7 +132,7 @@ class Gateway:
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        return await self._pool.run_on_home_loop(gateway._ask(request, site, node_id, is_live=is_live))
+        return await gateway._home.run(gateway._ask(request, site, node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -147,9 +149,7 @@ class Gateway:
         An exception of the tool is raised as ToolFailedError.
         """
         gateway = self.find_active()
-        return await self._pool.run_on_home_loop(
-            gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live)
-        )
+        return await gateway._home.run(gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live))
 
     def find_active(self) -> Gateway:
         """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
@@ -198,7 +198,7 @@ class Gateway:
 
     def bind_to_running_loop(self) -> None:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
-        self._pool.bind_to_running_loop()
+        self._home.bind()
 
     @contextmanager
     def active(self) -> Iterator[Gateway]:

@@ -1,19 +1,19 @@
 """ModelPool: the models of a process, and what all runs share to call them.
 
-Keys, prices, rate limits, free slots, retries and the event loop belong to the pool. What a run has of its own (cache,
-ledger, budget, seed) belongs to its gateway.
+Keys, prices, rate limits, free slots and retries belong to the pool. What a run has of its own (cache, ledger, budget,
+seed, event loop) belongs to its gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, TypeVar
 
 import orjson
 
+from promptiter.concurrency import Slots
 from promptiter.errors import ModelTimeoutError, SetupError
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -24,17 +24,12 @@ from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
 from traces import Usage
 
-T = TypeVar("T")
-
 OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
 """The options of a request that limit the tokens of its answer."""
 
 
 class ModelPool:
-    """Calls models, thousands at once under asyncio, for any number of runs.
-
-    It belongs to the event loop that uses it first; calls from event loops of other threads are made on that one.
-    """
+    """Calls models, thousands at once under asyncio, for any number of runs in any number of threads."""
 
     def __init__(
         self,
@@ -51,11 +46,10 @@ class ModelPool:
         self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
         self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s)
         self.redactor.learn(self.catalog.secrets())
-        self.concurrency = concurrency
         self.timeout_s = timeout_s
         self._rates = dict(rates or {})
         self._retrier = Retrier(retries or Retries(), redactor=self.redactor, sleep=sleep)
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._slots = Slots(concurrency)
 
     def add_model(self, name: str, model: Model | Function) -> None:
         """Serve a name by this model. Its key and other secrets are redacted everywhere."""
@@ -90,21 +84,6 @@ class ModelPool:
         if rate is not None and grant is not None and is_counted(reply.usage):
             rate.settle(grant, reply.usage.tokens)
         return reply, attempts
-
-    def bind_to_running_loop(self) -> None:
-        """Make calls on the running event loop from now on, unless the loop bound before still runs."""
-        if self._home is None or not self._home.is_running():
-            self._home = asyncio.get_running_loop()
-            self._slots = asyncio.Semaphore(self.concurrency)
-            for rate in self._rates.values():
-                rate.bind_to_running_loop()
-
-    async def run_on_home_loop(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop of this pool, and return its result here."""
-        self.bind_to_running_loop()
-        if self._home is None or asyncio.get_running_loop() is self._home:
-            return await call
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
 
 def bound_tokens(request: ModelRequest) -> int:

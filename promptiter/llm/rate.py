@@ -6,11 +6,13 @@ The window slides, so no 60 seconds have more than the limit, wherever they begi
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from promptiter.concurrency import Slots, call_in_loop
 from promptiter.errors import SetupError
 
 WINDOW_S = 60
@@ -20,8 +22,8 @@ WINDOW_S = 60
 class RateLimit:
     """Limits the calls, and their estimated tokens, that start within 60 seconds; None means no limit.
 
-    A call with more tokens than `tokens_per_minute` counts as exactly that many, so it gets a whole minute. A limit
-    belongs to one event loop.
+    A call with more tokens than `tokens_per_minute` counts as exactly that many, so it gets a whole minute. One limit
+    serves the event loops of all threads.
     """
 
     def __init__(
@@ -42,30 +44,33 @@ class RateLimit:
         self._window: deque[Grant] = deque()  # of the last 60 seconds, oldest first
         self._tokens_in_window = 0
         self._paused_until = float("-inf")
-        self._turn = asyncio.Lock()  # fair: waiters get it in order
+        self._lock = threading.Lock()
+        self._turn = Slots(1)  # fair: waiters get it in order
         self._sleeper: asyncio.Future[None] | None = None
-
-    def bind_to_running_loop(self) -> None:
-        """Move to the running event loop, when the previous one has ended."""
-        self._turn = asyncio.Lock()
 
     async def acquire(self, tokens: int = 0) -> Grant:
         """Wait until a call of this many tokens, by estimate, may start."""
         async with self._turn:
-            while (at := self._find_earliest_start(self._clip(tokens))) > (now := self._clock()):
+            while True:
+                with self._lock:
+                    at, now = self._find_earliest_start(self._clip(tokens)), self._clock()
+                    if at <= now:
+                        grant = Grant(now, self._clip(tokens))
+                        self._window.append(grant)
+                        self._tokens_in_window += grant.tokens
+                        return grant
                 await self._sleep_unless_woken(at - now)
-            grant = Grant(now, self._clip(tokens))
-            self._window.append(grant)
-            self._tokens_in_window += grant.tokens
-            return grant
 
     def settle(self, grant: Grant, actual: int) -> None:
         """Replace the estimate of a call by the tokens that it used, if its minute is not over."""
-        if grant.is_in_window:
+        with self._lock:
+            if not grant.is_in_window:
+                return
             self._tokens_in_window += self._clip(actual) - grant.tokens
             grant.tokens = self._clip(actual)
-            if self._sleeper is not None:
-                self._sleeper.cancel()  # the returned tokens may be enough
+            sleeper = self._sleeper
+        if sleeper is not None:
+            call_in_loop(sleeper.get_loop(), sleeper.cancel)  # the returned tokens may be enough
 
     def pause(self, seconds: float) -> None:
         """Start no call for this many seconds, as a server asks by Retry-After."""

@@ -134,7 +134,6 @@ class EventLog:
         written = event.payload
         assert isinstance(written, type(payload)), f"{type(payload).__name__} is not registered with event_type"
         await finish_before_cancel(self._write(event))
-        self.state.take(event)
         for observer in list(self._observers):
             await self._notify(observer, event)
         return written
@@ -142,6 +141,7 @@ class EventLog:
     async def _write(self, event: Event) -> None:
         await self.journal.append(event)
         self._seq += 1
+        self.state.take(event)
 
     async def _notify(self, observer: Observer, event: Event) -> None:
         try:

@@ -27,6 +27,7 @@ from promptiter.stages.contracts import (
     BackwardResult,
     OptimizeRequest,
     OptimizeResult,
+    Rejection,
 )
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from tests.worlds import desk
@@ -271,6 +272,39 @@ async def test_what_cannot_be_backpropagated_is_named(
 async def test_an_unknown_target_is_named() -> None:
     with pytest.raises(UnknownSurfaceError, match="did you mean 'note#instruction'"):
         await backpropagate(FAILED, structure=STRUCTURE, targets=["notes#instruction"])
+
+
+async def test_traces_without_recorded_reads_are_attributed_by_their_nodes() -> None:
+    def forget_reads(one: ExecutionTrace) -> ExecutionTrace:
+        return replace(one, steps=tuple(replace(step, surface_reads=None) for step in one.steps))
+
+    expected = await backpropagate(FAILED, structure=STRUCTURE)
+    bare = [replace(each, trace=forget_reads(await each.load())) for each in FAILED]
+    assert (await backpropagate(bare, structure=STRUCTURE)).patches == expected.patches
+
+
+@pytest.mark.parametrize(
+    ("nodes", "note"),
+    [
+        (("draft", "send"), "no node of the traces is one of the structure; they have note, reply and draft, send"),
+        (("note", "send"), "no failed trace reads send#instruction"),
+    ],
+)
+async def test_a_note_says_why_traces_of_another_agent_blame_nothing(nodes: tuple[str, ...], note: str) -> None:
+    other = StructureSnapshot(
+        nodes=tuple(Node(id=each) for each in nodes),
+        surfaces=tuple(Surface(node_id=each, type="instruction", value="x") for each in nodes),
+    )
+    found = await backpropagate(FAILED, structure=other, targets=["send#instruction"])
+    assert (len(found.patches), found.notes) == (0, (note,))
+
+
+async def test_the_optimizer_sees_what_was_rejected_before() -> None:
+    optimizer = Writes()
+    before = Rejection(surface_id="note#instruction", value="Note everything.", reason="too long")
+    others = Rejection(surface_id="reply#instruction", value="Reply.", reason="too short")
+    await backpropagate(FAILED, structure=STRUCTURE, optimizer=optimizer, rejected=[before, others])
+    assert [request.rejected for request in optimizer.requests] == [(before,)]
 
 
 async def test_evidence_that_an_optimizer_gives_is_kept() -> None:

@@ -66,6 +66,21 @@ def test_json_has_rows_and_figures(run: Run, better: Path, tmp_path: Path) -> No
     assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 
+def test_two_seeds_on_one_cache_are_two_samples(run: Run, tmp_path: Path) -> None:
+    def count_calls(*options: str) -> tuple[int, int]:
+        output = tmp_path / "out.json"
+        run("evaluate", AGENT, *GIVEN, "--cache", tmp_path / "answers.jsonl", "--json", "-o", output, *options, code=1)
+        entries = orjson.loads(output.read_bytes())["measured"]["ledger"]["entries"]
+        paid, cached = (sum(entry["spent"][name] for entry in entries) for name in ("calls", "cache_hits"))
+        return paid, cached
+
+    paid, _ = first = count_calls("--seed", "1")
+    assert first == (paid, 0) == count_calls("--seed", "2")
+    assert count_calls("--seed", "1") == (0, paid)
+    assert count_calls() == (paid, 0)
+    assert count_calls("--seed", "0") == (0, paid)
+
+
 def test_junit_has_the_details_of_a_failure(run: Run, tmp_path: Path) -> None:
     run("evaluate", AGENT, *GIVEN, "--junit", tmp_path / "out.xml", code=1)
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()

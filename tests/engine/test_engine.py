@@ -411,6 +411,23 @@ async def test_a_cancelled_run_raises_after_its_last_event() -> None:
     assert fold(journal.events).status == "cancelled"
 
 
+@pytest.mark.parametrize("seq", [0, 3])
+async def test_a_run_that_is_cancelled_while_it_writes_an_event_knows_this_event(seq: int) -> None:
+    class Cancels(MemoryJournal):
+        async def append(self, event: Event) -> None:
+            if event.seq == seq:
+                task.cancel()
+                await asyncio.sleep(0)
+            await super().append(event)
+
+    journal = Cancels()
+    task = asyncio.ensure_future(desk.engine(DRAFT).run(desk.request(), journal=journal))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.seq for event in journal.events] == list(range(seq + 2))
+    assert fold(journal.events).status == "cancelled"
+
+
 @pytest.mark.slow
 async def test_a_resumed_run_asks_nothing_again() -> None:
     whole = MemoryJournal()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ import pytest
 
 from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
+from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -31,6 +33,7 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.directory import RunDirectory
+from promptiter.sources import FileSource
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.model_server import LoopbackServer, run_server
@@ -190,6 +193,14 @@ async def test_a_shared_budget_is_a_cap_over_all_runs() -> None:
     assert "max_calls" in {each.stop_reason for each in results}
 
 
+def test_a_shared_budget_holds_over_the_runs_of_several_threads() -> None:
+    engine = make_engine(budget=Budget(max_calls=100, shared=True))
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        results = list(pool.map(lambda number: engine.run_sync(make_request(number)), REQUESTS))
+    assert 0 < sum(each.measured.spent.total.calls for each in results) <= 100
+    assert "max_calls" in {each.stop_reason for each in results}
+
+
 async def test_runs_share_a_cache_only_if_the_gateway_was_given_one() -> None:
     for shared in (None, MemoryCache()):
         engine = make_engine(cache=shared)
@@ -197,6 +208,66 @@ async def test_runs_share_a_cache_only_if_the_gateway_was_given_one() -> None:
         assert results[0] == results[1]
         paid = [each.measured.spent.total.calls for each in results]
         assert paid == [71, 0 if shared else 71]
+
+
+def make_in_place_engine(folder: Path, *, pause: Callable[[str], Awaitable[None]]) -> tuple[Engine, Path]:
+    """An agent that reads its instruction from a file, and fails if the file changes during a call."""
+    folder.mkdir()
+    file = folder / "bot.md"
+    file.write_text("Answer.")
+
+    async def ask(question: str) -> str:
+        instruction = file.read_text()
+        await pause(instruction)
+        assert file.read_text() == instruction
+        return f"{question} {instruction}"
+
+    agent = InPlaceAgent(ask, {"bot#instruction": FileSource(file)}, state_folder=folder / "state")
+    search = Tries(*({"bot#instruction": text} for text in ("Be careful.", "Be careful, careful.")))
+    return Engine(agent, desk.evaluator(), search=search), file
+
+
+async def test_runs_of_an_in_place_agent_take_turns(tmp_path: Path) -> None:
+    async def pause(_: str) -> None:
+        await asyncio.sleep(0.001)
+
+    expected = []
+    for number in range(3):
+        single, _ = make_in_place_engine(tmp_path / f"{number}", pause=pause)
+        expected.append(await single.run(make_request(number)))
+    engine, file = make_in_place_engine(tmp_path / "all", pause=pause)
+    assert await asyncio.gather(*(engine.run(make_request(number)) for number in range(3))) == expected
+    assert file.read_text() == "Answer."
+
+
+async def test_a_cancelled_run_leaves_the_candidate_of_another_in_place(tmp_path: Path) -> None:
+    is_in_place, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def pause(instruction: str) -> None:
+        if instruction != "Answer.":
+            is_in_place.set()
+            await may_answer.wait()
+
+    engine, file = make_in_place_engine(tmp_path / "all", pause=pause)
+    other = asyncio.create_task(engine.run(make_request(0)))
+    await is_in_place.wait()
+    run = asyncio.create_task(engine.run(make_request(1)))
+    for _ in range(200):  # again and again, as an impatient user would
+        await asyncio.sleep(0.001)
+        run.cancel()
+    assert run.cancelled()
+    assert file.read_text() == "Be careful."
+    may_answer.set()
+    assert (await other).verdict == "improved"
+    assert file.read_text() == "Answer."
+
+
+def test_eight_runs_in_eight_threads_equal_eight_single_runs(singles: list[RunResult]) -> None:
+    engine = make_engine()
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        results = list(pool.map(lambda number: engine.run_sync(make_request(number)), REQUESTS))
+    assert results == singles
+    assert [read_ledger(each) for each in results] == [read_ledger(each) for each in singles]
 
 
 @pytest.mark.slow

@@ -318,6 +318,16 @@ async def test_equal_calls_of_different_turns_are_different_calls() -> None:
     assert gateway.ledger.snapshot().total.calls == 2
 
 
+async def test_each_seed_has_answers_of_its_own() -> None:
+    gateway = Gateway(models={"m": Answers([])}, seed=1)
+    subject = evaluator(metric(lambda _, __: 1.0), gateway=gateway)
+    paid = []
+    for seed in (None, 2, 1):  # by default, the gateway's
+        await subject.with_options(EvaluationOptions(seed=seed)).evaluate(six_nodes(), questions(1))
+        paid.append(gateway.ledger.snapshot().total.calls)
+    assert paid == [6, 12, 12]
+
+
 async def test_state_is_fresh_for_every_run() -> None:
     async def add(node_context: Any) -> str:
         node_context.case.state["cart"].append("x")

@@ -398,3 +398,43 @@ async def test_waiting_calls_are_served_when_less_is_held_back() -> None:
     assert waiter.done()
     done.set()
     await holder
+
+
+async def test_each_run_has_a_budget_with_the_same_caps_unless_it_is_shared() -> None:
+    budget = Budget(max_tokens=100, allow_unknown_price=True, max_usd=1.0)
+    for _ in range(2):
+        run = budget.for_run()
+        await spend(run, bound=100, actual=100)
+        with pytest.raises(BudgetEndedError):
+            await spend(run, bound=1, actual=1)
+    assert (budget.state.tokens, budget.for_run().caps) == (0, budget.caps)
+    shared = Budget(max_tokens=100, shared=True)
+    runs = [Budgets(shared, budget).for_run() for _ in range(3)] + [shared.for_run()]
+    for run in runs[:2]:
+        await spend(run, bound=50, actual=50)
+    for run in runs:
+        with pytest.raises(BudgetEndedError):
+            await spend(run, bound=1, actual=1)
+    assert shared.state.tokens == 100
+
+
+async def test_each_run_holds_back_its_own_part_of_a_shared_budget() -> None:
+    shared = Budget(max_tokens=100, shared=True)
+    one, other = shared.for_run(), shared.for_run()
+    one.hold(Spending(input_tokens=40), share=0.5)
+    other.hold(Spending(input_tokens=40), share=0.5)  # half of the 60 that are left
+    assert shared.state.held.tokens == 70
+    other.hold(Spending(input_tokens=10), share=0.5)
+    assert shared.state.held.tokens == 50
+    one.release()
+    assert shared.state.held.tokens == 10
+    await spend(one, bound=90, actual=90)
+    other.release()
+    await spend(other, bound=10, actual=10)
+
+
+async def test_a_resumed_run_is_charged_to_a_shared_budget_once() -> None:
+    shared = Budget(max_tokens=100, shared=True)
+    for name in ("a", "a", "b"):
+        Budgets(shared, Budget(max_tokens=100)).for_run().charge(Spending(input_tokens=30), of=name)
+    assert shared.state.tokens == 60

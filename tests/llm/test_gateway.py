@@ -70,6 +70,57 @@ async def test_an_answer_is_requested_once_and_stored() -> None:
     assert (total.calls, total.cache_hits) == (4, 1)
 
 
+@pytest.mark.parametrize("role", get_args(Role))
+async def test_two_seeds_are_two_samples_and_one_seed_twice_is_one(role: Role) -> None:
+    class Seeded:
+        async def __call__(self, request: ModelRequest, *, repeat: int, seed: int = 0) -> ModelReply:  # noqa: ARG002
+            return ModelReply(text=f"{seed}")
+
+    door, site = gateway(Seeded(), cache=MemoryCache()), CallSite(role=role)
+    texts = [(await door.for_run(seed=seed).ask(request(), site)).text for seed in (0, 1, 2, 1)]
+    assert texts == ["0", "1", "2", "1"]
+    assert (door.ledger.snapshot().total.calls, door.ledger.snapshot().total.cache_hits) == (3, 1)
+
+
+async def test_a_tool_is_called_once_for_each_seed() -> None:
+    calls: list[int] = []
+    door = gateway(ScriptedModel([]), cache=MemoryCache())
+    for seed in (0, 1, 0):
+        await door.for_run(seed=seed).call_tool("t", {}, lambda: calls.append(1), AGENT)
+    assert len(calls) == 2
+
+
+async def test_a_run_has_a_cache_a_ledger_and_a_budget_of_its_own() -> None:
+    door = gateway(ScriptedModel(["one", "two", "three"]), budget=Budget(max_calls=1))
+    runs = [door.for_run(), door.for_run()]
+    assert [(await run.ask(request(), AGENT)).text for run in runs] == ["one", "two"]
+    for run in runs:
+        assert run.ledger.snapshot().total.calls == 1
+        with pytest.raises(BudgetEndedError):
+            await run.ask(request(temperature=1), AGENT)
+    assert door.ledger.snapshot().total.calls == 2
+    assert (await door.ask(request(), AGENT)).text == "three"  # it has its own budget too
+
+
+async def test_equal_calls_of_two_runs_at_once_are_two_calls() -> None:
+    door = gateway(ScriptedModel(["one", "two"]))
+    replies = await asyncio.gather(*(door.for_run().ask(request(), AGENT) for _ in range(2)))
+    assert sorted(reply.text for reply in replies) == ["one", "two"]
+
+
+async def test_inside_a_run_the_gateway_that_it_was_made_from_answers_for_the_run() -> None:
+    door, other = gateway(ScriptedModel(["one"])), gateway(ScriptedModel(["other"]))
+    run = door.for_run(seed=3)
+    with run.active():
+        assert (await door.ask(request(), AGENT)).text == "one"
+        assert door.find_active() is run
+        assert other.find_active() is other
+        assert run.with_seed(4).find_active().seed == 4  # not the active one, but derived from it
+    assert run.ledger.snapshot().total.calls == 1
+    assert door.cache.stats().entries == 0
+    assert door.find_active() is door
+
+
 @pytest.mark.parametrize("role", [role for role in get_args(Role) if role != "agent"])
 async def test_equal_requests_of_different_cases_are_answered_once(role: Role) -> None:
     door = gateway(ScriptedModel(["one"]))

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner, ScoredRun
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.score import Score
@@ -98,7 +99,10 @@ class JobHost:
             except Exception as raised:  # noqa: BLE001 - raised in the worker
                 value, error = None, raised
         answer = ForwardedAnswer(value=value, error=error, paid=counted.paid, cached=counted.cached)
-        return pack(answer, self._kept, place="an answer")
+        try:
+            return pack(answer, self._kept, place="an answer")
+        except SetupError as unsendable:
+            return pack(replace(answer, value=None, error=unsendable), self._kept)
 
     async def receive(self, result: bytes) -> CaseRow:
         """The row of a result that `run_job` returned. Its traces are stored. Raises what ended the case run."""

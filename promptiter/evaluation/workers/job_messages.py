@@ -11,7 +11,7 @@ import orjson
 from promptiter.agents.base import RestoringAgent
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import CaseRunner
-from promptiter.evaluation.workers.wire_format import Handles, pack, pack_part, unpack_plain
+from promptiter.evaluation.workers.wire_format import Handles, pack, pack_agent, unpack_plain
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelRequest
 from traces.model import Json
@@ -68,10 +68,10 @@ def pack_runner(runner: CaseRunner, handles: Handles) -> bytes:
             f"the agent is a {type(runner.agent).__name__}, which writes candidates to one place, so it cannot run in "
             "several processes; use LocalExecutor"
         )
-    metrics = [pack_part(metric, handles, place=f"the metric {metric.name!r}") for metric in runner.metrics]
+    metrics = [pack(metric, handles, place=f"the metric {metric.name!r}") for metric in runner.metrics]
     return orjson.dumps(
         {
-            "agent": orjson.Fragment(pack_part(runner.agent, handles, place="the agent")),
+            "agent": orjson.Fragment(pack_agent(runner.agent, handles, place="the agent")),
             "baseline_id": runner.agent.describe().baseline_id,
             "metrics": [orjson.Fragment(metric) for metric in metrics],
             "context": orjson.Fragment(pack(runner.context, handles)),

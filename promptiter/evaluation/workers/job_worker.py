@@ -114,18 +114,18 @@ class WorkerHandles:
     def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._gateways: dict[int, Gateway] = {}
-        self._secrets: dict[int, Secret] = {}
+        self._secrets: dict[tuple[int, str], Secret] = {}
 
     def get_number(self, item: Secret | Gateway) -> int:
         if isinstance(item, ForwardingGateway):
             return item.number
-        found = (number for number, secret in self._secrets.items() if secret is item)
+        found = (number for (number, _), secret in self._secrets.items() if secret is item)
         if (number := next(found, None)) is None:
             raise SetupError("a secret or a gateway that was made in a worker cannot be sent to the host")
         return number
 
     def get_secret(self, number: int, shown: str) -> Secret:
-        return self._secrets.setdefault(number, Secret(MASK, source=shown))
+        return self._secrets.setdefault((number, shown), Secret(MASK, source=shown))
 
     def get_gateway(self, number: int) -> Gateway:
         if number not in self._gateways:

@@ -52,8 +52,8 @@ def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
     return _Packer(handles).dump(value, place or type(value).__name__)
 
 
-def pack_part(value: object, handles: Handles, *, place: str) -> bytes:
-    """An agent or a metric as bytes: by its name in a module if it has one, otherwise as `pack` does."""
+def pack_agent(value: object, handles: Handles, *, place: str) -> bytes:
+    """An agent as bytes: by its name in a module if it has one, otherwise as `pack` does."""
     reference = refer_to(value)
     return orjson.dumps(reference) if reference else pack(value, handles, place=place)
 

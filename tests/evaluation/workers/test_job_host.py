@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import pytest
@@ -10,18 +11,22 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
+from promptiter.evaluation.executor import Executor, Finished, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
+from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
-from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.evaluation.workers.job_host import JobHost, KeptObjects
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
-from promptiter.evaluation.workers.job_worker import JobWorker
+from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
+from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
+from promptiter.testing.executor_contract import ExecutorContract
 
 
 class Pipe:
@@ -40,6 +45,23 @@ def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
     evaluator = office.make_evaluator()
     runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext(run_id="r"))
     return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
+
+
+class BytesExecutor:
+    """Sends jobs, calls and results as bytes, to workers in this process."""
+
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+        worker = JobWorker(Pipe(host))
+
+        async def send(job: CaseJob) -> CaseRow:
+            return await host.receive(await worker.run(host.pack(job)))
+
+        return run_concurrently(jobs, send, concurrency=3)
+
+
+class TestJobsAsBytes(ExecutorContract):
+    def make_executor(self) -> Executor:
+        return BytesExecutor()
 
 
 JOB = CaseJob(case=office.CASES.cases[0], profile=Profile.baseline(office.agent.describe()))
@@ -127,3 +149,16 @@ async def test_a_module_that_fails_in_the_worker_is_a_wrong_setup() -> None:
     packed = host.pack(JOB).replace(b"promptiter.testing.office:agent", b"json:no_such_name")
     with pytest.raises(SetupError, match="'json:no_such_name' does not exist"):
         await host.receive(await JobWorker(Pipe(host)).run(packed))
+
+
+async def test_secrets_of_several_hosts_do_not_mix() -> None:
+    """A worker serves one host after the other, and each numbers its secrets."""
+    handles = WorkerHandles(Pipe(make_host()))
+    for shown in ("${A}", "${B}"):
+        kept = KeptObjects(Gateway())
+        secret = Secret("hunter2-hunter2", source=shown)
+        received = unpack(pack(secret, kept), handles)
+        assert (str(received), received.reveal()) == (shown, "***")
+        assert unpack(pack(received, handles), kept) is secret
+    with pytest.raises(SetupError, match="made in a worker"):
+        pack(Secret("other"), handles)

@@ -16,7 +16,7 @@ from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Finding, Score
 from promptiter.evaluation.workers.job_host import KeptObjects
-from promptiter.evaluation.workers.wire_format import pack, pack_part, unpack
+from promptiter.evaluation.workers.wire_format import pack, pack_agent, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.secret import Secret
@@ -148,7 +148,7 @@ def test_dataclasses_functions_and_partials_are_built_again() -> None:
 
 def test_an_object_of_a_module_is_sent_by_name_and_read_as_itself() -> None:
     kept = KeptObjects(Gateway())
-    raw = pack_part(LIMIT, kept, place="the metric")
+    raw = pack_agent(LIMIT, kept, place="the agent")
     assert orjson.loads(raw) == {"$ref": f"{__name__}:LIMIT"}
     assert unpack(raw, kept) is LIMIT
 

@@ -111,8 +111,9 @@ def test_every_field_of_an_agent_call_is_part_of_its_key() -> None:
         CacheKey(role="agent", request_digest="d", case_id="c", repeat=2, step_id="planner~2", number=3),
         CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner", number=3),
         CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner~2", number=4),
+        CacheKey(role="agent", request_digest="d", case_id="c", repeat=1, step_id="planner~2", number=3, seed=1),
     ]
-    assert len({KEY.digest, *(other.digest for other in others)}) == 7
+    assert len({KEY.digest, *(other.digest for other in others)}) == 8
     assert CacheKey.of(CallSite(case_id="c", repeat=1, step_id="planner~2", number=3), "d") == KEY
 
 
@@ -125,6 +126,7 @@ def test_other_roles_ask_the_same_question_once_per_repeat() -> None:
     second = CacheKey.of(CallSite(role="judge", case_id="b", step_id="y", number=2), "d")
     assert (first, first.digest) == (second, second.digest)
     assert first.digest != CacheKey.of(CallSite(role="judge", case_id="a", repeat=1), "d").digest
+    assert first.digest != CacheKey.of(CallSite(role="judge", case_id="a"), "d", seed=1).digest
 
 
 @settings(max_examples=40)

@@ -144,8 +144,10 @@ async def test_the_reply_is_a_function_of_request_repeat_and_seed() -> None:
     assert await SimulatedModel(seed=3)(asked, repeat=7) == await SimulatedModel(seed=3, latency_s=0.001)(
         asked, repeat=7
     )
-    texts = {(await SimulatedModel(seed=seed)(asked)).text for seed in range(30)}
-    assert len(texts) > 3
+    texts = [(await SimulatedModel(seed=seed)(asked)).text for seed in range(30)]
+    assert len(set(texts)) > 3
+    assert [(await SimulatedModel()(asked, seed=seed)).text for seed in range(30)] == texts
+    assert [(await SimulatedModel(seed=5)(asked, seed=seed)).text for seed in range(30)] == texts[5:6] * 30
 
 
 @pytest.mark.slow

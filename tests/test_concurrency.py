@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from promptiter.concurrency import HomeLoop, Slots
+
+
+async def test_slots_are_given_in_the_order_of_arrival() -> None:
+    slots, order = Slots(1), []
+
+    async def hold(number: int) -> None:
+        async with slots:
+            order.append(number)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*map(hold, range(20)))
+    assert order == list(range(20))
+
+
+def test_slots_limit_the_event_loops_of_all_threads_together() -> None:
+    slots, holders, most = Slots(3), [0], [0]
+
+    async def hold() -> None:
+        async with slots:
+            holders.append(1)
+            most.append(sum(holders))
+            await asyncio.sleep(0.0001)
+            holders.append(-1)
+
+    async def hold_many() -> None:
+        await asyncio.gather(*(hold() for _ in range(50)))
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(asyncio.run, hold_many()) for _ in range(6)]:
+            done.result(timeout=60)
+    assert max(most) <= 3
+    assert sum(holders) == 0
+
+
+async def test_a_waiter_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
+    slots = Slots(1)
+
+    async def hold() -> None:
+        async with slots:
+            await asyncio.sleep(0)
+
+    async with slots:
+        waiters = [asyncio.create_task(hold()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiters[0].cancel()
+        await asyncio.sleep(0)
+    waiters[1].cancel()  # after it was given the slot, before it knows
+    await asyncio.wait_for(waiters[2], timeout=10)
+    assert [waiter.cancelled() for waiter in waiters] == [True, True, False]
+    await asyncio.wait_for(hold(), timeout=10)
+
+
+def test_the_slot_of_an_event_loop_that_ended_is_given_to_another() -> None:
+    slots = Slots(1)
+
+    async def leave_while_waiting() -> None:
+        waiting = asyncio.ensure_future(slots.__aenter__())
+        await asyncio.sleep(0)
+        assert not waiting.done()  # asyncio.run cancels it
+
+    async def hold() -> None:
+        async with slots:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, leave_while_waiting()).result(timeout=60)
+        async with slots:
+            pass
+
+    asyncio.run(asyncio.wait_for(hold(), timeout=60))
+
+
+async def test_calls_of_other_threads_are_made_on_the_home_loop_while_it_runs() -> None:
+    home = HomeLoop()
+    home.bind()
+
+    async def find_loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def ask() -> asyncio.AbstractEventLoop:
+        return await home.run(find_loop())
+
+    assert await asyncio.to_thread(asyncio.run, ask()) is asyncio.get_running_loop()
+    other = HomeLoop()
+    first = await asyncio.to_thread(lambda: asyncio.run(other.run(find_loop())))
+    assert first.is_closed()
+    assert await other.run(find_loop()) is asyncio.get_running_loop()
