@@ -1,9 +1,12 @@
-"""What the journal of a long run costs: to append to, to read, and in memory.
+"""What the journal of a long run costs: to append to, to read, to fold, and in memory.
 
 A round is eight events, among them an evaluation of one case, a candidate and a decision. Goals for 10,000 rounds: an
 append in the last tenth costs at most 1.5 times one in the first, reading takes at most 10 seconds, and at most 200
 bytes of memory are kept per round. The lower bound is a plain write of the same lines. Waiting for the disk is most of
 the cost of a decision and depends only on the disk; it is measured separately, on fewer rounds.
+
+Folding computes the result of a run from its events. These are the events of a real run, whose first round is repeated.
+Goals: an event costs at most 1.3 times as much in a journal ten times as long, and memory hardly grows.
 
     python -m benchmarks.bench_journal [--quick]
 """
@@ -20,9 +23,12 @@ from statistics import median
 
 from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.runlog.events import Event
-from promptiter.runlog.journal import DECISIONS
+from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.journal import DECISIONS, MemoryJournal
+from promptiter.runlog.payloads import RunStarted
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.file_journal import FileJournal
+from promptiter.testing.small_run import SmallRun
 
 KINDS: tuple[str, ...] = (
     *("round_started", "evaluation_started", "case", "evaluation_finished"),
@@ -30,6 +36,7 @@ KINDS: tuple[str, ...] = (
 )
 TENTHS = 10
 MAX_RATIO, MAX_SECONDS, MAX_BYTES = 1.5, 10.0, 200
+MAX_FOLD_RATIO, MAX_FOLD_BYTES = 1.3, 50
 
 
 def report(folder: Path, rounds: int) -> None:
@@ -50,9 +57,57 @@ def report(folder: Path, rounds: int) -> None:
     kept = measure(measure_memory, str(folder / "memory.jsonl"), rounds // 5).result
     print(format_goal("bytes of memory kept per round", kept, MAX_BYTES))
 
+    report_folding(folder, rounds * TENTHS)
+
     paths = str(folder / "synced.jsonl"), str(folder / "plain_synced.jsonl")
     ours, plain = measure(time_synced_rounds, *paths, rounds // 50).result
     print(f"\nsynced to disk at decisions: {ours * 1e3:.1f} ms a round; plain writes: {plain * 1e3:.1f}")
+
+
+def report_folding(folder: Path, events: int) -> None:
+    """Fold a journal, and one that is a tenth as long, in turn."""
+    lengths = events // TENTHS, events
+    paths = [str(folder / f"{length}_events.jsonl") for length in lengths]
+    for path, length in zip(paths, lengths, strict=True):
+        measure(write_run, path, length)
+    tries = [[measure(fold_journal, path) for path in paths] for _ in range(3)]
+    short, long = (min(found, key=lambda each: float(each.result)) for found in zip(*tries, strict=True))
+    costs = [each.result / length for each, length in zip((short, long), lengths, strict=True)]
+    print(f"\nfolding {lengths[0]:,} events: {short.result:.2f} s, {costs[0] * 1e6:.1f} us per event")
+    print(f"folding {lengths[1]:,} events: {long.result:.2f} s, {costs[1] * 1e6:.1f} us per event")
+    print(format_goal("times the cost of an event in the shorter journal", costs[1] / costs[0], MAX_FOLD_RATIO))
+    grown = (long.grown_bytes - short.grown_bytes) / (lengths[1] - lengths[0])
+    print(format_goal("bytes of memory kept per event", grown, MAX_FOLD_BYTES))
+
+
+def write_run(path: str, events: int) -> None:
+    """Write the journal of a run with so many rounds that it has this number of events."""
+
+    async def write() -> None:
+        recorded = MemoryJournal()
+        small = SmallRun()
+        await small.engine.run(small.request, journal=recorded)
+        starts = [event.seq for event in recorded.events if event.type == "round_started"]
+        head, first_round = recorded.events[: starts[0]], recorded.events[starts[0] : starts[1]]
+        with FileJournal(path, fsync=()) as journal:
+            for seq in range(events - 1):
+                number, place = divmod(seq - len(head), len(first_round))
+                event = head[seq] if number < 0 else first_round[place].model_copy(update={"round": number + 1})
+                await journal.append(event.model_copy(update={"seq": seq}))
+            await journal.append(recorded.events[-1].model_copy(update={"seq": events - 1}))
+
+    asyncio.run(write())
+
+
+def fold_journal(path: str) -> float:
+    """The seconds to fold a journal and to read all of its rounds."""
+    assert isinstance(
+        next(EventFile(path).read()).payload, RunStarted
+    )  # what decodes payloads is imported before the clock starts
+    started = time.perf_counter()
+    result = fold_lazily(EventFile(path))
+    assert sum(1 for _ in result.rounds) == len(result.rounds) > 50
+    return time.perf_counter() - started
 
 
 def format_tenths(tenths: list[float]) -> str:

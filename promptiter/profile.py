@@ -19,7 +19,7 @@ from traces.notebook import html_block, html_diff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchEvidence:
-    """What a patch rests on, by id: cases, steps (`case/step`), and gradients of the same round."""
+    """What a patch rests on, by id: cases, steps (`case/step`), and gradients of the run."""
 
     cases: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()

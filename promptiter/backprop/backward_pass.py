@@ -128,13 +128,14 @@ async def backpropagate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardPass:
-    """From the losses of one profile's traces to signals."""
+    """From the losses of one profile's traces to signals. In a run, `evaluation` is the number of their evaluation."""
 
     structure: StructureSnapshot
     profile: Profile
     targets: frozenset[str]
     traces: JudgedTraces
     redact: Redact
+    evaluation: int | None = None
     concurrency: int = MAX_PARALLEL_TRACES
 
     async def attribute(self, losses: Sequence[CaseLoss], attributor: Attributor) -> tuple[TraceBlame, ...]:
@@ -213,7 +214,8 @@ class BackwardPass:
         """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
         steps, case = {step.id for step in request.trace.steps}, request.case_loss
         unread_here = find_unread(request.targets, [collect_reads([request.trace])])
-        run = f"{case.case_id}~{case.repeat}~{case.turn}"
+        within = "" if self.evaluation is None else f"{self.evaluation}/"
+        run = f"{within}{case.case_id}~{case.repeat}~{case.turn}"
         gradients = tuple(
             replace(
                 gradient,

@@ -67,9 +67,7 @@ class PatchWriter:
             if answer is None or answer.patch is None:
                 note = error or (answer.reason if answer is not None else "")
                 return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
-            patch = replace(answer.patch, surface_id=surface.id)
-            if not patch.evidence.gradients:
-                patch = replace(patch, evidence=_link(patch.evidence, gradients))
+            patch = _link_patch(replace(answer.patch, surface_id=surface.id), gradients)
             rejection = lint_patch(self.linter, patch, surface, tried=request.rejected)
             if rejection is None:
                 return PatchAttempt(patch=patch, refused=refused)
@@ -115,8 +113,18 @@ def lint_patch(
     return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind="refused")
 
 
+def _link_patch(patch: SurfacePatch, gradients: Sequence[SurfaceGradient]) -> SurfacePatch:
+    """The patch with the gradients behind it, and behind those of its edits whose cases the optimizer named."""
+    edits = (
+        replace(each, evidence=_link(each.evidence, gradients)) if each.evidence.cases else each for each in patch.edits
+    )
+    return replace(patch, evidence=_link(patch.evidence, gradients), edits=tuple(edits))
+
+
 def _link(known: PatchEvidence, gradients: Sequence[SurfaceGradient]) -> PatchEvidence:
-    """The gradients behind a patch, their steps and cases; of the cases that the optimizer named, if it named any."""
+    """The gradients behind a change, their steps and cases; of the cases that the optimizer named, if it named any."""
+    if known.gradients:
+        return known
     behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
     return PatchEvidence(
         cases=known.cases or tuple(dict.fromkeys(each.case_id for each in behind)),

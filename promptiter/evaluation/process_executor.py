@@ -37,8 +37,8 @@ class ProcessExecutor:
     """Runs jobs in `workers` processes (default: one per CPU), each one job at a time.
 
     The processes are started when they are first needed, and reused by later evaluations, until `close` is called or
-    this process ends. The agent and the metrics must be importable: see docs/extending.md. A case whose process dies
-    runs once more in another one; if that dies too, the case has an error.
+    this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case whose process dies runs
+    once more in another one; if that dies too, the case has an error.
     """
 
     def __init__(self, *, workers: int | None = None) -> None:
@@ -175,8 +175,8 @@ class WorkerProcess:
         await asyncio.to_thread(self.wait)
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        if not self._is_ready:
-            return SetupError(f"a worker process {how} before it could start; its error output says why")
+        if not self._is_ready and code >= 0:
+            return SetupError(f"a worker process {how} before it was ready; its error output says why")
         return WorkerLostError(f"the worker process of this case {how}")
 
 

@@ -23,6 +23,9 @@ from promptiter.llm.redaction import Redactor
 from traces import ExecutionTrace, Failure, Step, TraceError, digest
 from traces.files import from_json, to_json, write_atomically
 
+SMALL = 1 << 16
+"""Bytes of a trace that is written on the event loop."""
+
 _TIMES = re.compile(rb',"(?:start|end)_ns":\d+')
 
 
@@ -78,15 +81,19 @@ class TraceFolder:
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
         """Store a trace and return its digest."""
         name, raw = encode_trace(trace, redactor)
-        path = self._path(name)
-        if not self._is_complete(path):
-            path.parent.mkdir(exist_ok=True)
-            with write_atomically(path) as file:
-                file.write(raw)
-            if self._is_durable:
-                with self._lock:
-                    self._unsynced.append(path)
+        if name not in self:
+            self.write(name, raw)
         return name
+
+    def write(self, name: str, raw: bytes) -> None:
+        """Write an encoded trace."""
+        path = self._path(name)
+        path.parent.mkdir(exist_ok=True)
+        with write_atomically(path) as file:
+            file.write(raw)
+        if self._is_durable:
+            with self._lock:
+                self._unsynced.append(path)
 
     @cached_property
     def folder(self) -> Path:
@@ -136,7 +143,10 @@ class TraceFolder:
 
 
 class FolderTraceStore:
-    """The traces of a folder, read and written in threads. See TraceFolder."""
+    """The traces of a folder; see TraceFolder. Blocking work is done in threads, except for small files.
+
+    Writing a small file takes less time than a thread.
+    """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
         self._traces = TraceFolder(path, durable=durable)
@@ -146,13 +156,20 @@ class FolderTraceStore:
         return self._traces.folder
 
     async def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
-        return await run_in_thread(lambda: self._traces.put(trace, redactor=redactor))
+        name, raw = encode_trace(trace, redactor)
+        if name in self._traces:
+            return name
+        if len(raw) <= SMALL:
+            self._traces.write(name, raw)
+        else:
+            await run_in_thread(lambda: self._traces.write(name, raw))
+        return name
 
     async def get(self, name: str) -> ExecutionTrace:
         return await run_in_thread(lambda: self._traces.get(name))
 
     async def has(self, name: str) -> bool:
-        return await run_in_thread(lambda: name in self._traces)
+        return name in self._traces
 
     async def sync(self) -> None:
         await run_in_thread(self._traces.sync)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
+from promptiter.errors import JournalError
 from promptiter.runlog.events import Event
 
 DECISIONS: frozenset[str] = frozenset(("decision", "round_completed", "run_completed", "stop"))
@@ -50,6 +51,8 @@ class MemoryJournal:
         self.events: list[Event] = []
 
     async def append(self, event: Event) -> None:
+        if event.seq != len(self.events):
+            raise JournalError(f"the journal has {len(self.events)} events, and the next has number {event.seq}")
         self.events.append(event)
 
     async def read(self, start: int = 0) -> AsyncIterator[Event]:

@@ -51,8 +51,8 @@ class FileJournal:
 
     async def append(self, event: Event) -> None:
         """Append one line. JournalError if it could not be written; the file then ends where it did before."""
-        if self._lock is not None:
-            self._lock.renew()
+        if self._lock is not None and self._lock.is_due:
+            await finish_before_cancel(run_in_thread(self._lock.renew))
         line = format_line(encode_event(event))
         file, end = await self._open_for_append()
         if event.seq != end.lines:

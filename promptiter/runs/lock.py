@@ -90,22 +90,26 @@ class RunLock:
         self._renewing = threading.Thread(target=self._keep_renewing, name="run-lock", daemon=True)
         self._renewing.start()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `renew` has something to do. This never blocks."""
+        lease = self._lease
+        is_old = lease is not None and self._now() >= lease.expires_at - self._lease_s * (1 - 1 / RENEWALS)
+        return is_old or self._lost is not None
+
     def renew(self) -> None:
-        """Extend the lease when it is due; RunLockedError if another process took over the run. Cheap to call."""
+        """Extend the lease when it is due; RunLockedError if another process took over the run."""
         with self._guard:
             if self._lost is not None:
                 raise RunLockedError(self._lost)
-            if self._file is None or self._lease is None:
-                return
-            now = self._now()
-            if now < self._lease.expires_at - self._lease_s * (1 - 1 / RENEWALS):
+            if self._file is None or self._lease is None or not self.is_due:
                 return
             lease = _read_lease(self._path)
             if lease is None or replace(lease, expires_at=self._lease.expires_at) != self._lease:
                 how = f"taken over by {_describe(lease)}" if lease is not None else "lost: its lock file is gone"
                 self._lost = f"the run {str(self.folder)!r} was {how}; this process stops working on it"
                 raise RunLockedError(self._lost)
-            self._write(self._file, replace(self._lease, expires_at=now + self._lease_s))
+            self._write(self._file, replace(self._lease, expires_at=self._now() + self._lease_s))
 
     def release(self) -> None:
         """Unlock the run and remove the lock file."""

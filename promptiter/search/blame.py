@@ -130,6 +130,7 @@ class BlameFinder:
             targets=session.targets,
             traces=traces,
             redact=session.redact,
+            evaluation=evaluation.number,
         )
         attributed = await session.record(LossesAttributed, attribute, request=key, phase=phase)
         gradients = group_by_surface(attributed.blames, without=patched)

@@ -13,25 +13,30 @@ from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.llm.prices import Price
 from promptiter.policies.goals import list_other_models
-from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.profile import PatchEvidence, PatchSet, SurfacePatch
 from promptiter.runlog.events import Payload, event_type
 from promptiter.structure import Surface
 from traces import Usage
 from traces.model import sum_usage
 
+MAX_EVIDENCE = 10
+"""Maximum number of steps named as evidence."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """Another model for a node, and the dollars it is expected to save per run."""
+    """Another model for a node, and the dollars it is expected to save per run, by the usage of these steps."""
 
     surface_id: str
     current: str
     model: str
     saves_usd: float
+    evidence: PatchEvidence
 
     def build_patches(self) -> PatchSet:
         reason = f"{self.model} instead of {self.current} saves about ${self.saves_usd:.3g} per run"
-        return PatchSet((SurfacePatch(surface_id=self.surface_id, value=self.model, reason=reason),))
+        patch = SurfacePatch(surface_id=self.surface_id, value=self.model, reason=reason, evidence=self.evidence)
+        return PatchSet((patch,))
 
 
 @event_type("swaps")
@@ -77,7 +82,8 @@ async def _rank_swaps(session: Session) -> SwapsRanked:
 
 async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
     current = str(session.accepted.profile.value(surface.id, session.snapshot))
-    usage, runs = await _measure_usage(surface.node_id, session), len(session.accepted.validation.rows)
+    usage, evidence = await _measure_usage(surface.node_id, session)
+    runs = len(session.accepted.validation.rows)
     now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
         return []  # price or usage is unknown, so no saving can be estimated
@@ -86,17 +92,30 @@ async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
         then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
             saves = round((now - then) / runs, 12)
-            swaps.append(Swap(surface_id=surface.id, current=current, model=model, saves_usd=saves))
+            swaps.append(Swap(surface_id=surface.id, current=current, model=model, saves_usd=saves, evidence=evidence))
     return swaps
 
 
-async def _measure_usage(node_id: str, session: Session) -> Usage:
-    """The usage of a node over all validation runs of the accepted profile; of the whole runs if no step has usage."""
+async def _measure_usage(node_id: str, session: Session) -> tuple[Usage, PatchEvidence]:
+    """The usage of a node over all validation runs of the accepted profile, and the steps with the largest share of it.
+
+    If no step has usage, the usage is that of the whole runs, and there are no steps.
+    """
     rows = session.accepted.validation.rows
-    steps = [step for row in rows for name in row.trace_digests for step in (await session.trace(name)).steps]
-    if any(step.usage is not None for step in steps):
-        return sum_usage(step.usage for step in steps if step.node_id == node_id)
-    return sum_usage(row.usage for row in rows)
+    found = [(row, step) for row in rows for name in row.trace_digests for step in (await session.trace(name)).steps]
+    if all(step.usage is None for _, step in found):
+        return sum_usage(row.usage for row in rows), PatchEvidence(
+            cases=tuple(dict.fromkeys(row.case_id for row in rows))
+        )
+    own = [
+        (row.case_id, step.id, step.usage) for row, step in found if step.node_id == node_id and step.usage is not None
+    ]
+    largest = sorted(own, key=lambda each: -each[2].tokens)[:MAX_EVIDENCE]
+    evidence = PatchEvidence(
+        cases=tuple(dict.fromkeys(case_id for case_id, _, _ in largest)),
+        steps=tuple(dict.fromkeys(f"{case_id}/{step_id}" for case_id, step_id, _ in largest)),
+    )
+    return sum_usage(usage for _, _, usage in own), evidence
 
 
 def _price_usage(price: Price | None, usage: Usage) -> float | None:

@@ -22,7 +22,7 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
-from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, SurfacePatch
 from promptiter.runlog.events import Payload, event_type
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import MOST_CASES, Screening
@@ -36,6 +36,7 @@ SCREENS_PER_SURFACE = 8
 """Expected number of screenings per surface, for the forecast."""
 
 _NO_SUSPECTS: tuple[str, ...] = ()
+_NO_EVIDENCE = PatchEvidence()
 _KEPT_RULES: tuple[LintRule, ...] = ("limits", "placeholder", "empty")
 
 
@@ -64,7 +65,9 @@ class PromptShortening:
             return
         await session.begin_round()
         text = _PromptTexts.of(session)
-        found = await self._find_removable(session, text)
+        screening = await Screening.of(session)
+        found = await self._find_removable(session, text, screening)
+        evidence = PatchEvidence(cases=tuple(case.id for case in screening.cases.cases))
         gone: tuple[Piece, ...] = ()
         waiting = deque([found] if found else [])
         is_first = True
@@ -74,7 +77,7 @@ class PromptShortening:
                     return
                 await session.begin_round()
             group, is_first = waiting.popleft(), False
-            patches = text.build_patches((*gone, *group))
+            patches = text.build_patches((*gone, *group), evidence)
             decision = await session.validate(session.candidate(patches), patches=patches)
             await session.complete_round()
             if decision.accepted:
@@ -89,9 +92,8 @@ class PromptShortening:
         """What the search may call, for the forecast."""
         return SearchOutline(screened_cases=MOST_CASES, screenings=SCREENS_PER_SURFACE)
 
-    async def _find_removable(self, session: Session, text: _PromptTexts) -> tuple[Piece, ...]:
+    async def _find_removable(self, session: Session, text: _PromptTexts, screening: Screening) -> tuple[Piece, ...]:
         """The pieces that can be removed together without a loss on the train cases."""
-        screening = await Screening.of(session)
         least = LEAST_SHARE * (average_usage(screening.before).tokens or 0.0)
         groups = deque((group, _NO_SUSPECTS) for group in await _group_pieces(session, text, screening))
         gone: tuple[Piece, ...] = ()
@@ -123,8 +125,8 @@ class _PromptTexts:
         surfaces = {each.id: profile.surface(each.id, snapshot) for each in found if each.type in SHORTENABLE_TYPES}
         return _PromptTexts(surfaces, {name: Pieces.of(surface) for name, surface in surfaces.items()})
 
-    def build_patches(self, gone: Iterable[Piece]) -> PatchSet:
-        """Patches that remove these pieces."""
+    def build_patches(self, gone: Iterable[Piece], evidence: PatchEvidence = _NO_EVIDENCE) -> PatchSet:
+        """Patches that remove these pieces. `evidence` has the cases that did as well without them."""
         by_surface: dict[str, set[int]] = {}
         for piece in gone:
             by_surface.setdefault(piece.surface_id, set()).add(piece.number)
@@ -134,6 +136,11 @@ class _PromptTexts:
                     surface_id=name,
                     value=self.pieces[name].drop(numbers),
                     reason=f"{len(numbers)} of {len(self.pieces[name])} pieces do not help",
+                    evidence=evidence,
+                    edits=tuple(
+                        PatchEdit(before=self.pieces[name].text(number), after="", reason="it does not help")
+                        for number in sorted(numbers)
+                    ),
                 )
                 for name, numbers in sorted(by_surface.items())
             )

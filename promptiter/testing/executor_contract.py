@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from promptiter.agents.base import Agent, Substitute
@@ -82,23 +83,22 @@ class ExecutorContract:
         assert rows[0].output == "checked by hand: “ok” € [sealed 1, Señal — 印]"
 
     def test_several_evaluations_share_the_executor(self) -> None:
-        profiles = [Profile.of(office.agent.describe(), {"clerk#instruction": text}) for text in ("A", "B", "C")]
+        profiles = [Profile.of(office.agent.describe(), {"clerk#instruction": text}) for text in ("A", "B")]
+        some = replace(office.CASES, cases=office.CASES.cases[:5])
 
         async def evaluate_all(evaluator: Evaluator) -> list[Evaluation]:
-            cases = list_case_runs(office.CASES, range(1))
-            rows: dict[int, list[CaseRow]] = {number: [] for number in range(len(profiles))}
+            runs = list_case_runs(some, range(1))
+            rows: list[list[CaseRow]] = [[] for _ in profiles]
             async for number, row in evaluator.stream_batch(
-                office.agent, [CaseRuns(office.CASES, profile, cases) for profile in profiles]
+                office.agent, [CaseRuns(some, profile, runs) for profile in profiles]
             ):
                 rows[number].append(row)
-            whole = await asyncio.gather(*(evaluator.evaluate(office.agent, office.CASES, each) for each in profiles))
-            batch = [evaluator.build_evaluation(rows[at], office.CASES, each) for at, each in enumerate(profiles)]
-            return [*batch, *whole]
+            whole = await asyncio.gather(*(evaluator.evaluate(office.agent, some, each) for each in profiles))
+            return [*map(evaluator.build_evaluation, rows, [some] * len(profiles), profiles), *whole]
 
         with _Closing(self) as executor:
-            assert asyncio.run(evaluate_all(office.make_evaluator(executor))) == asyncio.run(
-                evaluate_all(office.make_evaluator())
-            )
+            found = asyncio.run(evaluate_all(office.make_evaluator(executor)))
+        assert found == asyncio.run(evaluate_all(office.make_evaluator()))
 
     def test_a_case_that_takes_too_long_has_an_error(self) -> None:
         with _Closing(self) as executor:

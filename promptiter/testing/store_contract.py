@@ -101,6 +101,18 @@ class RunContract(StoreHooks):
             assert (await view.read_trace(row.trace_digests[0])).steps
 
     @in_event_loop
+    async def test_runs_of_one_engine_at_the_same_time_give_the_results_of_single_runs(self, tmp_path: Path) -> None:
+        single, engine = SmallRun(), SmallRun().engine
+        expected = await single.engine.run(single.request)
+        store = self.make_store(tmp_path, Clock())
+        runs = [await StoredRun.create(store, engine, single.request) for _ in range(4)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run.run()) for run in runs]
+        for run, task in zip(runs, tasks, strict=True):
+            assert task.result() == expected
+            assert (await (await store.view(run.run_id)).read_ledger()).total.calls == single.asked
+
+    @in_event_loop
     async def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
         (tmp_path / "whole").mkdir()
         expected, asked = await execute_run(self.make_store(tmp_path / "whole", Clock()))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,12 @@ async def test_what_cannot_be_sent_is_refused_before_any_case_runs(tmp_path: Pat
     with pytest.raises(SetupError, match=r"the metric 'mine' cannot be .* a Mine, .*; assign it to a name at the top"):
         await Evaluator([Mine()], executor=executor).evaluate(misbehave, letters("x"))
     assert not executor._all
+
+
+async def test_a_process_that_cannot_start_is_a_wrong_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(SetupError, match="a worker process ended with exit code 1 before it was ready"):
+        await evaluate(ProcessExecutor(workers=1), "hello")
 
 
 @pytest.mark.slow

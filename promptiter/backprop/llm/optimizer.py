@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import is_shown_whole, render_optimize
+from promptiter.backprop.llm.prompts import MOST_FAILING, is_shown_whole, render_optimize
 from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import SurfaceValueError
@@ -80,6 +80,8 @@ class _ValueReply(BaseModel):
 class _Edit(BaseModel):
     find: str
     replace: str
+    reason: str = ""
+    failing: list[int] = Field(default_factory=list)
 
 
 class _EditsReply(BaseModel):
@@ -101,15 +103,36 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """Build the adapter of an answer with edits: passages of the current value and their replacements."""
 
     def parse(reply: _EditsReply) -> NewValue:
-        pairs = [
-            tuple(_unescape_marks(text, request.surface) for text in (each.find, each.replace)) for each in reply.edits
-        ]
-        edits = tuple(PatchEdit(before=find, after=new) for find, new in pairs)
-        return check_value(NewValue(apply_edits(request.surface.value, pairs), reply.reason, edits), request)
+        edits = tuple(
+            PatchEdit(
+                before=_unescape_marks(each.find, request.surface),
+                after=_unescape_marks(each.replace, request.surface),
+                reason=each.reason.strip(),
+                evidence=_collect_evidence(each.failing, request),
+            )
+            for each in reply.edits
+        )
+        value = apply_edits(request.surface.value, [(each.before, each.after) for each in edits])
+        return check_value(NewValue(value, reply.reason, edits), request)
 
-    one = build_object_schema(find={"type": "string"}, replace={"type": "string"})
+    one = build_object_schema(
+        find={"type": "string"},
+        replace={"type": "string"},
+        reason={"type": "string"},
+        failing={"type": "array", "items": {"type": "integer"}},
+    )
     schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
     return build_shape(_EditsReply, parse, schema=schema)
+
+
+def _collect_evidence(numbers: Sequence[int], request: OptimizeRequest) -> PatchEvidence:
+    """The failing examples of these numbers, as the prompt shows them; numbers of no example are ignored."""
+    shown = request.failing[:MOST_FAILING]
+    named = [shown[number - 1] for number in sorted(set(numbers)) if 1 <= number <= len(shown)]
+    return PatchEvidence(
+        cases=tuple(dict.fromkeys(each.case_id for each in named)),
+        steps=tuple(f"{each.case_id}/{each.step_id}" for each in named),
+    )
 
 
 def build_value_schema(surface: Surface) -> dict[str, Json]:

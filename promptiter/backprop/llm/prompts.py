@@ -158,9 +158,10 @@ the complete new value: {"reason": "...", "value": ...}"""
 
 ANSWER_BY_EDITS = """\
 The current value is too long to be shown whole, so answer with edits. Each replaces a passage of it: `find` repeats \
-the passage exactly and occurs only once in the value, `replace` is the new passage. The reason says in one or two \
-sentences what you changed and why it helps. Answer with one JSON object:
-{"reason": "...", "edits": [{"find": "...", "replace": "..."}]}"""
+the passage exactly and occurs only once in the value, `replace` is the new passage, `reason` says why in a few words, \
+and `failing` lists the numbers of the failing examples behind it. The outer reason says in one or two sentences what \
+you changed and why it helps. Answer with one JSON object:
+{"reason": "...", "edits": [{"find": "...", "replace": "...", "reason": "...", "failing": [1]}]}"""
 
 CORRECT = """\
 You check a diagnosis. An agent made of several steps failed. The step below may be the cause; the diagnosis was made \

@@ -13,10 +13,10 @@ from typing import ClassVar
 from promptiter.errors import SurfaceValueError
 from promptiter.offline.rules.examples import SampleSet, collect_evidence
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
-from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy
+from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy, find_changed_passage
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.settings import iterate_values
-from promptiter.profile import PatchEvidence, SurfacePatch
+from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
@@ -47,6 +47,7 @@ class RuleOptimizer:
                         value=proposal.value,
                         reason=proposal.reason,
                         evidence=PatchEvidence(cases=proposal.evidence),
+                        edits=proposal.edits,
                     )
                 )
         return OptimizeResult(patch=None, reason=_explain_no_patch(request, proposed=count))
@@ -80,41 +81,61 @@ class RuleOptimizer:
         names = tuple(sorted({name for sample in evidence.samples for name in sample.fields}))
         prompt = Prompt(text=surface.value, locked=surface.limits.locked, known_fields=names)
         asks = _list_asks(chosen)
-        for turn in range(max(len(prompt.list_ways(ask)) for ask in asks)):
-            edited = prompt
-            for ask in asks:
-                edited = edited.ask(ask, turn=turn + self.seed)
-            yield _make_proposal(edited.text, chosen)
+        for turn in range(max(len(prompt.list_ways(ask.rule)) for ask in asks)):
+            yield _propose(prompt, asks, turn=turn + self.seed)
         for count in range(len(chosen), 0, -1):
-            edited = prompt
-            for ask in _list_asks(chosen[:count]):
-                edited = edited.ask_briefly(ask)
-            yield _make_proposal(edited.text, chosen[:count])
+            yield _propose(prompt, _list_asks(chosen[:count]))
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A value to try, with its reason and the cases behind it."""
+    """A value to try, with its reason and the cases behind it, and the same for each edit of a text."""
 
     value: Json
     reason: str
     evidence: tuple[str, ...]
+    edits: tuple[PatchEdit, ...] = ()
 
 
-def _list_asks(chosen: Sequence[Support]) -> list[Ask]:
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A rule to ask for, and the predicates that want it."""
+
+    rule: Ask
+    supports: tuple[Support, ...]
+
+    @property
+    def reason(self) -> str:
+        return ". ".join(support.reason for support in self.supports)
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        return tuple(sorted({case_id for support in self.supports for case_id in support.explained}))
+
+
+def _list_asks(chosen: Sequence[Support]) -> list[_Request]:
     """The rules to ask for: one for each predicate, but only one for all fields."""
-    fields = tuple(support.predicate.subject for support in chosen if support.predicate.family == "field_carried")
+    carried = tuple(support for support in chosen if support.predicate.family == "field_carried")
+    fields = tuple(support.predicate.subject for support in carried)
     asks = [
-        Ask(support.predicate.family, support.predicate.parameters)
+        _Request(Ask(support.predicate.family, support.predicate.parameters), (support,))
         for support in chosen
         if support.predicate.family != "field_carried"
     ]
-    return [*([Ask("field_carried", fields)] if fields else []), *asks]
+    return [*([_Request(Ask("field_carried", fields), carried)] if fields else []), *asks]
 
 
-def _make_proposal(text: str, chosen: Sequence[Support]) -> Proposal:
-    case_ids = sorted({case_id for support in chosen for case_id in support.explained})
-    return Proposal(text, ". ".join(support.reason for support in chosen), tuple(case_ids[:MAX_EVIDENCE]))
+def _propose(prompt: Prompt, asks: Sequence[_Request], *, turn: int | None = None) -> Proposal:
+    """The text with all rules in it, each as an edit of its own; without a `turn`, as short as possible."""
+    edited, edits = prompt, []
+    for each in asks:
+        before = edited.text
+        edited = edited.ask_briefly(each.rule) if turn is None else edited.ask(each.rule, turn=turn)
+        evidence = PatchEvidence(cases=each.case_ids[:MAX_EVIDENCE])
+        old, new = find_changed_passage(before, edited.text)
+        edits.append(PatchEdit(before=old, after=new, reason=each.reason, evidence=evidence))
+    case_ids = sorted({case_id for each in asks for case_id in each.case_ids})
+    return Proposal(edited.text, ". ".join(each.reason for each in asks), tuple(case_ids[:MAX_EVIDENCE]), tuple(edits))
 
 
 def _is_allowed(surface: Surface, value: Json) -> bool:

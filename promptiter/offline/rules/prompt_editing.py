@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from promptiter.offline.rules.rule_templates import phrase_rule, with_article
 from promptiter.offline.text.dates import DATE_FORMATS
@@ -87,6 +88,20 @@ class Prompt:
 def asks_to_copy(text: str) -> bool:
     """Whether a text asks to copy values as they are written."""
     return _COPIES.search(text) is not None
+
+
+def find_changed_passage(before: str, after: str) -> tuple[str, str]:
+    """The passage in which two texts differ, in whole sentences, as it was and as it is."""
+    old, new = ([each.text for each in split_sentences(text)] for text in (before, after))
+    start = _count_common(old, new)
+    end = _count_common(old[start:][::-1], new[start:][::-1])
+    return " ".join(old[start : len(old) - end]), " ".join(new[start : len(new) - end])
+
+
+def _count_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many sentences two lists begin with in common."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in pairs)
 
 
 def add_sentence(text: str, sentence: str) -> str:

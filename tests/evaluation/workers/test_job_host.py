@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
+from promptiter.evaluation.executor import Executor, Finished, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
+from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.evaluation.workers.job_host import JobHost, KeptObjects
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
@@ -23,6 +26,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
+from promptiter.testing.executor_contract import ExecutorContract
 
 
 class Pipe:
@@ -41,6 +45,23 @@ def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
     evaluator = office.make_evaluator()
     runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext(run_id="r"))
     return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
+
+
+class BytesExecutor:
+    """Sends jobs, calls and results as bytes, to workers in this process."""
+
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+        worker = JobWorker(Pipe(host))
+
+        async def send(job: CaseJob) -> CaseRow:
+            return await host.receive(await worker.run(host.pack(job)))
+
+        return run_concurrently(jobs, send, concurrency=3)
+
+
+class TestJobsAsBytes(ExecutorContract):
+    def make_executor(self) -> Executor:
+        return BytesExecutor()
 
 
 JOB = CaseJob(case=office.CASES.cases[0], profile=Profile.baseline(office.agent.describe()))

@@ -282,6 +282,9 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch.value == "You are a clerk. Always include the order id from the input in your output."
     assert patch.reason == ("14 of 14 failing outputs lack the order id of their input; 6 passing outputs have it")
     assert patch.evidence.cases == tuple(f"case {number:02}" for number in range(6, 16))
+    [edit] = patch.edits
+    assert (edit.before, edit.after) == ("", "Always include the order id from the input in your output.")
+    assert (edit.reason, edit.evidence) == (patch.reason, patch.evidence)
 
 
 def test_after_rejections_come_the_next_phrasing_then_the_next_predicate_then_nothing() -> None:
