@@ -45,5 +45,8 @@ def make_services(
     if trace_store is None:
         trace_store = evaluator.trace_store if evaluator.shares_trace_store else FolderTraceStore()
     return RunServices(
-        journal=journal or MemoryJournal(), gateway=gateway, trace_store=trace_store, spent_before=spent_before
+        journal=MemoryJournal() if journal is None else journal,
+        gateway=gateway,
+        trace_store=trace_store,
+        spent_before=spent_before,
     )

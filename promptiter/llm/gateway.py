@@ -22,7 +22,7 @@ from promptiter.errors import BadAnswerError, PromptiterError, SetupError, ToolF
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
-from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer
+from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import Function, Model
@@ -96,7 +96,8 @@ class Gateway:
         Without a `cache`, it is the one that this gateway was given, or a new one in memory.
         """
         run = self._derive()
-        run.cache = cache or self.shared_cache or MemoryCache()
+        shared = cache if cache is not None else self.shared_cache
+        run.cache = shared if shared is not None else MemoryCache()
         run.budget = None if self.budget is None else self.budget.for_run()
         run.ledger = Ledger(total=self.ledger)
         run.seed = self.seed if seed is None else seed
@@ -296,7 +297,7 @@ class Gateway:
         paid = call.entry(spent)
         self.ledger.count(paid)
         record_call(paid=True)
-        return self._without_secrets(answer), paid
+        return redact_answer(answer, self.redactor), paid
 
     async def _call_model(self, request: ModelRequest, site: CallSite, asking: _Asking) -> _Paid:
         bound = bound_tokens(request)
@@ -315,16 +316,6 @@ class Gateway:
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             return reply, Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
-
-    def _without_secrets(self, answer: StoredAnswer) -> StoredAnswer:
-        """Redact an answer. The stored answer is also the one that is used, so a run and its replay are equal."""
-        if isinstance(answer, ToolAnswer):
-            return replace(answer, value=self.redactor.redact_known_json(answer.value))
-        requests = (
-            replace(request, arguments=self.redactor.redact_known_json(request.arguments))
-            for request in answer.tool_requests
-        )
-        return replace(answer, text=self.redactor.redact_known(answer.text), tool_requests=tuple(requests))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 
+from promptiter.agents.base import AgentRun
 from promptiter.agents.function import chain
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
@@ -18,6 +20,9 @@ from promptiter.engine.services import make_services
 from promptiter.engine.session import Session
 from promptiter.errors import NonDeterministicSearchError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.score import Score
+from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import MemoryCache
 from promptiter.llm.gateway import Gateway
@@ -34,6 +39,7 @@ from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
+from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries, Watcher
 from tests.worlds.results import drop_measured
@@ -107,6 +113,33 @@ async def test_the_false_accept_rate_of_combined_policies_is_checked_with_the_re
         await desk.engine(DRAFT).run(desk.request(alpha=1))
     with pytest.raises(RequestError, match=r"names 'carefull', which is not a figure; .*did you mean 'careful'"):
         await desk.engine(DRAFT).run(desk.request(acceptance=Constraint("carefull", at_least=0.5)))
+
+
+def test_a_request_is_checked_once(tmp_path: Path) -> None:
+    class Counted:
+        """A metric that counts how often a check asks whether it needs references."""
+
+        name, threshold, asked = "careful", 1.0, 0
+
+        @property
+        def needs_reference(self) -> bool:
+            self.asked += 1
+            return False
+
+        async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+            return Score(metric=self.name, value=desk.score(case, run), threshold=self.threshold)
+
+    metric = Counted()
+    engine = Engine(desk.agent(), Evaluator([metric], gateway=desk.evaluator().gateway), search=Tries(DRAFT))
+    checked = engine.check(desk.request())
+    once = metric.asked
+    assert once > 0
+    forecast_run(engine, checked, runs=tmp_path)
+    assert RunDirectory.begin(tmp_path, engine, checked).run_sync().verdict == "improved"
+    assert engine.run_sync(checked).verdict == "improved"
+    assert metric.asked == once
+    engine.run_sync(desk.request())
+    assert metric.asked == 2 * once
 
 
 async def test_a_profile_of_another_structure_is_refused_before_anything_is_spent() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import orjson
 
 from promptiter.errors import SetupError
 from promptiter.llm.messages import CallSite, ModelReply, Role, ToolRequest
-from promptiter.llm.redaction import map_texts
+from promptiter.llm.redaction import Redactor, map_texts
 from traces import Usage, digest
 from traces.model import Json, holds_non_finite
 
@@ -80,6 +80,16 @@ class CacheStats:
     entries: int
     hits: int
     bytes: int
+
+
+def redact_answer(answer: StoredAnswer, redactor: Redactor) -> StoredAnswer:
+    """An answer without known secrets. It is stored and also used like this, so a run and its replay are equal."""
+    if isinstance(answer, ToolAnswer):
+        return replace(answer, value=redactor.redact_known_json(answer.value))
+    requests = (
+        replace(request, arguments=redactor.redact_known_json(request.arguments)) for request in answer.tool_requests
+    )
+    return replace(answer, text=redactor.redact_known(answer.text), tool_requests=tuple(requests))
 
 
 def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
