@@ -5,6 +5,10 @@ hundredth candidate is accepted. Goals for 10,000 rounds: an append in the last 
 first; a run that was killed before its last event resumes within 15 seconds; and at most 200 bytes of memory are kept
 per round, during the run and with its result.
 
+A search with a pool proposes three candidates a round with two parents each, screens all of them at once on the train
+cases, and validates each. Goals for 10,000 rounds: a round in the last tenth takes at most 1.5 times one in the first,
+and at most 200 bytes are kept per round.
+
     python -m benchmarks.bench_rounds [--quick]
 """
 
@@ -29,7 +33,7 @@ from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.stopping import TargetScore
-from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import DECISIONS
 from promptiter.runlog.results import RunRequest, RunResult
@@ -37,6 +41,7 @@ from promptiter.runs.file_journal import FileJournal
 
 TENTHS = 10
 MAX_RATIO, MAX_SECONDS, MAX_BYTES = 1.5, 15.0, 200
+CHILDREN = 3
 SURFACE = "answer#instruction"
 TEXT = "Answer the customer in a friendly tone, name the order, and say what happens next. " * 10
 
@@ -62,11 +67,25 @@ def report(folder: Path, rounds: int) -> None:
     print("\n" + format_goal("bytes of memory kept per round during the run", running, MAX_BYTES))
     print(format_goal("bytes of memory kept per round with the result", held, MAX_BYTES))
 
+    report_pool(folder, rounds)
     _, synced = measure(time_run, str(folder / "synced.jsonl"), rounds // 20, tuple(DECISIONS)).result
     print(f"\nsynced to disk at decisions: {median(synced) * 1e3:.1f} ms a round")
 
 
-def time_run(path: str, rounds: int, fsync: Collection[str] = ()) -> tuple[list[float], list[float]]:
+def report_pool(folder: Path, rounds: int) -> None:
+    path = folder / "pool.jsonl"
+    appends, whole = measure(time_run, str(path), rounds, (), CHILDREN).result
+    lines = sum(1 for _ in path.open("rb"))
+    print(f"\n{CHILDREN} candidates a round: {lines:,} events, {path.stat().st_size / 1e6:.0f} MB")
+    print(f"append, us per event: first tenth {appends[0] * 1e6:.1f}, last tenth {appends[-1] * 1e6:.1f}")
+    print(f"a whole round, ms: first tenth {whole[0] * 1e3:.1f}, last tenth {whole[-1] * 1e3:.1f}")
+    print(format_goal("times the first tenth of the rounds", whole[-1] / whole[0], MAX_RATIO))
+    running, held = measure(measure_memory, str(folder / "pool-memory.jsonl"), rounds, CHILDREN).result
+    print(format_goal("bytes of memory kept per round during the run", running, MAX_BYTES))
+    print(format_goal("bytes of memory kept per round with the result", held, MAX_BYTES))
+
+
+def time_run(path: str, rounds: int, fsync: Collection[str] = (), children: int = 1) -> tuple[list[float], list[float]]:
     """The seconds of one append, and of one round, in each tenth of the run: medians, so that outliers do not count."""
     appends, whole = [], []
     last = time.perf_counter()
@@ -78,7 +97,8 @@ def time_run(path: str, rounds: int, fsync: Collection[str] = ()) -> tuple[list[
         journal.seconds, journal.events, last = 0.0, 0, time.perf_counter()
 
     with TimedJournal(path, fsync=fsync) as journal:
-        asyncio.run(make_engine(lambda: at_round(journal)).run(make_request(rounds), journal=journal))
+        engine = make_engine(lambda: at_round(journal), children=children)
+        asyncio.run(engine.run(make_request(rounds), journal=journal))
     return take_medians(appends), take_medians(whole)
 
 
@@ -120,7 +140,7 @@ def time_result(path: str) -> tuple[float, float, float]:
     return all_rounds, one_round, time.perf_counter() - started
 
 
-def measure_memory(path: str, rounds: int) -> tuple[float, float]:
+def measure_memory(path: str, rounds: int, children: int = 1) -> tuple[float, float]:
     """The bytes of memory that are kept per round after the first tenth, during the run and with its result."""
     seen: list[int] = []
     first = rounds // TENTHS
@@ -133,7 +153,7 @@ def measure_memory(path: str, rounds: int) -> tuple[float, float]:
 
     with FileJournal(path, fsync=()) as journal:
         tracemalloc.start()
-        searching = make_engine(at_round, at_end=lambda: seen.append(count_traced_bytes()))
+        searching = make_engine(at_round, at_end=lambda: seen.append(count_traced_bytes()), children=children)
         result = asyncio.run(searching.run(make_request(rounds), journal=journal))
         held = count_traced_bytes()
     check_result(result, rounds)
@@ -181,6 +201,27 @@ class CountingSearch:
         self.at_end()
 
 
+class PoolSearch(CountingSearch):
+    """A search with a pool: three children of the accepted profile and of another member."""
+
+    async def search(self, session: Session) -> None:
+        other = session.accepted.profile
+        while not await session.should_stop():
+            await session.begin_round()
+            accepted = session.accepted.profile
+            texts = [f"{TEXT}Child {number}. Try {session.round}." for number in range(CHILDREN)]
+            children = [Profile.of(session.snapshot, {SURFACE: text}) for text in texts]
+            for child in children:
+                await session.propose(child, parents=[accepted, other], reason="the next number")
+            await session.evaluate_many([(session.train, child) for child in children], phase="screening")
+            for child in children:
+                await session.validate(child)
+            other = children[-1]
+            await session.complete_round()
+            self.at_round()
+        self.at_end()
+
+
 @agent(instruction=f"{TEXT}Try 0.")
 async def answer(question: str) -> str:
     return f"{question}: {surface('instruction').rsplit(maxsplit=1)[1]}"
@@ -191,9 +232,12 @@ def score(_case: EvalCase, run: object) -> float:
     return int(str(getattr(run, "output", "")).rstrip(".").rsplit(maxsplit=1)[1]) // 100 / 1000
 
 
-def make_engine(at_round: Callable[[], None] = lambda: None, *, at_end: Callable[[], None] = lambda: None) -> Engine:
+def make_engine(
+    at_round: Callable[[], None] = lambda: None, *, at_end: Callable[[], None] = lambda: None, children: int = 1
+) -> Engine:
     evaluator = Evaluator([FunctionMetric(name="number", function=score)])
-    return Engine(answer, evaluator, search=CountingSearch(at_round, at_end))
+    search = CountingSearch if children == 1 else PoolSearch
+    return Engine(answer, evaluator, search=search(at_round, at_end))
 
 
 def make_request(rounds: int) -> RunRequest:

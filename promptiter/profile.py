@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import orjson
@@ -108,7 +109,7 @@ class ProfileDiff(tuple[SurfaceChange, ...]):
         return html_block(*(diffs or ["<p>no changes</p>"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """Overrides on top of a structure. Other surfaces have the baseline's value.
 
@@ -130,7 +131,7 @@ class Profile:
         patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
         return Profile.baseline(snapshot).apply(patches, snapshot)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The content hash: profiles with the same hash behave the same."""
         return digest([self.structure_id, sorted([name, digest(value)] for name, value in self.overrides.items())])

@@ -144,8 +144,9 @@ class Evaluations:
 
     def _finish(self, each: _Evaluating) -> None:
         request = each.request
-        built = self._evaluator.build_evaluation(each.rows.values(), request.eval_set, request.profile)
-        each.result = replace(built, number=each.number, phase=request.phase)
+        each.result = self._evaluator.build_evaluation(
+            each.rows.values(), request.eval_set, request.profile, number=each.number, phase=request.phase
+        )
 
     async def _stream_rows(
         self, batch: Sequence[_Evaluating], evaluator: Evaluator

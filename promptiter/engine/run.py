@@ -23,7 +23,7 @@ from promptiter.policies.stopping import StopDecision, stop_if
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.event_log import EventLog
-from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.fold import build_result, fold_lazily
 from promptiter.runlog.payloads import (
     EvalSetSummary,
     ReferencesWritten,
@@ -112,7 +112,7 @@ class Run:
             await self._complete(status, error)
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return await self._outcome_not_in_journal("failed", broken)
-        return RunOutcome(await self._fold(), error)
+        return RunOutcome(build_result(self.log.state, self.log.journal.reader()), error)
 
     async def _fold(self) -> RunResult:
         """Read the result from the journal, in a thread: that of a long run takes a while."""

@@ -331,7 +331,7 @@ class Session:
             return decided.decision.stop
 
     def _check_round(self) -> None:
-        if self.state.round is None:
+        if self.round == 0:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")
 
     def _progress(self) -> Progress:

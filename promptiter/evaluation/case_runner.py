@@ -78,6 +78,7 @@ class CaseRunner:
         traces = [turn.trace for turn in run.by_turn]
         row = CaseRow(
             case_id=job.case.id,
+            eval_set_id=job.case.eval_set_id,
             repeat=job.repeat,
             scores=tuple(scores),
             output=run.output,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
@@ -131,8 +131,16 @@ class Evaluator:
                 on_row(row)
         return self.build_evaluation(rows, eval_set, profile)
 
-    def build_evaluation(self, rows: Iterable[CaseRow], eval_set: EvalSet, profile: Profile) -> Evaluation:
-        """Build the evaluation of these rows."""
+    def build_evaluation(
+        self,
+        rows: Iterable[CaseRow],
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        number: int | None = None,
+        phase: str = "",
+    ) -> Evaluation:
+        """Build the evaluation of these rows. `number` and `phase` are its place in a run."""
         return Evaluation(
             eval_set_id=eval_set.id,
             profile_digest=profile.digest,
@@ -140,6 +148,8 @@ class Evaluator:
             thresholds={metric.name: metric.threshold for metric in self.metrics},
             max_errored_fraction=self.options.max_errored_fraction,
             weights=self.weights,
+            number=number,
+            phase=phase,
         )
 
     async def stream_rows(
@@ -171,15 +181,14 @@ class Evaluator:
         jobs: list[Iterable[CaseJob]] = []
         for number, each in enumerate(batch):
             each.profile.check(structure)
-            cases = {case.id: case for case in each.eval_set.cases}
+            cases = each.eval_set.by_id
             if len(cases) < len(each.eval_set.cases):
                 raise EvalSetError(f"eval set {each.eval_set.id!r} has duplicate case ids")
             self._check_scenarios(cases.values())
             jobs.append(_list_jobs(number, each, cases))
         async with aclosing(self._execute(agent, chain.from_iterable(jobs))) as finished:
             async for job, row in finished:
-                source = job.case.eval_set_id or batch[job.evaluation].eval_set.id
-                yield job.evaluation, replace(row, eval_set_id=source)
+                yield job.evaluation, row
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]

@@ -12,10 +12,13 @@ from promptiter.errors import JournalError
 from promptiter.runlog.events import SCHEMA_VERSION, Event
 from traces.model import holds_non_finite
 
+_FIELDS = tuple(Event.model_fields)
+
 
 def encode_event(event: Event) -> bytes:
     """Encode an event on one line, without a line break. JournalError if it holds values that are not JSON."""
-    fields = {name: getattr(event, name) for name in Event.model_fields} | {"measured": dict(event.measured)}
+    values = vars(event)
+    fields = {name: values[name] for name in _FIELDS} | {"measured": vars(event.measured)}
     if event.request is None:
         del fields["request"]
     try:

@@ -6,8 +6,6 @@ so the result of ten thousand rounds takes no more memory than that of ten.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -17,8 +15,9 @@ from promptiter.errors import JournalError
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import EventReader
-from promptiter.runlog.payloads import CandidateProposed, RoundStarted
+from promptiter.runlog.payloads import CandidateProposed
 from promptiter.runlog.results import RoundResult, RunResult
+from promptiter.runlog.round_index import RoundIndex
 from promptiter.runlog.run_state import RunState, build_candidate
 
 
@@ -35,11 +34,15 @@ def fold_lazily(events: EventReader) -> RunResult:
     The journal must stay where it is. `fold(events.read())` gives a self-contained result, as does a round trip
     through `to_json` and `from_json`. Both read the journal and block, so the engine calls this in a thread.
     """
-    state, index = RunState(), _JournalIndex()
+    state = RunState()
     for event in events.read():
         state.take(event)
-        index.add(event, state)
-    return replace(state.run, rounds=LazyRounds(events, state.run, index))
+    return build_result(state, events)
+
+
+def build_result(state: RunState, events: EventReader) -> RunResult:
+    """Return the result of a state that has taken all these events, without reading them again."""
+    return replace(state.run, rounds=LazyRounds(events, state.run, state.index))
 
 
 class LazyRounds(Sequence[RoundResult]):
@@ -48,7 +51,7 @@ class LazyRounds(Sequence[RoundResult]):
     The round that was read last is cached. Events that are newer than the result are ignored.
     """
 
-    def __init__(self, events: EventReader, run: RunResult, index: _JournalIndex) -> None:
+    def __init__(self, events: EventReader, run: RunResult, index: RoundIndex) -> None:
         self._events = events
         self._run = run
         self._index = index
@@ -117,29 +120,3 @@ class LazyRounds(Sequence[RoundResult]):
                 f"the rounds of run {self._run.run_id!r} are read from its journal, which ends before event "
                 f"{start + taken}: it was removed or truncated; restore it from a copy"
             )
-
-
-class _JournalIndex:
-    """Sequence numbers of a journal, a few bytes per round: where each round starts, and the accepted candidates."""
-
-    def __init__(self) -> None:
-        self.rounds = array("Q")
-        self.accepted = array("Q")
-        self.end = 0
-
-    def add(self, event: Event, state: RunState) -> None:
-        """Add an event that the state has already taken."""
-        self.end = event.seq + 1
-        if event.type == RoundStarted.event_type:
-            self.rounds.append(event.seq)
-        if state.accepted_seq is not None and state.accepted_seq not in self.accepted[-1:]:
-            self.accepted.append(state.accepted_seq)
-
-    def get_events(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first event of a round, and the event after the last round before another."""
-        return self.rounds[start], self.rounds[stop] if stop < len(self.rounds) else self.end
-
-    def find_accepted(self, seq: int) -> int | None:
-        """Return the last accepted candidate before an event; None if there is none."""
-        count = bisect_left(self.accepted, seq)
-        return self.accepted[count - 1] if count else None

@@ -31,6 +31,7 @@ from promptiter.runlog.payloads import (
     StopDecided,
 )
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
+from promptiter.runlog.round_index import RoundIndex
 from promptiter.runlog.round_state import RoundState
 from promptiter.structure import StructureSnapshot
 
@@ -56,6 +57,7 @@ class RunState:
     """
 
     def __init__(self, run: RunResult | None = None) -> None:
+        self._index = RoundIndex()
         self._round: RoundState | None = None
         self._baseline: ValidatedProfile | None = None
         self._accepted: ValidatedProfile | None = None
@@ -93,9 +95,9 @@ class RunState:
         return self._accepted
 
     @property
-    def accepted_seq(self) -> int | None:
-        """The event of the accepted candidate."""
-        return self._accepted_seq
+    def index(self) -> RoundIndex:
+        """Where the rounds are in the journal."""
+        return self._index
 
     @property
     def accepted_gain(self) -> float:
@@ -157,7 +159,8 @@ class RunState:
             case StopDecided(decision=decision):
                 if self._round is not None:
                     self._round.stop(decision)
-                self._change(stop=decision if decision.stop else None)
+                if decision.stop or self.run.stop is not None:
+                    self._change(stop=decision if decision.stop else None)
             case BudgetEnded():
                 self._again = {}  # what an interrupted ablation ran is not part of the final test
             case AblationFinished() as ablated:
@@ -168,6 +171,8 @@ class RunState:
                 self._complete(completed, event.run_id)
             case payload:
                 self._take_from_search(payload, event)
+        starts_round = event.type == RoundStarted.event_type
+        self._index.add(event.seq, starts_round=starts_round, accepted=self._accepted_seq)
 
     def _start(self, started: RunStarted, run_id: str) -> None:
         self._unread = frozenset(started.targets)
@@ -191,7 +196,8 @@ class RunState:
         rows = self._rows.pop(finished.evaluation, [])
         if started is None:
             return
-        self._change(unread_surfaces=tuple(sorted(self._unread)))
+        if len(self._unread) < len(self.run.unread_surfaces) or self.run.baseline is None:
+            self._change(unread_surfaces=tuple(sorted(self._unread)))
         evaluation = Evaluation(
             eval_set_id=started.eval_set_id,
             profile_digest=started.profile_digest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -86,3 +86,8 @@ class EvalSet:
     @cached_property
     def content_digest(self) -> str:
         return digest(sorted(case.content_digest for case in self.cases))
+
+    @cached_property
+    def by_id(self) -> Mapping[str, EvalCase]:
+        """The cases by id. Each names the eval set that it came from: this one, unless several were merged."""
+        return {case.id: replace(case, eval_set_id=case.eval_set_id or self.id) for case in self.cases}
