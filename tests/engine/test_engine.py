@@ -463,15 +463,18 @@ async def test_a_run_that_is_cancelled_while_it_writes_an_event_knows_this_event
 
 async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result() -> None:
     class Cancels:
+        def __init__(self, seq: int) -> None:
+            self.seq = seq
+
         async def observe(self, event: Event) -> None:
-            if event.seq == seq:
+            if event.seq == self.seq:
                 task.cancel()
 
     whole = MemoryJournal()
     expected = await desk.engine(DRAFT).run(desk.request(), journal=whole)
     for seq in range(len(whole.events) - 1):
-        journal = MemoryJournal()
-        task = asyncio.ensure_future(desk.engine(DRAFT).run(desk.request(), journal=journal, observers=[Cancels()]))
+        journal, run = MemoryJournal(), desk.engine(DRAFT)
+        task = asyncio.ensure_future(run.run(desk.request(), journal=journal, observers=[Cancels(seq)]))
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await desk.engine(DRAFT).run(desk.request(), journal=journal) == expected
