@@ -470,14 +470,14 @@ async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result
             if event.seq == self.seq:
                 task.cancel()
 
-    whole = MemoryJournal()
-    expected = await desk.engine(DRAFT).run(desk.request(), journal=whole)
+    whole, asked = MemoryJournal(), desk.request(final_test=None)
+    expected = await desk.engine(DRAFT).run(asked, journal=whole)
     for seq in range(len(whole.events) - 1):
         journal, run = MemoryJournal(), desk.engine(DRAFT)
-        task = asyncio.ensure_future(run.run(desk.request(), journal=journal, observers=[Cancels(seq)]))
+        task = asyncio.ensure_future(run.run(asked, journal=journal, observers=[Cancels(seq)]))
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await desk.engine(DRAFT).run(desk.request(), journal=journal) == expected
+        assert await desk.engine(DRAFT).run(asked, journal=journal) == expected
         assert [event.seq for event in journal.events] == list(range(len(journal.events)))
 
 
