@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -32,28 +31,17 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
     The threads of `asyncio.to_thread` are few and shared with tools of the user, which may hang.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(finished: Future[T]) -> None:
-        if done.cancelled():
-            return
-        if (error := finished.exception()) is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(finished.result())
+    finished: Future[T] = Future()
+    finished.set_running_or_notify_cancel()  # from now on it cannot be cancelled
 
     def run() -> None:
-        finished: Future[T] = Future()
         try:
             finished.set_result(work())
         except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
             finished.set_exception(error)
-        with suppress(RuntimeError):  # the loop is closed, so no task waits
-            loop.call_soon_threadsafe(settle, finished)
 
     threading.Thread(target=copy_context().run, args=(run,), name="promptiter-io", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(finished)
 
 
 async def finish_before_cancel(work: Awaitable[T]) -> T:

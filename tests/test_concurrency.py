@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from promptiter.concurrency import HomeLoop, Slots
+import pytest
+
+from promptiter.concurrency import HomeLoop, Slots, run_in_thread
 
 
 async def test_slots_are_given_in_the_order_of_arrival() -> None:
@@ -89,3 +93,29 @@ async def test_calls_of_other_threads_are_made_on_the_home_loop_while_it_runs() 
     first = await asyncio.to_thread(lambda: asyncio.run(other.run(find_loop())))
     assert first.is_closed()
     assert await other.run(find_loop()) is asyncio.get_running_loop()
+
+
+async def test_blocking_work_is_done_while_the_threads_of_asyncio_hang() -> None:
+    loop, release = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    hanging = loop.run_in_executor(None, release.wait)
+    assert await run_in_thread(lambda: 7) == 7
+    with pytest.raises(SystemExit):
+        await run_in_thread(lambda: sys.exit(3))
+    release.set()
+    await hanging
+
+
+async def test_blocking_work_ends_after_its_caller_was_cancelled() -> None:
+    release, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        release.wait()
+        done.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run_in_thread(work)
+    assert not done.is_set()
+    release.set()
+    assert await run_in_thread(lambda: done.wait(30))

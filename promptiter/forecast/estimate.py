@@ -23,15 +23,21 @@ CaseRuns: TypeAlias = Mapping[AgentStage, tuple[Range, Range]]
 Costs: TypeAlias = dict[tuple[Stage, str], Cost]
 """Costs by stage, and by node or metric."""
 
-ROUNDS = Range(1, 1, 4)
+ROUNDS = Range(1, 1, 6)
 SURFACES = Range(1, 2, 5)
 """How many surfaces are changed."""
 
 FAILING = Range(0.25, 0.6, 1.0)
 """The share of cases that fail at first, if it was not measured."""
 
+ACCEPTED = Range(0.0, 0.0, 0.8)
+"""The share of rounds that accept a candidate and are followed by another, for which the train cases run again."""
+
 CHECKED = Range(0.0, 0.5, 1.0)
 """The share of possible blame checks that are made."""
+
+BLAMED = Range(0.9, 1.0, 1.1)
+"""How many steps of a failed case run are asked, compared with its model calls. Equal traces are asked once."""
 
 MERGED = Range(0, 1, 1)
 """Whether there are several gradients of a surface to merge."""
@@ -39,7 +45,7 @@ MERGED = Range(0, 1, 1)
 BLOCKS = Range(1, 1, 2)
 """How many blocks the final test takes."""
 
-PAID_AGAIN = Range(0.6, 1.0, 1.0)
+PAID_AGAIN = Range(0.67, 1.0, 1.0)
 """The share of case runs after a change that the cache does not answer as a whole."""
 
 STAGE_CONCURRENCY = 16
@@ -53,7 +59,7 @@ class Estimate:
         self._units = units
         self._failing = FAILING if units.failing is None else Range.exactly(units.failing)
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
-        self.rounds = ZERO if has_nothing_to_do else ROUNDS.at_most(workload.request.max_rounds)
+        self.rounds = ZERO if has_nothing_to_do else (units.rounds or ROUNDS).at_most(workload.request.max_rounds)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
         changed = [0, len(nodes) // 2, 3 * len(nodes) // 4]
         known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
@@ -82,22 +88,25 @@ class Estimate:
         failed, validated = (self._failing * workload.train).at_least(1), baseline * self._reached
         checked = failed.at_most(outline.max_checked) * CHECKED
         is_one_set = workload.shape != "two_sets"  # its baseline is the first train evaluation, too
-        train = ZERO if is_one_set else Range.exactly(workload.train * workload.repeats)
-        compared = rounds if is_one_set else rounds + Range.exactly(-1)
+        train = again = Range.exactly(workload.train * workload.repeats)
+        if is_one_set:
+            train = ZERO
+        more_rounds = rounds + Range.exactly(-1)
+        compared = rounds if is_one_set else more_rounds
         rerun = failed.at_most(outline.max_rerun) * rounds * workload.repeats
         if outline.screened_cases is not None:
-            train = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
+            train = again = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
             rerun = train * FAILING * (outline.screenings * len(workload.downstream))
         steps = sum(cost.calls.typical for name, cost in self._units.nodes.items() if name in workload.downstream)
         stage_calls: dict[ModelStage, Range] = {
-            "backwarder": failed * (workload.repeats * steps),
+            "backwarder": failed * BLAMED * Range(1, workload.repeats, workload.repeats) * steps,
             "aggregator": SURFACES * rounds * MERGED,
             "optimizer": SURFACES * rounds,
             "teacher": checked,
         }
         case_runs: CaseRuns = {
             "baseline": (baseline, ZERO),
-            "train": (train, checked),
+            "train": (train, checked + again * ACCEPTED * more_rounds),
             "rerun": (ZERO, rerun),
             "validation": (validated * compared, validated * rounds),
         }

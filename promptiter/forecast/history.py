@@ -23,7 +23,9 @@ from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.ledger import LedgerEntry
-from promptiter.runlog.payloads import CandidateProposed, CaseFinished
+from promptiter.policies.combine import describe_policy
+from promptiter.runlog.events import Event
+from promptiter.runlog.payloads import CandidateProposed, CaseFinished, StopDecided
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
@@ -33,7 +35,7 @@ MAX_FOLDERS, MAX_RUNS = 20, 5
 """How many of the newest folders are looked at, and how many matching runs are used."""
 
 
-TOKENS, SECONDS = Range(0.97, 1.05, 1.12), Range(1.1, 1.6, 2.0)
+TOKENS, USD, SECONDS = Range(0.98, 1.05, 1.08), Range(0.97, 1.05, 1.11), Range(1.1, 1.6, 2.0)
 """What later case runs take, compared with those of the baseline."""
 
 
@@ -45,6 +47,7 @@ class _EarlierRun:
     rows: tuple[CaseRow, ...]
     calls: tuple[LedgerEntry, ...]
     changed_nodes: frozenset[str]
+    rounds: Range | None
 
 
 def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: Workload) -> UnitCosts:
@@ -72,6 +75,7 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
         },
         failing=fmean(not all(score.passed for score in row.scores) for row in scored) if scored else None,
         changed_nodes=frozenset[str]().union(*(run.changed_nodes for run in same_start)),
+        rounds=next((run.rounds for run in same_start if run.rounds and _has_same_stop(run.header, workload)), None),
         runs=tuple(run.header.run_id for run in found),
     )
 
@@ -105,7 +109,21 @@ def _read_run(path: Path, header: RunHeader) -> _EarlierRun:
         rows=rows,
         calls=tuple(calls),
         changed_nodes=frozenset(surface_id.partition("#")[0] for each in patches for surface_id in each.surface_ids),
+        rounds=_expect_rounds(events),
     )
+
+
+def _expect_rounds(events: Sequence[Event]) -> Range | None:
+    """How many rounds the next run takes: as many as this one if it reached its target, or else more.
+
+    None if this one had none.
+    """
+    taken = max((event.round for event in events), default=0)
+    if not taken:
+        return None
+    stops = (event.payload for event in events if event.type == StopDecided.event_type)
+    reasons = {reason.kind for stop in stops if isinstance(stop, StopDecided) for reason in stop.decision.reasons}
+    return Range(taken, taken, taken + 1) if "target_score" in reasons else Range(taken, taken + 1, taken + 5)
 
 
 def _has_same_models(calls: Iterable[LedgerEntry], workload: Workload) -> bool:
@@ -121,6 +139,12 @@ def _has_same_start(header: RunHeader, workload: Workload) -> bool:
     return is_same_profile and header.structure.baseline_id == workload.snapshot.baseline_id
 
 
+def _has_same_stop(header: RunHeader, workload: Workload) -> bool:
+    """Whether a run stopped by the same policy."""
+    stop = workload.request.stop
+    return header.request.get("stop") == (None if stop is None else describe_policy(stop))
+
+
 def _mean_cost(entries: Sequence[LedgerEntry], *, per: int, seconds: float) -> Cost:
     """The cost of calls per case run or per call."""
     unpriced = {entry.model for entry in entries if entry.spent.cost_usd is None}
@@ -128,7 +152,7 @@ def _mean_cost(entries: Sequence[LedgerEntry], *, per: int, seconds: float) -> C
     return Cost(
         calls=Range.exactly(len(entries) / per),
         tokens=TOKENS * (sum(entry.spent.tokens for entry in entries) / per),
-        usd=None if unpriced and not usd else TOKENS * usd,
+        usd=None if unpriced and not usd else USD * usd,
         seconds=SECONDS * (seconds / per),
         unpriced=tuple(sorted(unpriced)),
     )

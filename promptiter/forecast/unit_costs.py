@@ -28,13 +28,15 @@ class UnitCosts:
     """The cost of a case run by node, and of a call by stage and model.
 
     `failing` is the share of cases that fail at first, None if unknown; `changed_nodes` are those that candidates of
-    earlier runs changed. `runs` are the earlier runs that were measured.
+    earlier runs changed. `rounds` is how many to expect after those runs, None if they say nothing about it. `runs` are
+    the earlier runs that were measured.
     """
 
     nodes: Mapping[str, Cost] = field(default_factory=dict)
     calls: Mapping[tuple[ModelStage, str], Cost] = field(default_factory=dict)
     failing: float | None = None
     changed_nodes: frozenset[str] = frozenset()
+    rounds: Range | None = None
     runs: tuple[str, ...] = ()
 
 

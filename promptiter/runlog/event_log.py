@@ -120,6 +120,7 @@ class EventLog:
 
         Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
+        await self._peek()  # reads an earlier end of the run, after which this event is written
         event = Event(
             seq=self._seq,
             run_id=self.run_id,

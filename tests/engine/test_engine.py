@@ -461,6 +461,26 @@ async def test_a_run_that_is_cancelled_while_it_writes_an_event_knows_this_event
     assert fold(journal.events).status == "cancelled"
 
 
+async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result() -> None:
+    class Cancels:
+        def __init__(self, seq: int) -> None:
+            self.seq = seq
+
+        async def observe(self, event: Event) -> None:
+            if event.seq == self.seq:
+                task.cancel()
+
+    whole, asked = MemoryJournal(), desk.request(final_test=None)
+    expected = await desk.engine(DRAFT).run(asked, journal=whole)
+    for seq in range(len(whole.events) - 1):
+        journal, run = MemoryJournal(), desk.engine(DRAFT)
+        task = asyncio.ensure_future(run.run(asked, journal=journal, observers=[Cancels(seq)]))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await desk.engine(DRAFT).run(asked, journal=journal) == expected
+        assert [event.seq for event in journal.events] == list(range(len(journal.events)))
+
+
 @pytest.mark.slow
 async def test_a_resumed_run_asks_nothing_again() -> None:
     whole = MemoryJournal()

@@ -25,6 +25,7 @@ from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import Model, ScriptedModel
+from promptiter.policies.stopping import Patience
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
@@ -125,6 +126,27 @@ def test_failures_and_changes_count_only_for_the_same_start(runs: Path) -> None:
     assert found.runs
     assert found.failing is None
     assert found.changed_nodes == frozenset()
+
+
+def test_a_run_that_reached_its_target_shows_how_many_rounds_are_needed(runs: Path, tmp_path: Path) -> None:
+    shop = Shop()
+    taken = shop.run(runs).current_round
+    assert measure(runs, shop.engine, shop.request).rounds == Range(taken, taken, taken + 1)
+    other_stop = replace(shop.request, stop=Patience(2))
+    assert measure(runs, shop.engine, other_stop).rounds is None
+    assert forecast_run(shop.engine, shop.request, runs=runs).rounds.high == taken + 1
+    engine = desk_engine(desk.model())
+    cut = baseline_run(tmp_path, engine)
+    assert measure(tmp_path, engine, cut).rounds is None
+
+
+def test_a_run_that_missed_its_target_suggests_more_rounds(tmp_path: Path) -> None:
+    shop = Shop()
+    request = replace(shop.request, max_rounds=1, targets=["lead#instruction"])
+    RunDirectory.begin(tmp_path, shop.engine, request).run_sync()
+    found = measure(tmp_path, shop.engine, request).rounds
+    assert found is not None
+    assert (found.low, found.typical) == (1, 2)
 
 
 class Slow:
