@@ -35,6 +35,15 @@ class OneRequest:
         finally:
             self._task = outer
 
+    async def cancel(self) -> bool:
+        """Cancel the request that another task has in progress, and wait for its end; False if there is none."""
+        task = self._task
+        if task is None or task is asyncio.current_task():
+            return False
+        task.cancel()
+        await asyncio.wait([task])
+        return True
+
     @contextmanager
     def work(self) -> Iterator[None]:
         """Do recorded work, which makes no request."""

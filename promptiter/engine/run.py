@@ -162,12 +162,20 @@ class Run:
         """Run the search. If the budget ends after a candidate was accepted, the run continues with the final test."""
         session = self.session
         try:
-            await self.search.search(session)
+            await self._run_search()
         except BudgetEndedError as ended:
             if session.request.final_test is None or not session.has_accepted:
                 raise
             await session.record_budget_end(ended)
             self._stop = stop_if(True, ended.cap, ended.message)
+
+    async def _run_search(self) -> None:
+        try:
+            await self.search.search(self.session)
+        finally:
+            was_left = await self.session.cancel_request()
+        if was_left:
+            raise RuntimeError("the search ended while one of its requests was in progress; await every request")
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""

@@ -330,6 +330,10 @@ class Session:
                 decided = await self._log.append(StopDecided(decision=decision, measured=measured))
             return decided.decision.stop
 
+    async def cancel_request(self) -> bool:
+        """Cancel a request that the search has left in progress; False if there is none. The engine calls this."""
+        return await self._one_request.cancel()
+
     def _check_round(self) -> None:
         if self.round == 0:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")

@@ -20,7 +20,7 @@ from promptiter.runlog.journal import DECISIONS
 from promptiter.runs.event_file import EventFile, FileEnd, format_line
 from promptiter.runs.lock import RunLock
 
-READ_AHEAD = 512
+READ_AHEAD = 128
 """How many events are read at once, in a thread."""
 
 

@@ -76,6 +76,27 @@ def test_requests_at_the_same_time_are_an_error(
         run(ask)
 
 
+def test_a_request_that_a_search_leaves_behind_is_an_error() -> None:
+    """It would write events after the end of the search."""
+    left: list[asyncio.Task[object]] = []
+
+    async def start(session: Session) -> object:
+        return await evaluate(session)
+
+    class Leaves:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            left.append(asyncio.create_task(start(session)))
+            await asyncio.sleep(0)
+
+    journal = MemoryJournal()
+    with pytest.raises(RunFailedError, match="await every request"):
+        desk.engine(search=Leaves()).run_sync(desk.request(), journal=journal)
+    assert left[0].cancelled()
+    assert [event.seq for event in journal.events] == list(range(len(journal.events)))
+    assert journal.events[-1].type == "run_completed"
+
+
 def test_recorded_work_makes_no_requests() -> None:
     async def ask(session: Session) -> None:
         async def work() -> Guess:
