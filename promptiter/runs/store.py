@@ -11,7 +11,7 @@ What a store promises; `promptiter.testing.store_contract` has the tests of it:
 - The first answer of a key is kept.
 - Runs share nothing. Runs of one store can be open at the same time, in one process or in several.
 
-The engine calls all of this on its event loop, so nothing may block it. What reads `EventReader` may block.
+The engine calls a store on its event loop, so no method may block, except those of an `EventReader`.
 """
 
 from __future__ import annotations

@@ -164,6 +164,20 @@ async def test_a_run_that_is_killed_or_cancelled_leaves_the_others_unharmed(
         assert await RunDirectory.resume(folder, engine, make_request(number)).run() == singles[number]
 
 
+async def test_a_run_that_is_started_inside_another_run_is_a_run_of_its_own(singles: list[RunResult]) -> None:
+    engine = make_engine()
+    inner: list[RunResult] = []
+
+    class Starts:
+        async def observe(self, event: Event) -> None:
+            if event.type == "round_started" and not inner:
+                inner.append(await engine.run(make_request(1)))
+
+    outer = await engine.run(make_request(0), observers=[Starts()])
+    assert [outer, *inner] == singles[:2]
+    assert [read_ledger(each) for each in (outer, *inner)] == [read_ledger(each) for each in singles[:2]]
+
+
 @pytest.mark.parametrize("where", ["memory", "folder"])
 async def test_each_run_has_the_caps_of_the_budget_for_itself(where: str, tmp_path: Path) -> None:
     def engine_with_budget() -> Engine:
