@@ -187,6 +187,13 @@ class Profile:
         pairs = ((name, self.value(name, snapshot), other.value(name, snapshot)) for name in touched)
         return ProfileDiff(SurfaceChange(name, before, after) for name, before, after in pairs if before != after)
 
+    def build_patches(self, other: Profile, snapshot: StructureSnapshot, *, reason: str) -> PatchSet:
+        """Return the patches that turn this profile into another."""
+        changes = self.changes(other, snapshot)
+        return PatchSet(
+            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason=reason) for each in changes)
+        )
+
     def to_json(self) -> bytes:
         """Return the content of a profile file."""
         document = {

@@ -21,12 +21,12 @@ from promptiter.engine.review import Reviewer
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
-from promptiter.evaluation.result import CaseRow, Evaluation, get_best_value
+from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
-from promptiter.policies.stopping import MaxRounds, Patience, Progress, StopPolicy, TargetScore, UserStop
-from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.policies.stopping import Progress, complete_stop
+from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import (
@@ -38,7 +38,6 @@ from promptiter.runlog.payloads import (
     StopDecided,
     StopMeasured,
 )
-from promptiter.runlog.results import RunRequest
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
 from traces import ExecutionTrace, digest
 from traces.model import Json
@@ -90,9 +89,12 @@ class Session:
         self._interrupt = interrupt
         self._records = 0
         self._one_request = OneRequest()
-        self._stopping = MaxRounds(max(1, request.max_rounds)) | UserStop()
-        if (until := request.stop or _default_stop(request)) is not None:
-            self._stopping |= until
+        self._stopping = complete_stop(
+            request.stop,
+            max_rounds=request.max_rounds,
+            objective=request.objective,
+            is_for_score=request.goal.kind == "score",
+        )
         self._acceptance = protect_cases(request.acceptance, request.protected)
         self._is_ready = True
 
@@ -262,17 +264,11 @@ class Session:
                 profile_digest=safe.digest,
                 parents=tuple(dict.fromkeys(each.digest for each in made_from)),
                 values=values,
-                patches=self._compute_patches(made_from[0], safe, reason) if patches is None else patches,
+                patches=made_from[0].build_patches(safe, self.snapshot, reason=reason) if patches is None else patches,
             ),
             request=[safe.digest, [each.digest for each in made_from]],
         )
         return safe
-
-    def _compute_patches(self, parent: Profile, candidate: Profile, reason: str) -> PatchSet:
-        changes = parent.changes(candidate, self.snapshot)
-        return PatchSet(
-            tuple(SurfacePatch(surface_id=each.surface_id, value=each.after, reason=reason) for each in changes)
-        )
 
     async def validate(
         self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
@@ -350,13 +346,3 @@ class Session:
             user_stop=self._interrupt.reason,
             test_now=self._interrupt.test_now,
         )
-
-
-def _default_stop(request: RunRequest) -> StopPolicy | None:
-    """The stop policy of a request without one: a perfect score, or three rounds without an accepted candidate.
-
-    Other goals than the score have none: their searches end when nothing is left to try.
-    """
-    if request.goal.kind != "score":
-        return None
-    return TargetScore(get_best_value(request.objective)) | Patience(3)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from promptiter.errors import SetupError, UnknownNameError
-from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.combine import CombinedPolicy, format_call, is_number, iter_policies
 from promptiter.wording import plural
@@ -258,6 +258,18 @@ class StopOnAll(CombinedPolicy[StopPolicy], ComposableStop):
         if not all(decision.stop for decision in decisions):
             return CONTINUE
         return StopDecision(True, tuple(reason for decision in decisions for reason in decision.reasons))
+
+
+def complete_stop(stop: StopPolicy | None, *, max_rounds: int, objective: Objective, is_for_score: bool) -> StopPolicy:
+    """Return the stop policy of a run: the maximum number of rounds, the user, and `stop`.
+
+    Without a `stop`, a run for a better score ends at a perfect one, or after three rounds without an accepted
+    candidate. Searches for other goals end when nothing is left to try.
+    """
+    if stop is None and is_for_score:
+        stop = TargetScore(get_best_value(objective)) | Patience(3)
+    always = MaxRounds(max(1, max_rounds)) | UserStop()
+    return always if stop is None else always | stop
 
 
 def check_metrics(policy: StopPolicy, known: Iterable[str]) -> None:
