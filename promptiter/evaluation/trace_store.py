@@ -76,6 +76,7 @@ class TraceFolder:
         self._opened_at = time.time()
         self._is_durable = durable
         self._unsynced: list[Path] = []
+        self._made: set[str] = set()
         self._lock = threading.Lock()
 
     def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
@@ -88,7 +89,9 @@ class TraceFolder:
     def write(self, name: str, raw: bytes) -> None:
         """Write an encoded trace."""
         path = self._path(name)
-        path.parent.mkdir(exist_ok=True)
+        if name[:2] not in self._made:
+            path.parent.mkdir(exist_ok=True)
+            self._made.add(name[:2])
         with write_atomically(path) as file:
             file.write(raw)
         if self._is_durable:
@@ -128,15 +131,13 @@ class TraceFolder:
             raise SetupError(f"the trace {name[:12]}… in {self.folder} cannot be read: {problem}") from error
 
     def _path(self, name: str) -> Path:
-        return self.folder / name[:2] / f"{name}.json.gz"
+        return self.folder.joinpath(name[:2], f"{name}.json.gz")
 
     def _is_complete(self, path: Path) -> bool:
         """Whether a trace is stored completely. A power failure may have truncated one of an earlier process."""
-        if not path.exists():
-            return False
-        if path.stat().st_mtime >= self._opened_at:
-            return True
         try:
+            if path.stat().st_mtime >= self._opened_at:
+                return True
             return bool(gzip.decompress(path.read_bytes()))
         except (OSError, EOFError, zlib.error):
             return False
