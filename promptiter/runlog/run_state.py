@@ -229,6 +229,7 @@ class RunState:
                 f"profile there is {accepted.digest[:12]}…; restore the journal from a copy"
             )
         self._round = RoundState(event.round, accepted)
+        self._started, self._rows = {}, {}  # an evaluation that did not end before the round belongs to none
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
         if self._round is not None:
