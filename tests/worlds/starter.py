@@ -94,7 +94,7 @@ class SmallShop(Shop):
 
 
 class SmallPool(Shop):
-    """A run with two generations of a pool: three children each, one of which is accepted."""
+    """A run with two generations of a pool: three children each, one accepted. SmallShop has a final test."""
 
     def __init__(self, *, concurrency: int = 4) -> None:
         super().__init__(concurrency=concurrency)
@@ -107,7 +107,7 @@ class SmallPool(Shop):
             train=cases("train", 3),
             validation=cases("validation", 2),
             targets=("reception#instruction", "filing#instruction"),
-            final_test=FinalTest(repeats=3),
+            final_test=None,
             max_rounds=2,
             seed=7,
         )
