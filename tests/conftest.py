@@ -13,12 +13,14 @@ settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hear_ctrl_c() -> Iterator[None]:
-    """Python's own SIGINT handler, also where the tests were started with the signal ignored (`make test &`).
+def hear_signals() -> Iterator[None]:
+    """Python's own handlers, also if the tests were started with a signal ignored (`make test &`, `nohup make test`).
 
     Child processes inherit an ignored signal. promptiter leaves it ignored, as nohup asks, so tests that press Ctrl-C
     would wait forever.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGHUP, hung_up)
