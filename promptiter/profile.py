@@ -73,6 +73,11 @@ class PatchSet:
         return frozenset(patch.surface_id for patch in self.patches)
 
     @property
+    def values(self) -> dict[str, Json]:
+        """The new value of each surface."""
+        return {patch.surface_id: patch.value for patch in self.patches}
+
+    @property
     def digest(self) -> str:
         """The hash of the changes, without their reasons."""
         return digest(sorted([patch.surface_id, digest(patch.value)] for patch in self.patches))
@@ -180,6 +185,15 @@ class Profile:
             f"the profile is of another structure: {'; '.join(differences) or 'nodes or edges differ'}; "
             "make a new profile from this agent's structure"
         )
+
+    def check_patches(self, patches: PatchSet, snapshot: StructureSnapshot) -> None:
+        """Raise if a patch sets another value than this profile has."""
+        for name, value in patches.values.items():
+            if self.value(name, snapshot) != value:
+                raise SetupError(
+                    f"the patch of {name} sets another value than its profile has; "
+                    "make the profile with `parent.apply(patches, snapshot)`"
+                )
 
     def changes(self, other: Profile, snapshot: StructureSnapshot) -> ProfileDiff:
         """Return the changes from this profile to another."""

@@ -259,12 +259,16 @@ class Session:
         values = self.evaluator.gateway.redactor.redact_known_json(dict(candidate.overrides))
         safe = Profile.of(self.snapshot, values)
         made_from = list(parents) or [self.accepted.profile]
+        if patches is None:
+            patches = made_from[0].build_patches(safe, self.snapshot, reason=reason)
+        else:
+            candidate.check_patches(patches, self.snapshot)
         await self.note(
             CandidateProposed(
                 profile_digest=safe.digest,
                 parents=tuple(dict.fromkeys(each.digest for each in made_from)),
-                values=values,
-                patches=made_from[0].build_patches(safe, self.snapshot, reason=reason) if patches is None else patches,
+                patches=patches,
+                other_values={name: value for name, value in values.items() if name not in patches.surface_ids},
             ),
             request=[safe.digest, [each.digest for each in made_from]],
         )

@@ -146,12 +146,17 @@ class RoundStarted(Payload):
 @event_type("candidate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateProposed(Payload):
-    """A candidate with all its values, so that no other event is needed to rebuild it."""
+    """A candidate: its patches and the values that no patch sets, so that no other event is needed to rebuild it."""
 
     profile_digest: str
     parents: tuple[str, ...]
-    values: Mapping[str, Json]
     patches: PatchSet = field(default_factory=PatchSet)
+    other_values: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Json]:
+        """All values that differ from those of the structure."""
+        return {**self.other_values, **self.patches.values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def _candidates(result: RunResult) -> Iterator[bytes]:
                 "round": each.round,
                 "digest": candidate.profile.digest,
                 "parents": candidate.parents,
-                "patches": {patch.surface_id: patch.value for patch in candidate.patches},
+                "patches": candidate.patches.values,
                 "accepted": None if candidate.decision is None else candidate.decision.accepted,
             }
             yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

@@ -128,9 +128,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         refused = (Rejection(surface_id="b#instruction", value="", reason="no"),)
         await watching.see(PatchesWritten(patches=patches, refused=refused, notes=("x", "y")), phase="train", round_=1)
         await watching.evaluate("rerun", [1.0], round_=1)
-        await watching.see(
-            CandidateProposed(profile_digest="b", parents=("a",), values={}), phase="validation", round_=1
-        )
+        await watching.see(CandidateProposed(profile_digest="b", parents=("a",)), phase="validation", round_=1)
         await watching.evaluate("validation", [1.0, 1.0, 1.0], round_=1)
         await watching.see(decision(True, "gain +0.500 reaches 0.005"), phase="validation", round_=1)
         stop = StopDecision(stop=True, reasons=(StopReason("target_score", "mean_score 1.000\nreaches 1"),))

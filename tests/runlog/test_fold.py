@@ -168,8 +168,8 @@ class Writer:
                     CandidateProposed(
                         profile_digest=self.candidate.digest,
                         parents=(self.accepted.digest,),
-                        values=self.candidate.overrides,
                         patches=patches,
+                        other_values={k: v for k, v in self.candidate.overrides.items() if k != surface_id},
                     )
                 )
             case "validation" if self.candidate is not None:
@@ -444,7 +444,7 @@ def test_a_candidate_is_stored_with_all_its_values_and_its_parents() -> None:
     first, second = (each for each in payloads if isinstance(each, CandidateProposed))
     rounds = [each.profile_digest for each in payloads if isinstance(each, RoundStarted)]
     assert (first.values, second.values) == (DRAFT, DRAFT | POLISH)
-    assert {patch.surface_id: patch.value for patch in second.patches} == POLISH
+    assert (second.other_values, second.patches.values) == (DRAFT, POLISH)
     assert second.parents == (first.profile_digest,)
     assert rounds == [*first.parents, *second.parents]
     assert build_candidate(second, STRUCTURE) == Profile.of(STRUCTURE, DRAFT | POLISH)
@@ -490,8 +490,12 @@ def changed(events: list[Event], kind: str, **fields: Any) -> list[Event]:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        ("candidate", {"values": WORSE}, "the values of the candidate .* make"),
-        ("candidate", {"values": {"gone#instruction": ""}}, "does not fit the structure of its run: unknown surface"),
+        ("candidate", {"patches": {"patches": []}}, "the values of the candidate .* make"),
+        (
+            "candidate",
+            {"other_values": {"gone#instruction": ""}},
+            "does not fit the structure of its run: unknown surface",
+        ),
         ("round_started", {"profile_digest": "f" * 64}, "starts a round from the profile ffffffffffff…, but"),
     ],
 )
