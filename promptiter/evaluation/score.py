@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from traces.model import Json
 
-AnswerKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
+FindingKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
 
 RUN_LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
 """Predicates about what the whole run takes, not about its output."""
@@ -21,7 +21,7 @@ class Finding:
     was violated (`max_length`, `regex`, `json_schema`, `tool_name`, …) and `expected` is its parameter.
     """
 
-    kind: AnswerKind
+    kind: FindingKind
     expected: Json = None
     actual: Json = None
     where: str = ""

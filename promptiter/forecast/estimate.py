@@ -24,6 +24,8 @@ Costs: TypeAlias = dict[tuple[Stage, str], Cost]
 """Costs by stage, and by node or metric."""
 
 ROUNDS = Range(1, 1, 6)
+"""How many rounds a run takes, if no earlier run shows it."""
+
 SURFACES = Range(1, 2, 5)
 """How many surfaces are changed."""
 
@@ -31,7 +33,7 @@ FAILING = Range(0.25, 0.6, 1.0)
 """The share of cases that fail at first, if it was not measured."""
 
 ACCEPTED = Range(0.0, 0.0, 0.8)
-"""The share of rounds that accept a candidate and are followed by another, for which the train cases run again."""
+"""The share of rounds, all but the last, that accept a candidate: the next round then runs the train cases again."""
 
 CHECKED = Range(0.0, 0.5, 1.0)
 """The share of possible blame checks that are made."""

@@ -29,7 +29,8 @@ def test_it_shows_a_forecast_and_writes_nothing(run: Run, desk: Path) -> None:
     assert [path for path in sorted(desk.rglob("*")) if "__pycache__" not in path.parts] == before
     lines = [line.rstrip() for line in shown.splitlines()]
     assert "Forecast  no matching earlier run: rule-of-thumb figures" in lines
-    assert any(re.fullmatch(r"baseline +48 +[\d,k]+ \([\d,k]+ to [\d,k]+\) +\$0 +.* s.*", line) for line in lines)
+    assert any(re.fullmatch(r"baseline +48 +[\d.k]+ \([\d.k]+ to [\d.k]+\) +\$0 +.* s.*", line) for line in lines)
+    assert "…" not in shown, "the tables fit into 80 columns"
     assert any(re.match(r"all +[\d,]+ \(", line) for line in lines)
     assert any(line.startswith("reception ") for line in lines)
     assert "Budget  no cap" in lines
@@ -47,7 +48,9 @@ def test_the_next_forecast_is_based_on_the_run_and_the_summary_compares(run: Run
     assert re.search(r" final_test 192 [\d,]+ \([\d,]+ to [\d,]+\) ", summary)
     [folder] = (desk / "runs").iterdir()
     kept = (folder / "forecast.json").read_bytes()
-    assert f"Forecast  based on 1 earlier run: {folder.name}" in run("run", "--dry-run", stream="err")
+    shown = run("run", "--dry-run", stream="err")
+    assert f"Forecast  based on 1 earlier run: {folder.name}" in shown
+    assert "…" not in shown, "the tables fit into 80 columns"
     assert f"forecast {PAID} calls" in re.sub(r"\s+", " ", run("resume", "--costs"))
     assert (folder / "forecast.json").read_bytes() == kept
 

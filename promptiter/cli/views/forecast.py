@@ -108,7 +108,10 @@ def _count(figure: float) -> str:
 
 
 def _thousands(tokens: float) -> str:
-    return f"{tokens / 1_000:,.0f}k" if tokens >= 10_000 else f"{tokens:,.0f}"
+    """`64k`, `5.9k` or `640`: short enough for a table of 80 columns."""
+    if tokens < 1_000:
+        return f"{tokens:,.0f}"
+    return f"{tokens / 1_000:,.0f}k" if tokens >= 9_950 else f"{tokens / 1_000:.1f}k"
 
 
 def _time(seconds: float) -> str:
