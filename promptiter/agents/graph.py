@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_text
+from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, list_arrows
 from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext, check_parameters
 from promptiter.agents.step_calls import StepCalls, current_calls
@@ -89,7 +89,7 @@ class GraphAgent:
         try:
             with recording:
                 async with limit:
-                    return await self._flow(case, context, prefix="", after=()), None
+                    return to_answer(await self._flow(case, context, prefix="", after=()), name=self.name), None
         except _FATAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from promptiter.agents.base import Agent, CaseInput, RunContext
+from promptiter.agents.base import Agent, CaseInput, RunContext, run_agent
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
@@ -96,7 +96,8 @@ def _answer_with_agent(agent: Agent, *, seed: int) -> AnswerFunction:
 
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         context = RunContext(case_id=case.id, seed=seed, role="teacher")
-        run = await agent.run(CaseInput(text=text, history=history, state=case.state), profile, context)
+        asked = CaseInput(text=text, history=history, state=case.state)
+        run = await run_agent(agent, asked, profile, context)
         if run.error is not None:
             raise _TeacherFailedError(str(run.error))
         return run.output

@@ -96,9 +96,9 @@ async def test_a_wrong_return_value_is_named_with_the_class_of_the_stage() -> No
 def test_a_gradient_with_an_unknown_word_is_refused_where_it_is_made() -> None:
     fields: Any = {"surface_id": "a#instruction", "case_id": "c", "step_id": "a", "text": "be brief"}
     with pytest.raises(ValueError, match="the severity of a gradient is 'high'; give one of P0, P1, P2, P3"):
-        SurfaceGradient(**fields, severity="high")
+        SurfaceGradient(**fields | {"severity": "high"})
     with pytest.raises(ValueError, match="the category of a gradient is 'style'; give one of response, format"):
-        SurfaceGradient(**fields, category="style")
+        SurfaceGradient(**fields | {"category": "style"})
     with pytest.raises(ValueError, match="the confidence of a gradient is 90; give a number from 0 to 1"):
         SurfaceGradient(**fields, confidence=90)
     with pytest.raises(TypeError, match="the gradients of a BackwardResult hold 'be brief'; give a tuple of Surface"):
