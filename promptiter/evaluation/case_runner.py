@@ -10,7 +10,7 @@ from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Subst
 from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.metric import Metric, leave_unscored
+from promptiter.evaluation.metrics.metric import Metric, check_score, leave_unscored
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
@@ -111,7 +111,7 @@ def describe_timeout(deadline_s: float | None) -> Failure:
 
 async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
-        return await metric(case, run)
+        return check_score(await metric(case, run), metric)
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored

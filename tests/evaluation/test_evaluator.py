@@ -317,8 +317,10 @@ async def test_an_agent_that_returns_no_agent_run_is_an_errored_case() -> None:
     ]
     found = await evaluator().evaluate(Older(), questions(1))
     assert [row.error.message for row in found.rows if row.error] == [
-        ("Older.run() returned an AgentRun with the output {'answer': 'q0'}; give a text as the output, and other "
-        "data as `data`")
+        (
+            "Older.run() returned an AgentRun with the output {'answer': 'q0'}; give a text as the output, and other "
+            "data as `data`"
+        )
     ]
 
 
