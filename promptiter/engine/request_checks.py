@@ -21,6 +21,7 @@ from promptiter.policies.error_rate import check_false_accept_rate
 from promptiter.policies.goals import Goal, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
+from promptiter.references import is_reference
 from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
@@ -274,7 +275,7 @@ def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator:
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
     named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
-    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str)}
+    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
@@ -186,7 +187,7 @@ class Run:
             found = await run_final_test(session, rule)
         await session.note(RunConcluded(conclusion=found))
 
-    async def _write_references(self, teacher: Agent | str) -> None:
+    async def _write_references(self, teacher: Runner | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
         session, gateway = self.session, self.session.evaluator.gateway
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
+from promptiter.agents.runner import Runner
 from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -106,12 +107,12 @@ class Evaluator:
         other.metrics = tuple(metrics)
         return other
 
-    def with_judge(self, model: str) -> Evaluator:
-        """The same evaluator with this model as the judge."""
+    def with_judge(self, judge: Runner | str) -> Evaluator:
+        """The same evaluator with this model, agent or function as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
         return self.with_metrics(
-            each.with_model(model) if isinstance(each, JudgeMetric) else each for each in self.metrics
+            each.with_judge(judge) if isinstance(each, JudgeMetric) else each for each in self.metrics
         )
 
     async def evaluate(

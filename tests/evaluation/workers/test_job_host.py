@@ -13,7 +13,6 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.executor import Executor, Finished, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
@@ -98,7 +97,7 @@ async def test_secrets_of_a_judge_stay_in_the_host_and_reach_its_model() -> None
             }
         },
     }
-    metrics = build_metrics(parse_eval_config([document]), builders=make_judge_builders(gateway))
+    metrics = build_metrics(parse_eval_config([document]), gateway=gateway)
     name = metrics[0].judges[0].model  # type: ignore[attr-defined]
     gateway.add_model(name, judge)
     host = make_host(gateway, metrics)
