@@ -59,7 +59,7 @@ class _NoiseMeasurement:
 
     def __init__(self, agent: Agent, checked: CheckedRequest, on_row: OnRow) -> None:
         request, services = checked.request, make_services(checked.evaluator)
-        self.agent = checked.fit_agent(agent)
+        self.agent = checked.choose_agent(agent)
         self.evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         self.eval_set = checked.validation
         self.profile = request.initial_profile or Profile.baseline(checked.snapshot)

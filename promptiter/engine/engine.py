@@ -152,7 +152,7 @@ class Engine:
         session = Session(
             checked,
             log,
-            agent=checked.fit_agent(self.agent),
+            agent=checked.choose_agent(self.agent),
             evaluator=evaluator,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,

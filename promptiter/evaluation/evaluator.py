@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
+from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
@@ -24,6 +25,9 @@ from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+
+CaseRepeat: TypeAlias = tuple[str, int]
+"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ class CaseRuns:
 
     eval_set: EvalSet
     profile: Profile
-    runs: Sequence[tuple[str, int]]
+    runs: Sequence[CaseRepeat]
 
 
 class Evaluator:
@@ -158,7 +162,7 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile,
         *,
-        runs: Sequence[tuple[str, int]] | None = None,
+        runs: Sequence[CaseRepeat] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
         """Yield the rows as they finish, in any order, without keeping them.
 
@@ -198,7 +202,7 @@ class Evaluator:
         [(_, row)] = [finished async for finished in self._execute(agent, [job])]
         return row
 
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
+    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
@@ -217,7 +221,7 @@ class Evaluator:
             )
 
 
-def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
+def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 

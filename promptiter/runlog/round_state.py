@@ -73,7 +73,7 @@ class RoundState:
         return self._candidates[number], self._events[number]
 
     def add_details(self, payload: DetailsPayload) -> None:
-        """Add an event to the search's own account of the round."""
+        """Add an event to the details of the round."""
         self._result, self._details = None, payload.add_to(self._details)
 
     def add_note(self, note: SearchNote) -> None:

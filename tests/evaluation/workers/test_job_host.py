@@ -11,13 +11,13 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
-from promptiter.evaluation.executor import Executor, Finished, run_concurrently
+from promptiter.evaluation.executor import Executor, FinishedJob, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
-from promptiter.evaluation.workers.job_host import JobHost, KeptObjects
+from promptiter.evaluation.workers.job_host import HostHandles, JobHost
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
@@ -50,7 +50,7 @@ def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
 class BytesExecutor:
     """Sends jobs, calls and results as bytes, to workers in this process."""
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         worker = JobWorker(Pipe(host))
 
         async def send(job: CaseJob) -> CaseRow:
@@ -155,7 +155,7 @@ async def test_secrets_of_several_hosts_do_not_mix() -> None:
     """A worker serves one host after the other, and each numbers its secrets."""
     handles = WorkerHandles(Pipe(make_host()))
     for shown in ("${A}", "${B}"):
-        kept = KeptObjects(Gateway())
+        kept = HostHandles(Gateway())
         secret = Secret("hunter2-hunter2", source=shown)
         received = unpack(pack(secret, kept), handles)
         assert (str(received), received.reveal()) == (shown, "***")
