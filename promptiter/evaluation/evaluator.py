@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.errors import EvalSetError, SetupError
@@ -25,9 +24,6 @@ from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-
-CaseRepeat: TypeAlias = tuple[str, int]
-"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,7 @@ class CaseRuns:
 
     eval_set: EvalSet
     profile: Profile
-    runs: Sequence[CaseRepeat]
+    runs: Sequence[tuple[str, int]]
 
 
 class Evaluator:
@@ -162,7 +158,7 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile,
         *,
-        runs: Sequence[CaseRepeat] | None = None,
+        runs: Sequence[tuple[str, int]] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
         """Yield the rows as they finish, in any order, without keeping them.
 
@@ -221,7 +217,7 @@ class Evaluator:
             )
 
 
-def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat]:
+def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 

@@ -1,13 +1,13 @@
-"""RoundDetails: what a search recorded of a round, as one record per search.
+"""RoundDetails: a search's own account of a round, as one record per search.
 
-The events of a round fold into it: each payload that is part of the details says how (`DetailsPayload.add_to`).
+The events of a round fold into it: each payload that is part of an account says how (`DetailsPayload.add_to`).
 
     @round_details("evolution")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Generation(RoundDetails):
         pool: tuple[str, ...] = ()
 
-In JSON, details have the name of their search as `search`. Of a search that is unknown here, the data stay as they are.
+In JSON an account has the name of its search as `search`. Of a search that is unknown here, the data stay as they are.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from traces.model import Json
 
 
 class RoundDetails:
-    """What a search recorded of a round: a frozen dataclass, registered under the name of the search."""
+    """A search's own account of a round: a frozen dataclass, registered under the name of the search."""
 
     __slots__ = ()
     search: ClassVar[str] = ""
 
 
 class DetailsPayload(Payload):
-    """A payload that is part of the details of its round."""
+    """A payload that is part of the account of its round."""
 
     __slots__ = ()
 
     def add_to(self, details: RoundDetails | None) -> RoundDetails:
-        """The details with this event, None being those at the start of a round."""
+        """The account with this event, None being the account at the start of a round."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownDetails(RoundDetails):
-    """The details of a search that is not known here."""
+    """The account of a search that is not known here."""
 
     data: dict[str, Json] = field(default_factory=dict)
 
 
 D = TypeVar("D", bound=RoundDetails)
 
-_details_classes: dict[str, type[RoundDetails]] = {}
+_accounts: dict[str, type[RoundDetails]] = {}
 
 
 def round_details(search: str) -> Callable[[type[D]], type[D]]:
-    """Register the details class of a search under its name."""
+    """Register the account of a search under its name."""
 
     def register(details: type[D]) -> type[D]:
         details.search = search
-        _details_classes[search] = details
+        _accounts[search] = details
         return details
 
     return register
@@ -74,9 +74,9 @@ def _of_plain(value: Any) -> RoundDetails | None:
     if value is None or isinstance(value, RoundDetails):
         return value
     data = dict(value)
-    if data.get("search") not in _details_classes:
+    if data.get("search") not in _accounts:
         import_module("promptiter.backprop.record")
-    known = _details_classes.get(str(data.get("search")))
+    known = _accounts.get(str(data.get("search")))
     if known is None:
         return UnknownDetails(data=data)
     data.pop("search")
@@ -85,4 +85,4 @@ def _of_plain(value: Any) -> RoundDetails | None:
 
 
 TaggedDetails: TypeAlias = Annotated[RoundDetails | None, PlainValidator(_of_plain), PlainSerializer(_as_plain)]
-"""The details of a round as a field of a record, tagged with the name of its search in JSON."""
+"""The account of a round as a field of a record, tagged with the name of its search in JSON."""

@@ -298,7 +298,7 @@ class RunState:
         )
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:
-        """Keep what a search recorded in the details of the round, or as a note."""
+        """Keep what a search recorded in its account of the round, or as a note."""
         if isinstance(payload, DetailsPayload) and self._round is not None:
             self._round.add_details(payload)
         elif event.type not in _WITHOUT_NOTE:
