@@ -16,7 +16,7 @@ from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
+from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
@@ -198,7 +198,7 @@ class Evaluator:
         [(_, row)] = [finished async for finished in self._execute(agent, [job])]
         return row
 
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
+    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
