@@ -118,8 +118,8 @@ class Evaluations:
                     await self._record(each, _as_kept(row))
             await self._record_end_if_complete(each)
         left = [each for each in batch if each.result is None]
-        gateway = self._evaluator.gateway.counting_paid_since(paid_since)
-        async for each, row in self._stream_rows(left, self._evaluator.for_run(gateway, self._evaluator.trace_store)):
+        evaluator = self._evaluator.with_gateway(self._evaluator.gateway.counting_paid_since(paid_since))
+        async for each, row in self._stream_rows(left, evaluator):
             await self._record(each, row)
             await self._record_end_if_complete(each)
 
