@@ -140,7 +140,7 @@ class _Validates(desk.Tries):
         for values in self.rounds:
             await session.begin_round()
             patches = [SurfacePatch(surface_id=key, value=text, reason="tried") for key, text in values.items()]
-            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.validate(PatchSet(tuple(patches)))
             await session.complete_round()
 
 
