@@ -577,7 +577,7 @@ async def test_a_resumed_search_with_another_candidate_is_noticed_before_it_runs
         async def search(self, session: Session) -> None:
             await session.begin_round()
             patches = [SurfacePatch(surface_id=key, value=value, reason="") for key, value in self.values.items()]
-            candidate = session.candidate(PatchSet(tuple(patches)))
+            candidate = PatchSet(tuple(patches))
             await (session.reject(candidate, "no") if given_up else session.validate(candidate))
 
     whole, journal = MemoryJournal(), MemoryJournal()
