@@ -165,7 +165,7 @@ class Run:
         try:
             await self._run_search()
         except BudgetEndedError as ended:
-            if session.request.final_test is None or not session.has_accepted:
+            if session.request.final_test is None or not session.state.has_accepted:
                 raise
             await session.record_budget_end(ended)
             self._stop = stop_if(True, ended.cap, ended.message)
@@ -181,7 +181,7 @@ class Run:
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
         session, rule = self.session, self.session.request.final_test
-        if rule is None or not session.has_accepted:
+        if rule is None or not session.state.has_accepted:
             found = conclude_without_test(session)
         else:
             found = await run_final_test(session, rule)

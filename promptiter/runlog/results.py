@@ -164,10 +164,11 @@ class RoundResult:
         """The validation of `candidate`."""
         return self.candidate.validation if self.candidate is not None else None
 
-    def select_evaluations(self, phase: str) -> tuple[Evaluation, ...]:
-        """All evaluations of a phase, of candidates and of other profiles, in the order of their numbers."""
+    @property
+    def all_evaluations(self) -> tuple[Evaluation, ...]:
+        """The evaluations of candidates and of other profiles, in the order of their numbers."""
         found = (*self.evaluations, *(each for one in self.candidates for each in one.evaluations))
-        return tuple(sorted((each for each in found if each.phase == phase), key=lambda each: each.number or 0))
+        return tuple(sorted(found, key=lambda each: each.number or 0))
 
     @property
     def compared(self) -> Evaluation | None:

@@ -16,7 +16,7 @@ from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
-from promptiter.evaluation.workers.job_host import JobHost, KeptObjects
+from promptiter.evaluation.workers.job_host import HostHandles, JobHost
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
@@ -154,7 +154,7 @@ async def test_secrets_of_several_hosts_do_not_mix() -> None:
     """A worker serves one host after the other, and each numbers its secrets."""
     handles = WorkerHandles(Pipe(make_host()))
     for shown in ("${A}", "${B}"):
-        kept = KeptObjects(Gateway())
+        kept = HostHandles(Gateway())
         secret = Secret("hunter2-hunter2", source=shown)
         received = unpack(pack(secret, kept), handles)
         assert (str(received), received.reveal()) == (shown, "***")
