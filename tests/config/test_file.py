@@ -512,8 +512,10 @@ def test_a_judge_is_a_model_an_agent_or_a_function(folder: Path) -> None:
         assert isinstance(metric, JudgeMetric)
         assert [(each.name, each.runner is None) for each in metric.judges] == [(judge, is_model)]
     assert problems(folder, f"{text}judge: config_judge:jugde") == [
-        "metrics: metrics: metrics[0]: the judge 'config_judge:jugde' does not exist: "
-        "'config_judge' has no 'jugde' (did you mean 'judge'?)"
+        (
+            "metrics: metrics: metrics[0]: the judge 'config_judge:jugde' does not exist: "
+            "'config_judge' has no 'jugde' (did you mean 'judge'?)"
+        )
     ]
 
 
