@@ -193,7 +193,7 @@ def test_problems_in_the_file_and_behind_it_are_reported_together(folder: Path) 
     ]
     assert found[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
     assert found[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
-    assert found[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
+    assert found[7].startswith("the teacher 'no_such_module:teacher' cannot be imported: No module named")
     assert len(found) == 8
 
 
