@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from promptiter.agents.base import check_agent
+from promptiter.agents.runner import is_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -115,11 +116,10 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
     ):
         if not isinstance(getattr(request, name), kind):
             yield f"{name} is {getattr(request, name)!r:.60}; give {example}"
-    if request.teacher is not None and not isinstance(request.teacher, str):
-        try:
-            check_agent(request.teacher)
-        except SetupError as error:
-            yield f"teacher: {error}; or give the name of a model"
+    for name in ("teacher", "judge"):
+        runner: object = getattr(request, name)
+        if runner is not None and not isinstance(runner, str) and not is_agent(runner) and not callable(runner):
+            yield f"{name} is {runner!r:.60}; give the name of a model, an agent, or a function from message to answer"
     yield from _wrong_policies("acceptance", request.acceptance)
     yield from _wrong_policies("stop", request.stop)
 

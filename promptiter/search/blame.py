@@ -114,7 +114,7 @@ class BlameFinder:
                 failed_cases=count_cases(losses),
                 all_cases=len(evaluation.cases),
                 min_support=self.min_support,
-                least_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
+                min_case_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
             )
             self.failures.handle("aggregator", describe_failed_merge(merged, self.aggregator))
             kept, below_support = (

@@ -125,10 +125,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"initial_profile": {}},
         "initial_profile is {}; give a Profile, such as Profile.load('best.json') or Profile.of(structure, values)",
     ),
-    (
-        {"teacher": answer},
-        f"teacher: answer is a plain function, not an agent; {ADVICE}; or give the name of a model",
-    ),
+    ({"teacher": 5}, "teacher is 5; give the name of a model, an agent, or a function from message to answer"),
+    ({"judge": 5}, "judge is 5; give the name of a model, an agent, or a function from message to answer"),
 ]
 
 
