@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,6 +112,8 @@ def load() -> ModuleType:
     os.environ.setdefault("LITELLM_LOG", "ERROR")
     import litellm
 
+    # A call that is cancelled while litellm prepares it in a thread leaves a coroutine that was not started.
+    warnings.filterwarnings("ignore", r"coroutine '[A-Z]\w+\.(acompletion|async_completion)' was never awaited")
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm
