@@ -7,13 +7,14 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
-from promptiter.errors import EvalSetError, SetupError
+from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
@@ -55,7 +56,10 @@ class CaseRuns:
 
 
 class Evaluator:
-    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
+    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop.
+
+    `weights` are those of metrics in the mean score, by name; the default is 1.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Evaluator:
         """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+        _check_weights(self.weights, names)
 
     @property
     def seed(self) -> int:
@@ -104,6 +109,7 @@ class Evaluator:
         """The same evaluator with other metrics."""
         other = copy.copy(self)
         other.metrics = tuple(metrics)
+        _check_weights(self.weights, [metric.name for metric in other.metrics])
         return other
 
     def with_judge(self, model: str) -> Evaluator:
@@ -225,3 +231,15 @@ def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str,
 def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> Iterator[CaseJob]:
     for case_id, repeat in wanted.runs:
         yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)
+
+
+def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
+    """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
+    for name, weight in weights.items():
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
+        if metrics and name not in metrics:
+            known = ", ".join(metrics)
+            raise SetupError(f"there is no metric {name!r} to weigh{nearest(name, metrics)}; the metrics are {known}")
+    if metrics and not any(weights.get(name, 1.0) for name in metrics):
+        raise SetupError("all metrics have the weight 0; give one of them more")
