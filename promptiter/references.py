@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from collections.abc import Iterator
@@ -20,22 +21,28 @@ _found: dict[int, tuple[weakref.ref[object], str | None]] = {}
 """What was looked for, by id: going through all modules takes some hundredths of a second."""
 
 
-def load_reference(path: str, *, what: str = "object") -> Any:
-    """Import the object that `module:attr` names. `what` it is, for error messages."""
-    module_name, _, attribute = path.partition(":")
+def is_reference(text: str) -> bool:
+    """Whether a text is `module:attr` and not a model name, which may contain colons too: `ollama/llama3:8b`."""
+    return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
+
+
+def load_reference(path: str) -> Any:
+    """Import the object that `module:attr` names. SetupError if that fails, also by an error of the module itself."""
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise SetupError(f"{path!r} must have the form module:attr, such as my_agent:agent")
     try:
         found: Any = import_module(module_name)
-    except (ImportError, ValueError, TypeError) as error:  # the last two: an empty or relative module name
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
         raise SetupError(
-            f"the {what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
+            f"cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
         ) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise SetupError(
-                f"the {what} {path!r} does not exist: {found!r} has no {part!r}{nearest(part, dir(found))}"
-            ) from error
+            raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(part, dir(found))}") from error
     return found
 
 

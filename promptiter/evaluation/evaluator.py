@@ -112,6 +112,13 @@ class Evaluator:
         _check_weights(self.weights, [metric.name for metric in other.metrics])
         return other
 
+    def with_weights(self, weights: Mapping[str, float]) -> Evaluator:
+        """The same evaluator with other weights of its metrics."""
+        other = copy.copy(self)
+        other.weights = dict(weights)
+        _check_weights(other.weights, [metric.name for metric in self.metrics])
+        return other
+
     def with_judge(self, model: str) -> Evaluator:
         """The same evaluator with this model as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -236,7 +243,7 @@ def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> 
 def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
     """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
     for name, weight in weights.items():
-        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        if not 0 <= weight < math.inf:
             raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
         if metrics and name not in metrics:
             known = ", ".join(metrics)
