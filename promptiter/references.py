@@ -49,7 +49,12 @@ def find_reference(item: object) -> str | None:
         holder: Any = module
         for part in name.split("."):
             holder = getattr(holder, part, None)
-        return _name(module, name) if module is not None and holder is item else None
+        if module is None:
+            return None
+        if getattr(holder, "__wrapped__", None) is item:  # the name is that of its decorated form
+            name = f"{name}.__wrapped__"
+            holder = item
+        return _name(module, name) if holder is item else None
     known, reference = _found.get(id(item), (None, None))
     if known is None or known() is not item:
         reference = next(_list_references(item), None)

@@ -12,7 +12,8 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Edge, Join
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, surface
+from promptiter.agents.nodes import FunctionNode, ModelNode
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
