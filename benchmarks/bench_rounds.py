@@ -195,7 +195,7 @@ class CountingSearch:
             await session.begin_round()
             await session.evaluate(session.train, session.accepted.profile, phase="train")
             patch = SurfacePatch(surface_id=SURFACE, value=f"{TEXT}Try {session.round}.", reason="the next number")
-            await session.validate(session.candidate(PatchSet((patch,))))
+            await session.validate(PatchSet((patch,)))
             await session.complete_round()
             self.at_round()
         self.at_end()

@@ -23,6 +23,7 @@ PromptiterError
 │   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
 │   ├── ToolFailedError         a tool raised; the message is its error
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
+├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── OutageError                 a model's service failed for too many cases to judge the agent
 ├── StageError                  a stage of the backward pass failed on every call
@@ -163,6 +164,10 @@ class ToolFailedError(ModelError):
 
 class BadAnswerError(ModelError):
     """An answer that does not fit its schema, also after repair."""
+
+
+class RunnerError(PromptiterError):
+    """A teacher or judge that is an agent or a function gave no answer."""
 
 
 class BudgetEndedError(PromptiterError):

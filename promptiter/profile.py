@@ -203,15 +203,6 @@ class Profile:
             "make a new profile from this agent's structure"
         )
 
-    def check_patches(self, patches: PatchSet, snapshot: StructureSnapshot) -> None:
-        """Raise if a patch sets another value than this profile has."""
-        for name, value in patches.values.items():
-            if self.value(name, snapshot) != value:
-                raise SetupError(
-                    f"the patch of {name} sets another value than its profile has; "
-                    "make the profile with `parent.apply(patches, snapshot)`"
-                )
-
     def changes(self, other: Profile, snapshot: StructureSnapshot) -> ProfileDiff:
         """Return the changes from this profile to another."""
         touched = sorted(set(self.overrides) | set(other.overrides))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ _found: dict[int, tuple[weakref.ref[object], str | None]] = {}
 """What was looked for, by id: going through all modules takes some hundredths of a second."""
 
 
+def is_reference(text: str) -> bool:
+    """Whether a text is `module:attr` and not a model name, which may contain colons too: `ollama/llama3:8b`."""
+    return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
+
+
 def load_reference(path: str, *, what: str = "object") -> Any:
     """Import the object that `module:attr` names. `what` it is, for error messages."""
     module_name, _, attribute = path.partition(":")
@@ -34,7 +40,8 @@ def load_reference(path: str, *, what: str = "object") -> Any:
             found = getattr(found, part)
         except AttributeError as error:
             raise SetupError(
-                f"the {what} {path!r} does not exist: {found!r} has no {part!r}{nearest(part, dir(found))}"
+                f"the {what} {path!r} does not exist: {getattr(found, '__name__', found)!r} has no {part!r}"
+                f"{nearest(part, dir(found))}"
             ) from error
     return found
 

@@ -157,9 +157,9 @@ class BackwardPass:
         failed_cases: int,
         all_cases: int,
         min_support: float = MIN_SUPPORT,
-        least_share: float = MIN_CASE_SHARE,
+        min_case_share: float = MIN_CASE_SHARE,
     ) -> GradientsMerged:
-        """Merge the gradients of each surface into a signal. `least_share` of all cases must support it."""
+        """Merge the gradients of each surface into a signal. `min_case_share` of all cases must support it."""
 
         async def merge(surface_id: str) -> AggregateResult:
             request = AggregateRequest(
@@ -175,7 +175,7 @@ class BackwardPass:
             return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
-        kept, below_support = rank(signals, min_share=min_support, least=least_share * all_cases)
+        kept, below_support = rank(signals, min_share=min_support, least=min_case_share * all_cases)
         return GradientsMerged(signals=kept, below_support=below_support)
 
     async def explain_no_blame(self, losses: Sequence[CaseLoss]) -> tuple[str, ...]:

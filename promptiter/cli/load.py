@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
-from promptiter.config.loading import is_reference
 from promptiter.errors import SetupError
+from promptiter.references import is_reference
 from traces.model import Json
 
 SETS = ("train", "validation", "cases", "test")

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
+from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import ParsedConfig, RunConfig
-from promptiter.config.loading import build_evaluator, is_reference, load_agent, make_importable
+from promptiter.config.loading import build_evaluator, load_agent, make_importable
 from promptiter.config.models import build_gateway, build_search, find_unpriced_models
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.engine.engine import Engine
@@ -32,6 +33,7 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain
 from promptiter.profile import Profile
+from promptiter.references import is_reference
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.header import Configuration
 from promptiter.search.cheaper import ModelDownsizing
@@ -128,11 +130,11 @@ class _RunBuilder:
         path = self.config.initial_profile
         return self.attempt(partial(Profile.load, path), place="initial_profile") if path else None
 
-    def _load_teacher(self) -> Agent | str | None:
+    def _load_teacher(self) -> Runner | str | None:
         teacher = self.config.teacher
         if teacher is None or not is_reference(teacher):
             return teacher
-        return self.attempt(partial(load_agent, teacher, folders=self.config.python_path), place="teacher")
+        return self.attempt(partial(load_runner, teacher, what="teacher"))
 
     def _describe_configuration(self) -> Configuration | None:
         parsed, metrics = self.parsed, self.config.metrics

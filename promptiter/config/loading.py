@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from promptiter.references import find_reference, remember_factory
 from promptiter.registry import AGENTS
 
 if TYPE_CHECKING:
+    from promptiter.agents.runner import Runner
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
     from promptiter.evaluation.metrics.metric_config import EvalConfig
     from promptiter.llm.gateway import Gateway
@@ -75,11 +75,6 @@ def _needs_arguments(function: Callable[..., Any]) -> bool:
     return False
 
 
-def is_reference(text: str) -> bool:
-    """Whether a text is `module:attr` and not a model name, which may contain colons too: `ollama/llama3:8b`."""
-    return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
-
-
 def make_importable(folders: Iterable[Path]) -> None:
     """Put folders at the front of sys.path, in this order."""
     for folder in reversed([str(folder.absolute()) for folder in folders]):
@@ -88,23 +83,20 @@ def make_importable(folders: Iterable[Path]) -> None:
 
 
 def build_evaluator(
-    config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: str | None = None
+    config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: Runner | str | None = None
 ) -> Evaluator:
     """Build an evaluator with the metrics, judges and user simulator of a configuration. Its secrets are redacted.
 
-    `judge` is the model of judge metrics that name none.
+    `judge`, a model, an agent or a function, judges for metrics that name no judge.
     """
     from promptiter.evaluation.evaluator import Evaluator
     from promptiter.evaluation.metrics.builtin import build_metrics
-    from promptiter.evaluation.metrics.criteria import JudgeModel
-    from promptiter.evaluation.metrics.judge import make_judge_builders
     from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.secret import secrets_in
 
     gateway.redactor.learn(secrets_in(config))
-    default = JudgeModel(model_name=judge) if judge is not None else None
     return Evaluator(
-        build_metrics(config, builders=make_judge_builders(gateway, default=default)),
+        build_metrics(config, gateway=gateway, judge=judge),
         gateway=gateway,
         options=options,
         user_simulator=UserSimulator.from_config(config.user_simulator, gateway),

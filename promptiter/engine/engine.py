@@ -137,10 +137,9 @@ class Engine:
         reviewer: Reviewer | None = None,
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
-        journal, request = services.journal, checked.request
+        journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
-        evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
         teacher = [request.teacher] if isinstance(request.teacher, str) else []
         await run_in_thread(
             lambda: check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
@@ -152,7 +151,7 @@ class Engine:
         session = Session(
             checked,
             log,
-            agent=checked.fit_agent(self.agent),
+            agent=checked.choose_agent(self.agent),
             evaluator=evaluator,
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,

@@ -21,6 +21,7 @@ from promptiter.policies.error_rate import check_false_accept_rate
 from promptiter.policies.goals import Goal, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
+from promptiter.references import is_reference
 from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
@@ -44,7 +45,7 @@ class CheckedRequest:
     test: EvalSet | None
     targets: tuple[str, ...]
 
-    def fit_agent(self, agent: Agent) -> Agent:
+    def choose_agent(self, agent: Agent) -> Agent:
         """The agent, or the scorer of the request in its place."""
         return agent if self.request.scorer is None else ScoredAgent(agent, as_scorer(self.request.scorer))
 
@@ -59,16 +60,16 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
         raise RequestError(wrong)
     given = {name: sets for name in _SETS if (sets := getattr(request, name)) is not None}
     sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
-    shape, learned, validated = _find_shape(sets)
+    shape, train_name, validation_name = _find_shape(sets)
     targets = _select_targets(request, snapshot)
-    evaluator = _fit_evaluator(evaluator, request)
+    evaluator = _configure_evaluator(evaluator, request)
     problems = [
         *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
         *(problem for name, each in sets.items() for problem in _case_problems(each, name, request, evaluator)),
         *_overlap_problems(sets),
         *_surface_problems(request, snapshot, targets),
-        *_policy_problems(request, sets[validated], validated, evaluator),
-        *_hint_problems(request, snapshot, evaluator, sets[learned]),
+        *_policy_problems(request, sets[validation_name], validation_name, evaluator),
+        *_hint_problems(request, snapshot, evaluator, sets[train_name]),
         *_price_problems(request, snapshot, evaluator),
         *_goal_problems(request, snapshot, targets, evaluator),
     ]
@@ -79,14 +80,14 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
         snapshot=snapshot,
         evaluator=evaluator,
         shape=shape,
-        train=sets[learned],
-        validation=sets[validated],
+        train=sets[train_name],
+        validation=sets[validation_name],
         test=sets.get("test"),
         targets=targets,
     )
 
 
-def _fit_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator:
+def _configure_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator:
     """The evaluator with the options, the seed and the judge of a request, or the metrics of its scorer."""
     if request.scorer is not None:
         evaluator = evaluator.with_metrics(as_scorer(request.scorer).metrics)
@@ -274,7 +275,7 @@ def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator:
     if gateway.budget is None or not gateway.budget.needs_prices:
         return
     named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
-    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str)}
+    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}

@@ -41,7 +41,7 @@ class CaseJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRun:
+class TracedRow:
     """The row of a case run before its secrets are redacted, and the traces whose digests it will get."""
 
     row: CaseRow
@@ -57,7 +57,7 @@ class CaseRunner:
     context: RunContext
     user_simulator: UserSimulator | None = None
 
-    async def run(self, job: CaseJob, gateway: Gateway) -> ScoredRun:
+    async def run(self, job: CaseJob, gateway: Gateway) -> TracedRow:
         """Run a case and score it, with calls through this gateway. A failing case is a row with an error.
 
         Raises what ends the evaluation: a spent budget, an unexpected call to a scripted model, a wrong setup.
@@ -68,12 +68,12 @@ class CaseRunner:
                 run = await self._run_case(job)
             return await self._score(job, run, calls=calls, started=started)
 
-    async def fail(self, job: CaseJob, error: Failure, gateway: Gateway) -> ScoredRun:
+    async def fail(self, job: CaseJob, error: Failure, gateway: Gateway) -> TracedRow:
         """The result of a case whose run was ended from outside, with the error that says why."""
         with gateway.active():
             return await self._score(job, AgentRun(error=error), calls=CallCounter(), started=time.perf_counter())
 
-    async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> ScoredRun:
+    async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> TracedRow:
         scores = await run_together(_score_run(metric, job.case, run) for metric in self.metrics)
         traces = [turn.trace for turn in run.by_turn]
         row = CaseRow(
@@ -92,7 +92,7 @@ class CaseRunner:
                 cache_hits=calls.cached,
             ),
         )
-        return ScoredRun(row=row, traces=tuple(trace for trace in traces if trace is not None))
+        return TracedRow(row=row, traces=tuple(trace for trace in traces if trace is not None))
 
     async def _run_case(self, job: CaseJob) -> AgentRun:
         case = job.case

@@ -113,7 +113,7 @@ class BlameFinder:
                 failed_cases=count_cases(losses),
                 all_cases=len(evaluation.cases),
                 min_support=self.min_support,
-                least_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
+                min_case_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
             )
             kept, below_support = (
                 order_by_priority(each, evaluation.rows, unsure=session.validator.untrusted_nodes)

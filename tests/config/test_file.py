@@ -21,9 +21,9 @@ from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ParsedConfig, RunConfig, read_config
-from promptiter.config.loading import is_reference
 from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply
@@ -31,6 +31,7 @@ from promptiter.llm.secret import Secret
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.goals import Goal
+from promptiter.references import is_reference
 from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.shorter import PromptShortening
@@ -192,7 +193,7 @@ def test_problems_in_the_file_and_behind_it_are_reported_together(folder: Path) 
     ]
     assert found[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
     assert found[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
-    assert found[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
+    assert found[7].startswith("the teacher 'no_such_module:teacher' cannot be imported: No module named")
     assert len(found) == 8
 
 
@@ -490,6 +491,31 @@ def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
         False,
         False,
         False,
+    ]
+
+
+JUDGED = """
+metrics:
+  - metric_name: polite
+    evaluator_name: llm_rubric_response
+    criterion: {llm_judge: {rubrics: [{id: polite, content: It is polite.}]}}
+"""
+
+
+def test_a_judge_is_a_model_an_agent_or_a_function(folder: Path) -> None:
+    (folder / "config_judge.py").write_text("def judge(message): return {}\n")
+    text = FILE.replace("metrics: metrics.json\n", "") + JUDGED
+    for judge, is_model in (("simulated", True), ("config_agent:agent", False), ("config_judge:judge", False)):
+        (folder / "promptiter.yaml").write_text(f"{text}judge: {judge}\n")
+        run = build_run(read_config(folder))
+        [metric] = run.checked.evaluator.metrics
+        assert isinstance(metric, JudgeMetric)
+        assert [(each.name, each.runner is None) for each in metric.judges] == [(judge, is_model)]
+    assert problems(folder, f"{text}judge: config_judge:jugde") == [
+        (
+            "metrics: metrics: metrics[0]: the judge 'config_judge:jugde' does not exist: "
+            "'config_judge' has no 'jugde' (did you mean 'judge'?)"
+        )
     ]
 
 
