@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, TypeAlias
 
-from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_text
+from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, list_arrows
 from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext
 from promptiter.agents.parameters import find_input_parameter
@@ -122,7 +122,7 @@ class GraphAgent:
         try:
             with recording:
                 async with limit:
-                    return await self._flow(case, context, prefix="", after=()), None
+                    return to_answer(await self._flow(case, context, prefix="", after=()), name=self.name), None
         except _FATAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised

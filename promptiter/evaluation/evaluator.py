@@ -18,7 +18,7 @@ from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric import Metric, check_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
@@ -70,10 +70,11 @@ class Evaluator:
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
+        metrics = _check_metrics(metrics)
         names = [metric.name for metric in metrics]
         if len(set(names)) < len(names):
             raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
-        self.metrics = tuple(metrics)
+        self.metrics = metrics
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
@@ -108,7 +109,7 @@ class Evaluator:
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
         """The same evaluator with other metrics."""
-        return self._with(metrics=tuple(metrics))
+        return self._with(metrics=_check_metrics(metrics))
 
     def with_judge(self, judge: Runner | str) -> Evaluator:
         """The same evaluator with this model, agent or function as the judge."""
@@ -224,6 +225,15 @@ class Evaluator:
             raise SetupError(
                 f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
             )
+
+
+def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+    if not isinstance(metrics, Iterable):
+        raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
+    given = tuple(metrics)
+    for metric in given:
+        check_metric(metric)
+    return given
 
 
 def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
