@@ -10,8 +10,8 @@ import pytest
 
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.agents.function import agent, ask
-from promptiter.agents.surface_scope import surface
 from promptiter.agents.runner import Runner
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
