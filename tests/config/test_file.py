@@ -200,8 +200,8 @@ def test_problems_in_the_file_and_behind_it_are_reported_together(folder: Path) 
 def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
     found = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
     assert (
-        "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?); known are echo#instruction, echo#model, "
-        "echo#examples" in found
+        "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?); known are echo#instruction, "
+        "echo#model, echo#examples" in found
     )
 
 
