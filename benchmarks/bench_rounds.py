@@ -25,7 +25,7 @@ from statistics import median
 
 from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.agents.function import agent
-from promptiter.agents.nodes import surface
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -195,7 +195,7 @@ class CountingSearch:
             await session.begin_round()
             await session.evaluate(session.train, session.accepted.profile, phase="train")
             patch = SurfacePatch(surface_id=SURFACE, value=f"{TEXT}Try {session.round}.", reason="the next number")
-            await session.validate(session.candidate(PatchSet((patch,))))
+            await session.validate(PatchSet((patch,)))
             await session.complete_round()
             self.at_round()
         self.at_end()

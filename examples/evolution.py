@@ -57,9 +57,13 @@ class Evolution:
         child = one.reset(rng.sample(names, len(names) // 2), to=other, snapshot=snapshot)
         texts = {name: str(child.value(name, snapshot)) for name in names}
         name, phrase = rng.choice([name for name in names if ", " in texts[name]]), rng.choice(self.phrases)
-        old, new = (f"{phrase}, ", "") if phrase in texts[name] else (", ", f", {phrase}, ")
-        child = Profile.of(snapshot, {**texts, name: texts[name].replace(old, new, 1)})
+        child = Profile.of(snapshot, {**texts, name: toggle(texts[name], phrase)})
         return await session.propose(child, parents=[one, other], reason=f"a cross, and the {phrase} in {name}")
+
+
+def toggle(text: str, phrase: str) -> str:
+    """Take a phrase out of the list in a text, or add it after the first item."""
+    return text.replace(f"{phrase}, ", "", 1) if phrase in text else text.replace(", ", f", {phrase}, ", 1)
 
 
 def main(folder: str) -> None:

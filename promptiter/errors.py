@@ -23,6 +23,7 @@ PromptiterError
 │   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
 │   ├── ToolFailedError         a tool raised; the message is its error
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
+├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── OutageError                 a model's service failed for too many cases to judge the agent
 ├── StageError                  a stage of the backward pass failed on every call
@@ -36,6 +37,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+MAX_LISTED = 8
+"""Maximum number of known names that an error lists."""
 
 
 class PromptiterError(Exception):
@@ -52,7 +56,9 @@ class InvalidStructureError(SetupError):
 
 class UnknownSurfaceError(SetupError):
     def __init__(self, surface_id: str, *, known: Iterable[str]) -> None:
-        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, known)}")
+        ids = list(known)
+        listed = f"; known are {', '.join(ids)}" if 0 < len(ids) <= MAX_LISTED else ""
+        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, ids)}{listed}")
         self.surface_id = surface_id
 
 
@@ -158,6 +164,10 @@ class ToolFailedError(ModelError):
 
 class BadAnswerError(ModelError):
     """An answer that does not fit its schema, also after repair."""
+
+
+class RunnerError(PromptiterError):
+    """A teacher or judge that is an agent or a function gave no answer."""
 
 
 class BudgetEndedError(PromptiterError):

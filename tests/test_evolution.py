@@ -22,7 +22,6 @@ from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold
 from promptiter.runlog.results import RoundResult, RunResult
-from promptiter.runs.decisions import decide_again
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.summary import read_summary
 from tests.cli.conftest import Run, run
@@ -113,7 +112,7 @@ def check_round(found: RoundResult, did: Generation, result: RunResult) -> None:
         assert all(patch.reason.startswith("a cross, and the purchase date in ") for patch in candidate.patches)
         assert (candidate.profile.digest, candidate.decision) == (digest, decision)
         assert decision.reason
-    evaluations = [*found.evaluations, *(each for one in found.candidates for each in one.evaluations)]
+    evaluations = found.all_evaluations
     screened = {each.profile_digest: each for each in evaluations if each.phase == "screening"}
     assert screened == did.screened
     assert all(each.rows and each.rows[0].scores for each in screened.values())
@@ -136,18 +135,6 @@ def test_nothing_that_the_search_did_is_lost(finished: tuple[Path, list[Generati
         for found, did in zip(result.rounds, generations, strict=True):
             check_round(found, did, result)
     assert read == folded
-
-
-def test_decisions_of_a_pool_can_be_made_again(finished: tuple[Path, list[Generation]]) -> None:
-    folder, generations = finished
-    again = list(decide_again(EventFile(folder / "journal.jsonl").read()))
-    assert [(each.candidate, each.recorded) for each in again] == [
-        each for one in generations for each in one.decisions
-    ]
-    assert [each.again for each in again if each.again is not None] == [
-        each.recorded for each in again if each.again is not None
-    ]
-    assert len([each for each in again if each.again is not None]) > 3
 
 
 def test_rounds_are_shown_with_candidates_parents_decisions_and_the_pool(

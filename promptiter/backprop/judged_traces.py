@@ -21,10 +21,10 @@ from promptiter.stages.losses import CaseLoss, Loss
 from traces import ExecutionTrace, Step
 from traces.model import Snapshot
 
-MOST_PEERS = 20
+MAX_PEERS = 20
 """Maximum number of passing peers, and of failing ones."""
 
-MOST_EXAMPLES = 40
+MAX_EXAMPLES = 40
 """Maximum number of failing examples for an optimizer, and of passing ones."""
 
 LoadTrace: TypeAlias = Callable[[], Awaitable[ExecutionTrace]]
@@ -117,7 +117,7 @@ class JudgedTraces:
 
     async def select_peers(self) -> tuple[Peer, ...]:
         """Some passing and some failing runs, the same on every call."""
-        chosen = [*self._take_runs(MOST_PEERS, passed=True), *self._take_runs(MOST_PEERS, passed=False)]
+        chosen = [*self._take_runs(MAX_PEERS, passed=True), *self._take_runs(MAX_PEERS, passed=False)]
         return tuple(
             [
                 Peer(case_id=run.case_id, trace=await run.load(), passed=run.has_passed, expected=run.expected)
@@ -127,9 +127,9 @@ class JudgedTraces:
 
     async def collect_passing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
         """The last visit of a blamed node in each run that passed."""
-        blamed = {await self._find_node_id(gradient) for gradient in gradients[:MOST_EXAMPLES]}
+        blamed = {await self._find_node_id(gradient) for gradient in gradients[:MAX_EXAMPLES]}
         examples = []
-        for run in self._take_runs(MOST_EXAMPLES, passed=True):
+        for run in self._take_runs(MAX_EXAMPLES, passed=True):
             trace = await run.load()
             visits = [step for step in trace.steps if step.node_id in blamed]
             if visits:
@@ -142,7 +142,7 @@ class JudgedTraces:
         for gradient in gradients:
             blamed.setdefault((_find_key(gradient), gradient.step_id), []).extend(gradient.findings)
         examples = []
-        for (key, step_id), findings in list(blamed.items())[:MOST_EXAMPLES]:
+        for (key, step_id), findings in list(blamed.items())[:MAX_EXAMPLES]:
             run = self._by_key[key]
             trace = await run.load()
             step = next(step for step in trace.steps if step.id == step_id)
@@ -182,7 +182,7 @@ def judge_traces(
             expected_tool_calls=None if given is None else given.expected_tool_calls,
             repeat=row.repeat,
             turn=turn,
-            passed=has_passed(row),
+            passed=row.passed,
             trace_digest=trace_digest,
         )
 
@@ -230,10 +230,6 @@ def _normalize_output(step: Step) -> str:
 
 def _describe(snapshot: Snapshot) -> str:
     return json_text(snapshot.data) if snapshot.text is None else snapshot.text
-
-
-def has_passed(row: CaseRow) -> bool:
-    return row.error is None and bool(row.scores) and all(score.passed for score in row.scores)
 
 
 def _deduplicate(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
+from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.eval_sets import EvalSetLoader, EvalSets
 from promptiter.config.file import ParsedConfig
@@ -114,11 +115,11 @@ class _RunBuilder:
         path = self.config.initial_profile
         return self.attempt(partial(Profile.load, path), place="initial_profile") if path else None
 
-    def _load_teacher(self) -> Agent | str | None:
+    def _load_teacher(self) -> Runner | str | None:
         teacher = self.config.teacher
         if teacher is None or not is_reference(teacher):
             return teacher
-        return self.attempt(partial(load_agent, teacher, folders=self.config.python_path), place="teacher")
+        return self.attempt(partial(load_runner, teacher, what="teacher"))
 
     def _describe_configuration(self) -> Configuration | None:
         parsed, metrics = self.parsed, self.config.metrics

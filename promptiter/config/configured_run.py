@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from promptiter.agents.base import Agent
+from promptiter.agents.runner import Runner
 from promptiter.config.file import RunConfig
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
@@ -112,4 +113,4 @@ class ConfiguredEvaluation:
     evaluator: Evaluator
     gateway: Gateway
     profile: Profile | None = None
-    teacher: Agent | str | None = None
+    teacher: Runner | str | None = None

@@ -14,6 +14,7 @@ from promptiter.references import find_reference, load_reference, remember_facto
 from promptiter.registry import AGENTS
 
 if TYPE_CHECKING:
+    from promptiter.agents.runner import Runner
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
     from promptiter.evaluation.executor import Executor
     from promptiter.evaluation.metrics.metric_config import EvalConfig
@@ -67,24 +68,21 @@ def build_evaluator(
     gateway: Gateway,
     options: EvaluationOptions | None = None,
     *,
-    judge: str | None = None,
+    judge: Runner | str | None = None,
     executor: Executor | None = None,
 ) -> Evaluator:
     """Build an evaluator with the metrics, judges and user simulator of a configuration. Its secrets are redacted.
 
-    `judge` is the model of judge metrics that name none.
+    `judge`, a model, an agent or a function, judges for metrics that name no judge.
     """
     from promptiter.evaluation.evaluator import Evaluator
     from promptiter.evaluation.metrics.builtin import build_metrics
-    from promptiter.evaluation.metrics.criteria import JudgeModel
-    from promptiter.evaluation.metrics.judge import make_judge_builders
     from promptiter.evaluation.user_simulator import UserSimulator
     from promptiter.llm.secret import secrets_in
 
     gateway.redactor.learn(secrets_in(config))
-    default = JudgeModel(model_name=judge) if judge is not None else None
     return Evaluator(
-        build_metrics(config, builders=make_judge_builders(gateway, default=default)),
+        build_metrics(config, gateway=gateway, judge=judge),
         gateway=gateway,
         options=options,
         executor=executor,

@@ -29,7 +29,8 @@ class Problems:
         except RequestError as error:
             self.found.extend(error.problems)
         except SetupError as error:
-            self.add(f"{place}: {error}" if place else str(error))
+            is_placed = not place or str(error).startswith(f"{place}: ")
+            self.add(str(error) if is_placed else f"{place}: {error}")
         return None
 
     def require(self, key: str, *, wanted: str) -> bool:

@@ -19,7 +19,6 @@ from promptiter.agents.base import Agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.engine.services import make_services
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import CaseRow
@@ -58,9 +57,9 @@ class _NoiseMeasurement:
     """One eval set under one profile."""
 
     def __init__(self, agent: Agent, checked: CheckedRequest, on_row: OnRow) -> None:
-        request, services = checked.request, make_services(checked.evaluator)
-        self.agent = checked.fit_agent(agent)
-        self.evaluator = checked.evaluator.for_run(services.gateway, services.trace_store)
+        request = checked.request
+        self.agent = checked.choose_agent(agent)
+        self.evaluator = checked.evaluator.for_run()
         self.eval_set = checked.validation
         self.profile = request.initial_profile or Profile.baseline(checked.snapshot)
         self.objective = request.objective

@@ -163,8 +163,8 @@ class Validator:
             accepted_gain=session.state.accepted_gain,
             looks=looks,
         )
-        on_train = None if train is None else replace(record, **_refer(train), characters=None)
-        return replace(record, **({} if validation is None else _refer(validation)), train=on_train)
+        on_train = None if train is None else replace(record, **_evidence_fields(train), characters=None)
+        return replace(record, **({} if validation is None else _evidence_fields(validation)), train=on_train)
 
     def _count_characters(self, candidate: Profile) -> tuple[int, int]:
         """The length of all texts that may change, under the accepted profile and under the candidate."""
@@ -192,17 +192,17 @@ class Validator:
             runs = self.list_fresh_runs(session.validation, affected, self.repeats)
             again = await self._run(session.validation, session.accepted.profile, runs)
             accepted = replace(record, rows=(*again.rows, *free, *kept))
-            sources |= _numbered(again)
+            sources |= _cases_by_number(again)
         replayed = [(row.case_id, row.repeat) for row in free]
         found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found, candidate)
-        sources |= _numbered(record, None if uses_record else tuple(sorted(unaffected)))
+        sources |= _cases_by_number(record, None if uses_record else tuple(sorted(unaffected)))
         return PairedEvaluation(
             accepted=accepted,
             candidate=found,
             unaffected=unaffected,
             accepted_from=sources,
-            candidate_from=_numbered(found),
+            candidate_from=_cases_by_number(found),
         )
 
     async def run_more(
@@ -218,7 +218,10 @@ class Validator:
         accepted = await self._run(eval_set, session.accepted.profile, runs, phase=phase)
         found = await self._run(eval_set, candidate, runs, phase=phase)
         more = PairedEvaluation(
-            accepted=accepted, candidate=found, accepted_from=_numbered(accepted), candidate_from=_numbered(found)
+            accepted=accepted,
+            candidate=found,
+            accepted_from=_cases_by_number(accepted),
+            candidate_from=_cases_by_number(found),
         )
         return more if pair is None else pair.add(more)
 
@@ -290,11 +293,11 @@ class Validator:
                 )
 
 
-def _numbered(evaluation: Evaluation, cases: tuple[str, ...] | None = None) -> dict[int, tuple[str, ...] | None]:
+def _cases_by_number(evaluation: Evaluation, cases: tuple[str, ...] | None = None) -> dict[int, tuple[str, ...] | None]:
     return {} if evaluation.number is None else {evaluation.number: cases}
 
 
-def _refer(pair: PairedEvaluation) -> dict[str, Any]:
+def _evidence_fields(pair: PairedEvaluation) -> dict[str, Any]:
     return {
         "accepted": pair.accepted_from,
         "candidate": pair.candidate_from,

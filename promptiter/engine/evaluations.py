@@ -73,16 +73,16 @@ class Evaluations:
             await self._run(open_ones, paid_since=min(marks))
         return [each.get_result() for each in batch]
 
-    def _number_request(self, request: EvaluationRequest) -> _Evaluating:
+    def _number_request(self, request: EvaluationRequest) -> _OpenEvaluation:
         runs = request.runs
         if runs is None:
             kept = {(row.case_id, row.repeat) for row in request.kept}
             wanted = list_case_runs(request.eval_set, range(self._evaluator.options.repeats))
             runs = [run for run in wanted if run not in kept]
         number, self._number = self._number, self._number + 1
-        return _Evaluating(number, request, runs)
+        return _OpenEvaluation(number, request, runs)
 
-    async def _start(self, each: _Evaluating) -> int:
+    async def _start(self, each: _OpenEvaluation) -> int:
         """Record the start, and return the position in the cache at that time."""
         request, eval_set = each.request, each.request.eval_set
         started = EvaluationStarted(
@@ -99,7 +99,7 @@ class Evaluations:
         recorded = await self._log.note(started, request=digest([*content, *map(list, each.runs), len(request.kept)]))
         return recorded.measured.mark
 
-    async def _replay(self, batch: Sequence[_Evaluating]) -> None:
+    async def _replay(self, batch: Sequence[_OpenEvaluation]) -> None:
         """Take the rows and ends of these evaluations from the log, in whatever order they were recorded."""
         by_number = {each.number: each for each in batch}
         while any(each.result is None for each in batch):
@@ -110,7 +110,7 @@ class Evaluations:
             else:
                 return
 
-    async def _run(self, batch: Sequence[_Evaluating], *, paid_since: int) -> None:
+    async def _run(self, batch: Sequence[_OpenEvaluation], *, paid_since: int) -> None:
         """Run the missing cases. Answers newer than a mark of the cache count as paid, by a killed process too."""
         for each in batch:
             for row in each.request.kept:
@@ -118,23 +118,23 @@ class Evaluations:
                     await self._record(each, _as_kept(row))
             await self._record_end_if_complete(each)
         left = [each for each in batch if each.result is None]
-        gateway = self._evaluator.gateway.counting_paid_since(paid_since)
-        async for each, row in self._stream_rows(left, self._evaluator.for_run(gateway, self._evaluator.trace_store)):
+        evaluator = self._evaluator.with_gateway(self._evaluator.gateway.counting_paid_since(paid_since))
+        async for each, row in self._stream_rows(left, evaluator):
             await self._record(each, row)
             await self._record_end_if_complete(each)
 
-    async def _record(self, each: _Evaluating, row: CaseRow) -> None:
+    async def _record(self, each: _OpenEvaluation, row: CaseRow) -> None:
         self._log.phase = each.request.phase
         recorded = await self._log.append(CaseFinished(evaluation=each.number, row=row))
         self._keep(each, recorded.row)
 
-    async def _record_end_if_complete(self, each: _Evaluating) -> None:
+    async def _record_end_if_complete(self, each: _OpenEvaluation) -> None:
         if len(each.rows) == len(each.all_runs):
             self._finish(each)
             self._log.phase = each.request.phase
             await self._log.append(EvaluationFinished.of(each.get_result(), each.number))
 
-    def _keep(self, each: _Evaluating, row: CaseRow) -> None:
+    def _keep(self, each: _OpenEvaluation, row: CaseRow) -> None:
         each.rows[row.case_id, row.repeat] = row
         self.case_runs += row.origin != "kept"
         if row.origin == "executed":
@@ -142,20 +142,20 @@ class Evaluations:
             self.paid += row.case_id not in each.paid_cases
             each.paid_cases.add(row.case_id)
 
-    def _finish(self, each: _Evaluating) -> None:
+    def _finish(self, each: _OpenEvaluation) -> None:
         request = each.request
         each.result = self._evaluator.build_evaluation(
             each.rows.values(), request.eval_set, request.profile, number=each.number, phase=request.phase
         )
 
     async def _stream_rows(
-        self, batch: Sequence[_Evaluating], evaluator: Evaluator
-    ) -> AsyncIterator[tuple[_Evaluating, CaseRow]]:
+        self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator
+    ) -> AsyncIterator[tuple[_OpenEvaluation, CaseRow]]:
         """Yield the rows as they finish. Rows that an outage made fail come last, if they are few enough to count.
 
         If they are too many, they say nothing about the profile: the run fails, and runs them again when it resumes.
         """
-        lost: list[tuple[_Evaluating, CaseRow]] = []
+        lost: list[tuple[_OpenEvaluation, CaseRow]] = []
         wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs) for each in batch]
         async with aclosing(evaluator.stream_batch(self._agent, wanted)) as rows:
             async for place, row in rows:
@@ -187,7 +187,7 @@ class Evaluations:
                 pass
 
 
-class _Evaluating:
+class _OpenEvaluation:
     """An evaluation in progress: its rows so far, and the result once all of them are there."""
 
     def __init__(self, number: int, request: EvaluationRequest, runs: Sequence[CaseRepeat]) -> None:

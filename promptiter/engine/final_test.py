@@ -106,12 +106,12 @@ def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
 def conclude_without_test(session: Session) -> Conclusion:
     """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
     cases = len(session.validation.cases)
-    if session.has_accepted:
+    if session.state.has_accepted:
         return _conclude_untested(session)
-    if session.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
+    if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
         reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
         return _conclude(session, "underpowered", reason)
-    reason = "no candidate was accepted" if session.candidates_tried else "there was nothing to try"
+    reason = "no candidate was accepted" if session.state.candidates_tried else "there was nothing to try"
     return _conclude(session, "no_evidence", reason)
 
 
@@ -131,7 +131,7 @@ def _conclude_untested(session: Session) -> Conclusion:
 
 
 def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
-    count, cases = session.candidates_tried, len(session.validation.cases)
+    count, cases = session.state.candidates_tried, len(session.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
     limits = _describe_limits(session) if verdict == "improved" else ()
     return Conclusion(verdict=verdict, reasons=(reason, *limits, tried), tried=count, cases=cases)
@@ -267,7 +267,7 @@ class _FinalTestRun:
         session, objective = self.session, self.session.request.objective
         assert self.pair is not None, "a run concludes after its final test"
         shown = [result for result in results if result.is_shown] if verdict == "improved" else []
-        count = session.candidates_tried
+        count = session.state.candidates_tried
         tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
         scope = shown[-1].scope if shown else None
         limits = _describe_limits(session) if scope not in (None, "new cases") else ()

@@ -72,13 +72,13 @@ def run_blocking(
     outcome: Future[T] = Future()
     running: list[asyncio.Task[T]] = []
 
-    def run_in_thread() -> None:
+    def run_in_own_loop() -> None:
         try:
             outcome.set_result(_run(run_task(running.append)))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the waiting thread
             outcome.set_exception(error)
 
-    threading.Thread(target=run_in_thread, name="promptiter-run", daemon=True).start()
+    threading.Thread(target=run_in_own_loop, name="promptiter-run", daemon=True).start()
     while True:
         try:
             return outcome.result()

@@ -35,5 +35,5 @@ def _models_of_agent(agent: Agent, profile: Profile | None) -> set[str]:
 
 def _models_of_evaluator(evaluator: Evaluator) -> set[str]:
     judges = (metric.judges for metric in evaluator.metrics if isinstance(metric, JudgeMetric))
-    names = {judge.model for each in judges for judge in each}
+    names = {judge.model for each in judges for judge in each if judge.runner is None}
     return names if evaluator.user_simulator is None else {*names, evaluator.user_simulator.model}

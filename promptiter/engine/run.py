@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
@@ -164,7 +165,7 @@ class Run:
         try:
             await self._run_search()
         except BudgetEndedError as ended:
-            if session.request.final_test is None or not session.has_accepted:
+            if session.request.final_test is None or not session.state.has_accepted:
                 raise
             await session.record_budget_end(ended)
             self._stop = stop_if(True, ended.cap, ended.message)
@@ -180,13 +181,13 @@ class Run:
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
         session, rule = self.session, self.session.request.final_test
-        if rule is None or not session.has_accepted:
+        if rule is None or not session.state.has_accepted:
             found = conclude_without_test(session)
         else:
             found = await run_final_test(session, rule)
         await session.note(RunConcluded(conclusion=found))
 
-    async def _write_references(self, teacher: Agent | str) -> None:
+    async def _write_references(self, teacher: Runner | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
         session, gateway = self.session, self.session.evaluator.gateway
 

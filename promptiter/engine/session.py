@@ -7,7 +7,7 @@ makes one request at a time; several evaluations at once are one request (`evalu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -138,15 +138,6 @@ class Session:
         assert self.state.baseline is not None, "the baseline is validated before a search starts"
         return self.state.baseline
 
-    @property
-    def has_accepted(self) -> bool:
-        """Whether a candidate has been accepted."""
-        return self.state.has_accepted
-
-    @property
-    def candidates_tried(self) -> int:
-        return self.state.candidates_tried
-
     async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
         return await self.evaluator.trace_store.get(trace_digest)
@@ -161,8 +152,7 @@ class Session:
 
     def candidate(self, patches: PatchSet, *, parent: Profile | None = None) -> Profile:
         """Return the accepted profile, or another parent, with these patches. Only targets may change."""
-        if strange := sorted(patches.surface_ids - self.targets):
-            raise SetupError(f"a patch changes {strange[0]!r}, which is not a target of this run")
+        self._check_targets(patches.surface_ids)
         return (parent or self.accepted.profile).apply(patches, self.snapshot)
 
     async def record(
@@ -242,27 +232,22 @@ class Session:
         await self.note(RoundCompleted())
 
     async def propose(
-        self,
-        candidate: Profile,
-        *,
-        patches: PatchSet | None = None,
-        parents: Sequence[Profile] = (),
-        reason: str = "",
+        self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = (), reason: str = ""
     ) -> Profile:
-        """Record a candidate, and return it as it is recorded: without secrets.
+        """Record a candidate, and return its profile as it is recorded: without secrets.
 
-        `parents` are the profiles that it was made from, by default the accepted one. `patches` are the changes to the
-        first of them; without any, those are computed, with this reason.
+        `parents` are the profiles that it was made from, by default the accepted one. A patch set changes the first of
+        them. A profile's changes to the first of them are recorded with this `reason`.
         """
         self._check_round()
-        candidate.check(self.snapshot)
-        values = self.evaluator.gateway.redactor.redact_known_json(dict(candidate.overrides))
-        safe = Profile.of(self.snapshot, values)
         made_from = list(parents) or [self.accepted.profile]
-        if patches is None:
-            patches = made_from[0].build_patches(safe, self.snapshot, reason=reason)
+        profile = self._build_profile(candidate, parents)
+        values = self.evaluator.gateway.redactor.redact_known_json(dict(profile.overrides))
+        safe = Profile.of(self.snapshot, values)
+        if isinstance(candidate, PatchSet):
+            patches = candidate
         else:
-            candidate.check_patches(patches, self.snapshot)
+            patches = made_from[0].build_patches(safe, self.snapshot, reason=reason)
         await self.note(
             CandidateProposed(
                 profile_digest=safe.digest,
@@ -274,40 +259,51 @@ class Session:
         )
         return safe
 
-    async def validate(
-        self, candidate: Profile, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
-    ) -> AcceptanceDecision:
+    async def validate(self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = ()) -> AcceptanceDecision:
         """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
 
-        See `propose` for `patches` and `parents`; a candidate that this round has proposed already needs neither.
+        See `propose` for `parents`; a candidate that this round has proposed already needs none.
         """
         with self._one_request.make():
-            candidate = await self._propose_once(candidate, patches, parents)
-            if candidate.digest == self.accepted.profile.digest:
-                return await self._record_rejection("it changes nothing", candidate)
-            comparison = Comparison(self.validator, candidate)
+            profile = await self._propose_once(candidate, parents)
+            if profile.digest == self.accepted.profile.digest:
+                return await self._record_rejection("it changes nothing", profile)
+            comparison = Comparison(self.validator, profile)
             decision = await decide_sequentially(self._acceptance, comparison.gather)
-            return await self._record_decision(decision, candidate, comparison.record)
+            return await self._record_decision(decision, profile, comparison.record)
 
     async def reject(
-        self, candidate: Profile, reason: str, *, patches: PatchSet | None = None, parents: Sequence[Profile] = ()
+        self, candidate: Profile | PatchSet, reason: str, *, parents: Sequence[Profile] = ()
     ) -> AcceptanceDecision:
         """Reject a candidate before its validation is paid."""
         with self._one_request.make():
-            candidate = await self._propose_once(candidate, patches, parents)
-            return await self._record_rejection(reason, candidate)
+            return await self._record_rejection(reason, await self._propose_once(candidate, parents))
 
     async def skip_round(self, reason: str) -> AcceptanceDecision:
         """Record why this round has no candidate to validate."""
         self._check_round()
         return await self._record_rejection(reason, None)
 
-    async def _propose_once(self, candidate: Profile, patches: PatchSet | None, parents: Sequence[Profile]) -> Profile:
+    async def _propose_once(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
         known = () if self.state.round is None else self.state.round.candidates
+        profile = self._build_profile(candidate, parents)
         for each in known:
-            if each.profile.digest == candidate.digest and each.decision is None:
+            if each.profile.digest == profile.digest and each.decision is None:
                 return each.profile
-        return await self.propose(candidate, patches=patches, parents=parents)
+        return await self.propose(candidate, parents=parents)
+
+    def _build_profile(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
+        """Return the profile of a candidate, checked."""
+        if isinstance(candidate, PatchSet):
+            return self.candidate(candidate, parent=parents[0] if parents else None)
+        candidate.check(self.snapshot)
+        changes = self.baseline.profile.changes(candidate, self.snapshot)
+        self._check_targets(change.surface_id for change in changes)
+        return candidate
+
+    def _check_targets(self, surface_ids: Iterable[str]) -> None:
+        if strange := sorted(set(surface_ids) - self.targets):
+            raise SetupError(f"a candidate changes {strange[0]!r}, which is not a target of this run")
 
     async def _record_rejection(self, reason: str, candidate: Profile | None) -> AcceptanceDecision:
         decision = AcceptanceDecision(accepted=False, delta=None, reason=self.redact(reason))

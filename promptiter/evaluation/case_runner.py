@@ -6,11 +6,11 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.metric import Metric, leave_unscored
+from promptiter.evaluation.metrics.metric import Metric, check_score, leave_unscored
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
@@ -41,7 +41,7 @@ class CaseJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRun:
+class TracedRow:
     """The row of a case run before its secrets are redacted, and the traces whose digests it will get."""
 
     row: CaseRow
@@ -57,7 +57,7 @@ class CaseRunner:
     context: RunContext
     user_simulator: UserSimulator | None = None
 
-    async def run(self, job: CaseJob, gateway: Gateway) -> ScoredRun:
+    async def run(self, job: CaseJob, gateway: Gateway) -> TracedRow:
         """Run a case and score it, with calls through this gateway. A failing case is a row with an error.
 
         Raises what ends the evaluation: a spent budget, an unexpected call to a scripted model, a wrong setup.
@@ -68,12 +68,12 @@ class CaseRunner:
                 run = await self._run_case(job)
             return await self._score(job, run, calls=calls, started=started)
 
-    async def fail(self, job: CaseJob, error: Failure, gateway: Gateway) -> ScoredRun:
+    async def fail(self, job: CaseJob, error: Failure, gateway: Gateway) -> TracedRow:
         """The result of a case whose run was ended from outside, with the error that says why."""
         with gateway.active():
             return await self._score(job, AgentRun(error=error), calls=CallCounter(), started=time.perf_counter())
 
-    async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> ScoredRun:
+    async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> TracedRow:
         scores = await run_together(_score_run(metric, job.case, run) for metric in self.metrics)
         traces = [turn.trace for turn in run.by_turn]
         row = CaseRow(
@@ -92,7 +92,7 @@ class CaseRunner:
                 cache_hits=calls.cached,
             ),
         )
-        return ScoredRun(row=row, traces=tuple(trace for trace in traces if trace is not None))
+        return TracedRow(row=row, traces=tuple(trace for trace in traces if trace is not None))
 
     async def _run_case(self, job: CaseJob) -> AgentRun:
         case = job.case
@@ -111,7 +111,7 @@ def describe_timeout(deadline_s: float | None) -> Failure:
 
 async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
-        return await metric(case, run)
+        return check_score(await metric(case, run), metric)
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
@@ -131,16 +131,13 @@ class _GuardedAgent:
         limit = asyncio.timeout(None if context.deadline_s is None else context.deadline_s + GRACE_S)
         try:
             async with limit:
-                run = await self.agent.run(case, profile, context)
+                return await run_agent(self.agent, case, profile, context)
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
             if limit.expired():
                 return AgentRun(error=describe_timeout(context.deadline_s))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
-        if not isinstance(run, AgentRun):
-            return AgentRun(error=Failure("TypeError", f"the agent must return an AgentRun, not {type(run).__name__}"))
-        return run
 
 
 def _replay_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:

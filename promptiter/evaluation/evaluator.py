@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
+from promptiter.agents.runner import Runner
 from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric import Metric, check_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 
@@ -72,16 +74,17 @@ class Evaluator:
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
+        metrics = _check_metrics(metrics)
         names = [metric.name for metric in metrics]
         if len(set(names)) < len(names):
             raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
-        self.metrics = tuple(metrics)
+        self.metrics = metrics
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
+        self.shared_trace_store = trace_store
+        """The trace store of all runs, if one was given. Otherwise each run has its own."""
         self.trace_store: TraceStore = trace_store or FolderTraceStore()
-        self.shares_trace_store = trace_store is not None
-        """Whether the trace store was given, so that all runs use it. Otherwise each run has its own."""
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
         _check_weights(self.weights, names)
@@ -93,38 +96,39 @@ class Evaluator:
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
         """The same evaluator with other options. A custom executor keeps its own concurrency."""
-        other = copy.copy(self)
-        other.options = options
-        if isinstance(self.executor, LocalExecutor):
-            other.executor = LocalExecutor(concurrency=options.concurrency)
-        return other
+        is_local = isinstance(self.executor, LocalExecutor)
+        executor = LocalExecutor(concurrency=options.concurrency) if is_local else self.executor
+        return self._with(options=options, executor=executor)
 
-    def for_run(self, gateway: Gateway, trace_store: TraceStore) -> Evaluator:
-        """The same evaluator with the gateway and the traces of one run."""
-        other = copy.copy(self)
-        other.gateway, other.trace_store = gateway, trace_store
-        return other
+    def for_run(self, *, cache: Cache | None = None, trace_store: TraceStore | None = None) -> Evaluator:
+        """The evaluator of one run: the same, with a gateway and traces of its own; see `Gateway.for_run`.
+
+        Without a `trace_store`, it is the one that this evaluator was given, or a new one in a temporary folder.
+        """
+        gateway = self.gateway.for_run(cache=cache, seed=self.seed)
+        return self._with(gateway=gateway, trace_store=trace_store or self.shared_trace_store or FolderTraceStore())
+
+    def with_gateway(self, gateway: Gateway) -> Evaluator:
+        """The same evaluator with another gateway."""
+        return self._with(gateway=gateway)
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
         """The same evaluator with other metrics."""
-        other = copy.copy(self)
-        other.metrics = tuple(metrics)
-        _check_weights(self.weights, [metric.name for metric in other.metrics])
-        return other
+        checked = _check_metrics(metrics)
+        _check_weights(self.weights, [metric.name for metric in checked])
+        return self._with(metrics=checked)
 
     def with_weights(self, weights: Mapping[str, float]) -> Evaluator:
         """The same evaluator with other weights of its metrics."""
-        other = copy.copy(self)
-        other.weights = dict(weights)
-        _check_weights(other.weights, [metric.name for metric in self.metrics])
-        return other
+        _check_weights(weights, [metric.name for metric in self.metrics])
+        return self._with(weights=dict(weights))
 
-    def with_judge(self, model: str) -> Evaluator:
-        """The same evaluator with this model as the judge."""
+    def with_judge(self, judge: Runner | str) -> Evaluator:
+        """The same evaluator with this model, agent or function as the judge."""
         from promptiter.evaluation.metrics.judge import JudgeMetric
 
         return self.with_metrics(
-            each.with_model(model) if isinstance(each, JudgeMetric) else each for each in self.metrics
+            each.with_judge(judge) if isinstance(each, JudgeMetric) else each for each in self.metrics
         )
 
     async def evaluate(
@@ -211,6 +215,11 @@ class Evaluator:
         [(_, row)] = [finished async for finished in self._execute(agent, [job])]
         return row
 
+    def _with(self, **parts: object) -> Evaluator:
+        other = copy.copy(self)
+        vars(other).update(parts)
+        return other
+
     def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
         runner = CaseRunner(
             agent=agent,
@@ -228,6 +237,15 @@ class Evaluator:
             raise SetupError(
                 f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
             )
+
+
+def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+    if not isinstance(metrics, Iterable):
+        raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
+    given = tuple(metrics)
+    for metric in given:
+        check_metric(metric)
+    return given
 
 
 def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:

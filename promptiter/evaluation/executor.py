@@ -50,13 +50,13 @@ class ThreadExecutor:
     async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
         loop = asyncio.get_running_loop()
 
-        async def run_in_thread(job: CaseJob) -> CaseRow:
+        async def run_in_pool(job: CaseJob) -> CaseRow:
             here = contextvars.copy_context()
             return await loop.run_in_executor(pool, lambda: here.run(asyncio.run, host.run_here(job)))
 
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="promptiter-case")
         try:
-            async with aclosing(run_concurrently(jobs, run_in_thread, concurrency=self.threads)) as finished:
+            async with aclosing(run_concurrently(jobs, run_in_pool, concurrency=self.threads)) as finished:
                 async for each in finished:
                     yield each
         finally:

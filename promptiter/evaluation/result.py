@@ -79,6 +79,11 @@ class CaseRow:
         return self.error is None and all(score.is_scored for score in self.scores)
 
     @property
+    def passed(self) -> bool:
+        """Whether it was scored and every score reached its threshold."""
+        return self.error is None and bool(self.scores) and all(score.passed for score in self.scores)
+
+    @property
     def outage(self) -> str | None:
         """The error, if a model's service caused it and not the request; otherwise None."""
         if self.error is not None:

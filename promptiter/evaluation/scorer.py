@@ -121,7 +121,7 @@ def as_scorer(given: Scorer | ScorerFunction) -> Scorer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRun(AgentRun):
+class ScorerRun(AgentRun):
     """A call of a scorer as a run, with the scores it returned."""
 
     scores: tuple[Score, ...] = ()
@@ -139,7 +139,7 @@ class ScoredAgent:
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
         found = await self.scorer.score(profile, context)
-        return ScoredRun(
+        return ScorerRun(
             output=found.output,
             trace=found.traces[-1] if found.traces else None,
             usage=found.usage,
@@ -159,7 +159,7 @@ class ScorerMetric:
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002
         if problem := describe_failure(run):
             return leave_unscored(self, problem)
-        scores = run.scores if isinstance(run, ScoredRun) else ()
+        scores = run.scores if isinstance(run, ScorerRun) else ()
         found = next((score for score in scores if score.metric == self.name), None)
         return leave_unscored(self, f"the scorer returned no score {self.name!r}") if found is None else found
 

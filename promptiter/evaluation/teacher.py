@@ -1,6 +1,6 @@
-"""The teacher: an agent or a model that writes missing expected answers, once, before a run.
+"""The teacher: an agent, a function or a model that writes missing expected answers, once, before a run.
 
-It always runs with its own baseline, never with a candidate profile, so references do not change between candidates.
+An agent runs with its own baseline, never with a candidate profile, so references do not change between candidates.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from promptiter.agents.base import Agent, CaseInput, RunContext
-from promptiter.errors import BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.runner import Runner, ask_runner
+from promptiter.errors import BudgetEndedError, RunnerError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
-from promptiter.profile import Profile
 
 GENERATED = "generated_expected"
 """The metadata key that lists the turns whose expected answer was written by a teacher."""
@@ -31,18 +31,14 @@ class LabelledSet:
     errors: tuple[tuple[str, str], ...] = ()
 
 
-async def write_expected_answers(eval_set: EvalSet, teacher: Agent | str, *, gateway: Gateway) -> LabelledSet:
-    """Write the missing expected answers with an agent, or with the model of this name. Existing answers are kept.
+async def write_expected_answers(eval_set: EvalSet, teacher: Runner | str, *, gateway: Gateway) -> LabelledSet:
+    """Write the missing expected answers with an agent, a function, or the model of this name. Existing ones are kept.
 
     Scenarios and recorded conversations are not changed, nor are cases that the teacher fails on. Raises
     BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
     """
     slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
-    answer = (
-        _answer_with_model(teacher, gateway)
-        if isinstance(teacher, str)
-        else _answer_with_agent(teacher, seed=gateway.seed)
-    )
+    answer = _answer_with_model(teacher, gateway) if isinstance(teacher, str) else _answer_with_runner(teacher, gateway)
 
     async def label_case(case: EvalCase) -> EvalCase:
         async with slots:
@@ -62,17 +58,13 @@ async def write_expected_answers(eval_set: EvalSet, teacher: Agent | str, *, gat
     return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
 
 
-AnswerFunction: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
+_Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
 """Answers the user's message of a case, given the conversation so far."""
 
 _ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
 
 
-class _TeacherFailedError(PromptiterError):
-    """The teacher has no answer; the message says why."""
-
-
-async def _label_case(case: EvalCase, answer: AnswerFunction) -> EvalCase:
+async def _label_case(case: EvalCase, answer: _Answer) -> EvalCase:
     missing = [index for index, turn in enumerate(case.turns) if turn.expected is None]
     if not missing or case.scenario is not None or case.mode == "trace":
         return case
@@ -82,7 +74,7 @@ async def _label_case(case: EvalCase, answer: AnswerFunction) -> EvalCase:
         if turn.expected is None:
             text = await answer(case, turn.user, tuple(history))
             if not text.strip():
-                raise _TeacherFailedError(f"the answer to turn {len(turns)} is empty")
+                raise RunnerError(f"the answer to turn {len(turns)} is empty")
             turn = replace(turn, expected=text)
         turns.append(turn)
         history += [Message("user", turn.user), Message("assistant", turn.expected or "")]
@@ -91,20 +83,16 @@ async def _label_case(case: EvalCase, answer: AnswerFunction) -> EvalCase:
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _answer_with_agent(agent: Agent, *, seed: int) -> AnswerFunction:
-    profile = Profile.baseline(agent.describe())
-
+def _answer_with_runner(teacher: Runner, gateway: Gateway) -> _Answer:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
-        context = RunContext(case_id=case.id, seed=seed, role="teacher")
-        run = await agent.run(CaseInput(text=text, history=history, state=case.state), profile, context)
-        if run.error is not None:
-            raise _TeacherFailedError(str(run.error))
-        return run.output
+        context = RunContext(case_id=case.id, seed=gateway.seed, role="teacher")
+        message = CaseInput(text=text, history=history, state=case.state)
+        return await ask_runner(teacher, message, context, gateway)
 
     return answer
 
 
-def _answer_with_model(model: str, gateway: Gateway) -> AnswerFunction:
+def _answer_with_model(model: str, gateway: Gateway) -> _Answer:
     async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
         request = ModelRequest(model=model, messages=(*history, Message("user", text)))
         site = CallSite(role="teacher", case_id=case.id)
@@ -114,4 +102,4 @@ def _answer_with_model(model: str, gateway: Gateway) -> AnswerFunction:
 
 
 def _describe_error(error: Exception) -> str:
-    return str(error) if isinstance(error, _TeacherFailedError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"

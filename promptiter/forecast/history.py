@@ -73,7 +73,7 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
             key: _mean_cost(entries, per=len(entries), seconds=sum(entry.spent.seconds for entry in entries))
             for key, entries in sorted(by_stage.items())
         },
-        failing=fmean(not all(score.passed for score in row.scores) for row in scored) if scored else None,
+        failing=fmean(not row.passed for row in scored) if scored else None,
         changed_nodes=frozenset[str]().union(*(run.changed_nodes for run in same_start)),
         rounds=next((run.rounds for run in same_start if run.rounds and _has_same_stop(run.header, workload)), None),
         runs=tuple(run.header.run_id for run in found),

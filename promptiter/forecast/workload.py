@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from promptiter.agents.runner import Runner, is_agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
 from promptiter.engine.request_checks import CheckedRequest
@@ -127,7 +128,9 @@ def _case_models(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[St
     turns = fmean(max(1, len(case.turns)) for case in cases)
     for metric in evaluator.metrics:
         for judge in metric.judges if isinstance(metric, JudgeMetric) else ():
-            yield StageModel(stage="judge", name=metric.name, model=judge.model, calls=len(judge.repeats) * turns)
+            asked = judge.model if judge.runner is None else judge.runner
+            for name, model in _models_of(asked, name=metric.name).items():
+                yield StageModel(stage="judge", name=name, model=model, calls=len(judge.repeats) * turns)
     simulator, share = evaluator.user_simulator, fmean(case.scenario is not None for case in cases)
     if simulator is not None and share:
         yield StageModel(stage="user", name="user", model=simulator.model, calls=share * simulator.max_turns / 2)
@@ -136,8 +139,15 @@ def _case_models(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[St
 def _teacher_models(request: RunRequest, cases: Sequence[EvalCase]) -> Iterator[StageModel]:
     """One call for each missing answer; if the teacher is an agent, one by each of its nodes."""
     missing = sum(turn.expected is None for case in cases if case.scenario is None for turn in case.turns)
-    models = {"teacher": request.teacher} if isinstance(request.teacher, str) else {}
-    if request.teacher is not None and not isinstance(request.teacher, str):
-        snapshot = request.teacher.describe()
-        models = _find_models(snapshot, Profile.baseline(snapshot))
+    models = {} if request.teacher is None else _models_of(request.teacher, name="teacher")
     return (StageModel(stage="teacher", name=name, model=model, calls=missing) for name, model in models.items())
+
+
+def _models_of(asked: Runner | str, *, name: str) -> dict[str, str]:
+    """The models behind a teacher or judge: itself, those of an agent's nodes, or none of a function."""
+    if isinstance(asked, str):
+        return {name: asked}
+    if not is_agent(asked):
+        return {}
+    snapshot = asked.describe()
+    return _find_models(snapshot, Profile.baseline(snapshot))

@@ -18,7 +18,7 @@ from functools import reduce
 from promptiter.errors import SetupError
 from promptiter.llm.amount import ZERO, Amount, Caps
 from promptiter.llm.ledger import NOTHING, PARTS, Spending
-from promptiter.llm.reservation import CAPS, Account, Reservation, changing, serve
+from promptiter.llm.reservation import CAPS, BudgetFigures, Reservation, figures_lock, serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Budget:
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
         self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self.is_shared = shared
-        self.account = Account(self.caps, allow_unknown_price=allow_unknown_price)
+        self.figures = BudgetFigures(self.caps, allow_unknown_price=allow_unknown_price)
         self._allows_unknown_price = allow_unknown_price
         self._holds: dict[object, Amount] = {}
         self._charged: set[str] = set()
@@ -82,7 +82,7 @@ class Budget:
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation for one call that costs at most this much, for use with `async with`."""
-        return Reservation((self.account,), tokens=tokens, usd=usd)
+        return Reservation((self.figures,), tokens=tokens, usd=usd)
 
     def hold(self, expected: Spending, *, share: float, spent: Spending = NOTHING, holder: object = None) -> None:
         """Hold back what a later part of the run is expected to spend, but at most this share of what is left.
@@ -90,20 +90,20 @@ class Budget:
         What was already `spent` counts as left, so a resumed run holds back the same amount as before. Each `holder`,
         such as a run, holds back an amount of its own.
         """
-        account = self.account
-        with changing:
+        figures = self.figures
+        with figures_lock:
             self._holds.pop(holder, None)
-            taken = sum(self._holds.values(), account.settled + account.reserved)
-            figures = zip(account.caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
+            taken = sum(self._holds.values(), figures.settled + figures.reserved)
+            rows = zip(figures.caps, Amount.of(expected), taken, Amount.of(spent), strict=True)
             held = [
                 0 if cap is None else max(0, min(wanted, int(share * (cap - used + again)), cap - used))
-                for cap, wanted, used, again in figures
+                for cap, wanted, used, again in rows
             ]
             self._set_hold(holder, Amount(*held))
 
     def release(self, *, holder: object = None) -> None:
         """Make available what a holder held back."""
-        with changing:
+        with figures_lock:
             self._set_hold(holder, ZERO)
 
     def charge(self, spent: Spending, *, of: str) -> None:
@@ -111,44 +111,44 @@ class Budget:
 
         Lost calls do not count, because their cost is unknown.
         """
-        with changing:
+        with figures_lock:
             if of in self._charged:
                 return
             self._charged.add(of)
-            self.account.settled += Amount.of(spent)
-            self.account.unpriced_calls += spent.unpriced_calls
-            serve((self.account,))
+            self.figures.settled += Amount.of(spent)
+            self.figures.unpriced_calls += spent.unpriced_calls
+            serve((self.figures,))
 
     @property
     def largest_call(self) -> Spending:
         """The most that was reserved for one call so far."""
-        return self.account.largest_call.as_spending()
+        return self.figures.largest_call.as_spending()
 
     @property
     def needs_prices(self) -> bool:
         """Whether calls of models with unknown prices are refused."""
-        return self.account.needs_prices
+        return self.figures.needs_prices
 
     @property
     def state(self) -> BudgetState:
-        account = self.account
+        figures = self.figures
         return BudgetState(
-            calls=account.settled.calls,
-            tokens=account.settled.tokens,
-            cost_usd=account.settled.usd_parts / PARTS,
-            calls_in_flight=account.reserved.calls,
-            over_bound_calls=account.over_bound_calls,
-            unpriced_calls=account.unpriced_calls,
-            has_ended=account.has_ended,
-            held=account.held.as_spending(),
+            calls=figures.settled.calls,
+            tokens=figures.settled.tokens,
+            cost_usd=figures.settled.usd_parts / PARTS,
+            calls_in_flight=figures.reserved.calls,
+            over_bound_calls=figures.over_bound_calls,
+            unpriced_calls=figures.unpriced_calls,
+            has_ended=figures.has_ended,
+            held=figures.held.as_spending(),
         )
 
     def _set_hold(self, holder: object, amount: Amount) -> None:
         self._holds.pop(holder, None)
         if amount != ZERO:
             self._holds[holder] = amount
-        self.account.held = sum(self._holds.values(), ZERO)
-        serve((self.account,))
+        self.figures.held = sum(self._holds.values(), ZERO)
+        serve((self.figures,))
 
 
 class Budgets:
@@ -156,7 +156,7 @@ class Budgets:
 
     def __init__(self, *budgets: Budget) -> None:
         self._budgets = tuple(dict.fromkeys(budgets))
-        self._accounts = tuple(budget.account for budget in self._budgets)
+        self._figures = tuple(budget.figures for budget in self._budgets)
 
     def for_run(self) -> Budgets:
         """The budgets of one run: shared ones as they are, new ones in place of the others."""
@@ -168,7 +168,7 @@ class Budgets:
 
     @property
     def largest_call(self) -> Spending:
-        return reduce(Amount.or_more, (account.largest_call for account in self._accounts), ZERO).as_spending()
+        return reduce(Amount.or_more, (figures.largest_call for figures in self._figures), ZERO).as_spending()
 
     @property
     def caps(self) -> Caps:
@@ -189,4 +189,4 @@ class Budgets:
 
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation in all budgets for one call that costs at most this much."""
-        return Reservation(self._accounts, tokens=tokens, usd=usd)
+        return Reservation(self._figures, tokens=tokens, usd=usd)

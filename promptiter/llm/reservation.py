@@ -16,13 +16,13 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.llm.amount import ZERO, Amount, Caps
 from promptiter.llm.ledger import PARTS, in_parts
 
-changing = threading.RLock()
-"""Held while accounts change. One lock for all, because a call may reserve in several of them."""
+figures_lock = threading.RLock()
+"""Held while the figures of budgets change. One lock for all, because a call may reserve in several of them."""
 
 CAPS = ("max_calls", "max_tokens", "max_usd")
 
 
-class Account:
+class BudgetFigures:
     """The figures of one budget: its caps, what is spent, reserved and held back, and who waits."""
 
     def __init__(self, caps: Caps, *, allow_unknown_price: bool) -> None:
@@ -72,20 +72,20 @@ class Account:
 class Reservation:
     """What is reserved for one call. If the block ends without `settle`, all of it is returned."""
 
-    def __init__(self, accounts: tuple[Account, ...], *, tokens: int, usd: float | None) -> None:
-        if usd is None and any(account.needs_prices for account in accounts):
+    def __init__(self, budgets: tuple[BudgetFigures, ...], *, tokens: int, usd: float | None) -> None:
+        if usd is None and any(budget.needs_prices for budget in budgets):
             raise SetupError(
                 "max_usd is set, but the price of this call is unknown: give the model a price, or allow "
                 "unknown prices to make calls that the cap does not cover"
             )
-        self.accounts = accounts
+        self.budgets = budgets
         self.bound = Amount(1, tokens, in_parts(usd or 0.0))
         self._is_priced = usd is not None
         self._granted: asyncio.Future[None] | None = None
         self._is_open = False
 
     async def __aenter__(self) -> Reservation:
-        with changing:
+        with figures_lock:
             if problem := self.find_problem():
                 raise problem
             if self.is_next_and_fits():
@@ -111,18 +111,18 @@ class Reservation:
             self.bound.tokens if tokens is None else tokens,
             self.bound.usd_parts if usd is None else in_parts(usd),
         )
-        with changing:
-            for account in self.accounts:
-                account.settle(self.bound, actual)
-                account.unpriced_calls += not self._is_priced and not usd
-            serve(self.accounts)
+        with figures_lock:
+            for budget in self.budgets:
+                budget.settle(self.bound, actual)
+                budget.unpriced_calls += not self._is_priced and not usd
+            serve(self.budgets)
 
     def find_problem(self) -> BudgetEndedError | None:
-        problems = (account.find_problem(self.bound) for account in self.accounts)
+        problems = (budget.find_problem(self.bound) for budget in self.budgets)
         return next((problem for problem in problems if problem is not None), None)
 
     def is_next_and_fits(self) -> bool:
-        return all(next(iter(a.waiters), self) is self and a.fits(self.bound) for a in self.accounts)
+        return all(next(iter(a.waiters), self) is self and a.fits(self.bound) for a in self.budgets)
 
     def grant(self) -> None:
         """Let the call that waits proceed."""
@@ -136,71 +136,71 @@ class Reservation:
 
     def _enqueue(self) -> asyncio.Future[None]:
         self._granted = asyncio.get_running_loop().create_future()
-        for account in self.accounts:
-            account.waiters[self] = None
-            account.largest_wait = account.largest_wait.or_more(self.bound)
+        for budget in self.budgets:
+            budget.waiters[self] = None
+            budget.largest_wait = budget.largest_wait.or_more(self.bound)
         return self._granted
 
     async def _wait(self, granted: asyncio.Future[None]) -> None:
         try:
             await granted
         except asyncio.CancelledError:
-            with changing:
+            with figures_lock:
                 if self._is_open:  # it was granted just before the cancellation
                     self._give_back()
                 else:
                     self._leave()
-                    serve(self.accounts)
+                    serve(self.budgets)
             raise
 
     def _take(self) -> None:
         self._leave()
         self._is_open = True
-        for account in self.accounts:
-            account.reserved += self.bound
-            account.largest_call = account.largest_call.or_more(self.bound)
+        for budget in self.budgets:
+            budget.reserved += self.bound
+            budget.largest_call = budget.largest_call.or_more(self.bound)
 
     def _give_back(self) -> None:
         self._is_open = False
-        with changing:
-            for account in self.accounts:
-                account.reserved -= self.bound
-            serve(self.accounts)
+        with figures_lock:
+            for budget in self.budgets:
+                budget.reserved -= self.bound
+            serve(self.budgets)
 
     def _resolve(self, problem: BudgetEndedError | None) -> None:
         if self._granted is not None:
             settle_future(self._granted, problem)
 
     def _leave(self) -> None:
-        for account in self.accounts:
-            account.waiters.pop(self, None)
+        for budget in self.budgets:
+            budget.waiters.pop(self, None)
 
 
-def serve(accounts: Iterable[Account]) -> None:
+def serve(budgets: Iterable[BudgetFigures]) -> None:
     """After a change, refuse the waiters that can never be served, then serve the others in order.
 
     All queues are in order of arrival, so the first of all waiters is first in each of its queues.
     """
-    changed = OrderedDict.fromkeys(accounts)
+    changed = OrderedDict.fromkeys(budgets)
     while changed:
-        account, _ = changed.popitem(last=False)
-        if account.find_problem(account.largest_wait):
-            for waiter in _refuse_hopeless(account):
-                changed.update(dict.fromkeys(waiter.accounts))
-        first = next(iter(account.waiters), None)
+        budget, _ = changed.popitem(last=False)
+        if budget.find_problem(budget.largest_wait):
+            for waiter in _refuse_hopeless(budget):
+                changed.update(dict.fromkeys(waiter.budgets))
+        first = next(iter(budget.waiters), None)
         if first is not None and first.is_next_and_fits():
             first.grant()
-            changed.update(dict.fromkeys(first.accounts))
+            changed.update(dict.fromkeys(first.budgets))
 
 
-def _refuse_hopeless(account: Account) -> list[Reservation]:
-    """Refuse the waiters of an account that can never be served, and return them."""
+def _refuse_hopeless(budget: BudgetFigures) -> list[Reservation]:
+    """Refuse the waiters of a budget that can never be served, and return them."""
     refused = []
-    account.largest_wait = ZERO
-    for waiter in list(account.waiters):
+    budget.largest_wait = ZERO
+    for waiter in list(budget.waiters):
         if problem := waiter.find_problem():
             waiter.refuse(problem)
             refused.append(waiter)
         else:
-            account.largest_wait = account.largest_wait.or_more(waiter.bound)
+            budget.largest_wait = budget.largest_wait.or_more(waiter.bound)
     return refused

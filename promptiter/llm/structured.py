@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, WithJsonSchema
@@ -34,6 +34,10 @@ def build_shape(model: type[M], parse: Callable[[M], T], *, schema: Mapping[str,
     return TypeAdapter(shape if schema is None else Annotated[shape, WithJsonSchema(dict(schema))])
 
 
+AskText: TypeAlias = Callable[[tuple[Message, ...], int], Awaitable[str]]
+"""Asks for the text of an answer to these messages; the number counts the attempts from 0."""
+
+
 async def ask_for(
     shape: TypeAdapter[T], request: ModelRequest, site: CallSite, gateway: Gateway, *, node_id: str = ""
 ) -> T:
@@ -41,20 +45,27 @@ async def ask_for(
 
     The calls are numbered from `site.number`. Raises BadAnswerError if the last answer does not fit either.
     """
-    request = replace(request, schema=shape.json_schema())
+    schema = shape.json_schema()
+
+    async def ask(messages: tuple[Message, ...], number: int) -> str:
+        asked = replace(request, messages=messages, schema=schema)
+        return (await gateway.ask(asked, replace(site, number=site.number + number), node_id=node_id)).text
+
+    return await ask_until_usable(shape, request.messages, ask, name=repr(request.model))
+
+
+async def ask_until_usable(shape: TypeAdapter[T], messages: tuple[Message, ...], ask: AskText, *, name: str) -> T:
+    """Ask for an answer of this shape with any function. `name` is who answers, for the error."""
     for number in range(REPAIRS + 1):
-        reply = await gateway.ask(request, replace(site, number=site.number + number), node_id=node_id)
+        text = await ask(messages, number)
         try:
-            return shape.validate_python(find_json(reply.text))
+            return shape.validate_python(find_json(text))
         except (ValueError, ValidationError) as error:
             problem = _describe_error(error)
         correction = f"That answer cannot be used: {problem}. Answer again with the JSON object only, corrected."
-        messages = (*request.messages, Message("assistant", reply.text), Message("user", correction))
-        request = replace(request, messages=messages)
-    quoted = cut(one_line(reply.text), QUOTED)
-    raise BadAnswerError(
-        f"{request.model!r} gave no usable answer in {REPAIRS + 1} tries: {problem}; the last one is {quoted!r}"
-    )
+        messages = (*messages, Message("assistant", text), Message("user", correction))
+    quoted = cut(one_line(text), QUOTED)
+    raise BadAnswerError(f"{name} gave no usable answer in {REPAIRS + 1} tries: {problem}; the last one is {quoted!r}")
 
 
 def find_json(text: str) -> Json:

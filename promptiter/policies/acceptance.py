@@ -74,7 +74,7 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
 
 
 class ComposablePolicy:
-    """Gives an acceptance policy `&`, `|`, and a repr that reads like the code that creates it."""
+    """A base class that gives an acceptance policy `&`, `|`, and a repr that reads like the code that creates it."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ class AnyGain(ComposablePolicy):
         unscored = _describe_unscored(evidence)
         if evidence.gain > ROUNDING:
             return evidence.accept(f"{gain}{unscored}")
-        return evidence.reject(f"{gain}: {'none' if evidence.gain >= -ROUNDING else 'worse'}{unscored}")
+        return evidence.reject(f"{gain}: {'no better' if evidence.gain >= -ROUNDING else 'worse'}{unscored}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

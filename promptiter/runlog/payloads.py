@@ -47,9 +47,9 @@ class RunStarted(Payload):
     shape: RunShape = "two_sets"
     objective: Objective = "mean_score"
     goal: Goal = SCORE
-    acceptance: Json = None
-    final_test: Json = None
-    stop: Json = None
+    acceptance: str = ""
+    final_test: str = ""
+    stop: str = ""
     max_rounds: int = 0
     search: str = ""
     seed: int = 0

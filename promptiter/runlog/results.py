@@ -13,7 +13,7 @@ from typing import IO, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainSerializer
 
-from promptiter.agents.base import Agent
+from promptiter.agents.runner import Runner
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
@@ -51,10 +51,10 @@ class RunRequest:
     `scorer`: a function that scores a profile as a whole (see Scorer).
 
     `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
-    `teacher`, an agent or the name of a model, writes expected answers that cases lack. `judge` is a model that
-    replaces the ones of judging metrics. `acceptance` decides which candidates the search keeps, and `final_test`
-    whether they are better than the initial profile; with None they are adopted untested. `alpha` is the
-    false-positive rate of the final test, and bounds that of an acceptance policy with one. `protected` cases must
+    `teacher` writes expected answers that cases lack, and `judge` replaces the judges of metrics: each is an agent, a
+    function from message to answer, or the name of a model. `acceptance` decides which candidates the search keeps,
+    and `final_test` whether they are better than the initial profile; with None they are adopted untested. `alpha` is
+    the false-positive rate of the final test, and bounds that of an acceptance policy with one. `protected` cases must
     still pass, whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
@@ -68,8 +68,8 @@ class RunRequest:
     scorer: Scorer | ScorerFunction | None = None
     test: EvalSets | None = None
     initial_profile: Profile | None = None
-    teacher: Agent | str | None = None
-    judge: str | None = None
+    teacher: Runner | str | None = None
+    judge: Runner | str | None = None
     evaluation: EvaluationOptions | None = None
     acceptance: AcceptancePolicy = field(default_factory=AnyGain)
     final_test: FinalTest | None = field(default_factory=FinalTest)
@@ -164,10 +164,11 @@ class RoundResult:
         """The validation of `candidate`."""
         return self.candidate.validation if self.candidate is not None else None
 
-    def select_evaluations(self, phase: str) -> tuple[Evaluation, ...]:
-        """All evaluations of a phase, of candidates and of other profiles, in the order of their numbers."""
+    @property
+    def all_evaluations(self) -> tuple[Evaluation, ...]:
+        """The evaluations of candidates and of other profiles, in the order of their numbers."""
         found = (*self.evaluations, *(each for one in self.candidates for each in one.evaluations))
-        return tuple(sorted((each for each in found if each.phase == phase), key=lambda each: each.number or 0))
+        return tuple(sorted(found, key=lambda each: each.number or 0))
 
     @property
     def compared(self) -> Evaluation | None:
@@ -273,12 +274,13 @@ class RunResult:
 
     @property
     def _headline(self) -> str:
-        """The verdict, the score before and after, and why the run failed."""
+        """The verdict, the score before and after, and why the run failed or its evaluation is invalid."""
         scores = [
             "unscored" if score is None else f"{score:.3f}" for score in (self.baseline_score, self.accepted_score)
         ]
-        error = "" if self.error is None else f"; {self.error}"
-        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{error}"
+        invalid = self.stop.text if self.verdict == "invalid_eval" and self.stop is not None else None
+        cause = "; ".join(each for each in (self.error, invalid) if each)
+        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{cause and f'; {cause}'}"
 
     @property
     def _limit(self) -> str:

@@ -7,20 +7,12 @@ from bisect import bisect_left
 
 
 class RoundIndex:
-    """Sequence numbers of a journal, a few bytes per round: where each round starts, and the accepted candidates."""
+    """Sequence numbers of a journal, a few bytes per round: where rounds start, and which candidates are accepted."""
 
     def __init__(self) -> None:
         self.rounds = array("Q")
         self.accepted = array("Q")
         self.end = 0
-
-    def add(self, seq: int, *, starts_round: bool, accepted: int | None) -> None:
-        """Add an event. `accepted` is the event of the candidate that is accepted after it."""
-        self.end = seq + 1
-        if starts_round:
-            self.rounds.append(seq)
-        if accepted is not None and accepted not in self.accepted[-1:]:
-            self.accepted.append(accepted)
 
     def get_events(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first event of a round, and the event after the last round before another."""

@@ -56,10 +56,10 @@ class RoundState:
         """Add an evaluation to the candidate whose profile it ran, or to the round."""
         self._result, number = None, self._find_candidate(evaluation.profile_digest)
         if number is None:
-            self._evaluations.append(evaluation)
+            self._evaluations = _sort([*self._evaluations, evaluation])
         else:
             known = self._candidates[number]
-            self._candidates[number] = replace(known, evaluations=(*known.evaluations, evaluation))
+            self._candidates[number] = replace(known, evaluations=tuple(_sort([*known.evaluations, evaluation])))
 
     def decide(
         self, digest: str | None, decision: AcceptanceDecision, evidence: EvidenceRecord | None
@@ -73,7 +73,7 @@ class RoundState:
         return self._candidates[number], self._events[number]
 
     def add_details(self, payload: DetailsPayload) -> None:
-        """Add an event to the search's own account of the round."""
+        """Add an event to the details of the round."""
         self._result, self._details = None, payload.add_to(self._details)
 
     def add_note(self, note: SearchNote) -> None:
@@ -89,3 +89,8 @@ class RoundState:
         return next(
             (each for each in numbers if self._candidates[each].decision is None), next(reversed(numbers), None)
         )
+
+
+def _sort(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """Sort evaluations by number: the order in which those of a batch finish is left to chance."""
+    return sorted(evaluations, key=lambda each: each.number or 0)

@@ -17,13 +17,16 @@ from promptiter.runlog.events import Event, Payload
 from promptiter.runlog.payloads import (
     AblationFinished,
     BudgetEnded,
+    BudgetReserved,
     CandidateDecided,
     CandidateProposed,
     CaseFinished,
     EvaluationFinished,
     EvaluationStarted,
+    FinalTestFinished,
     ReadsAudited,
     ReferencesWritten,
+    RoundCompleted,
     RoundStarted,
     RunCompleted,
     RunConcluded,
@@ -65,7 +68,6 @@ class RunState:
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
-        self._accepted_seq: int | None = None
         self._run = run
         self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._counted_round: RoundState | None = None
@@ -169,10 +171,11 @@ class RunState:
                 self._conclude(concluded)
             case RunCompleted() as completed:
                 self._complete(completed, event.run_id)
+            case RoundCompleted() | BudgetReserved() | ReadsAudited() | FinalTestFinished():
+                pass
             case payload:
                 self._take_from_search(payload, event)
-        starts_round = event.type == RoundStarted.event_type
-        self._index.add(event.seq, starts_round=starts_round, accepted=self._accepted_seq)
+        self._index.end = event.seq + 1
 
     def _start(self, started: RunStarted, run_id: str) -> None:
         self._unread = frozenset(started.targets)
@@ -229,6 +232,7 @@ class RunState:
                 f"profile there is {accepted.digest[:12]}…; restore the journal from a copy"
             )
         self._round = RoundState(event.round, accepted)
+        self._index.rounds.append(event.seq)
         self._started, self._rows = {}, {}  # an evaluation that did not end before the round belongs to none
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
@@ -244,12 +248,13 @@ class RunState:
         self._count_round(decision.accepted)
         found = self._round.decide(decided.candidate, decision, decided.evidence)
         if found is not None and decision.accepted:
-            candidate, self._accepted_seq = found
+            candidate, seq = found
+            self._index.accepted.append(seq)
             self._accepted_gain += decision.delta or 0.0
             seen = () if decided.evidence is None else decided.evidence.candidate
             first = next((each for each in candidate.evaluations if each.number in seen), None)
-            self._accept(candidate.profile, first)
-            self._change(accepted=candidate.validation or self.run.accepted)
+            self._accept(candidate.profile, first)  # later candidates are compared with its first validation
+            self._change(accepted=candidate.validation or self.run.accepted)  # the result shows all of them
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""
@@ -298,22 +303,18 @@ class RunState:
         )
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:
-        """Keep what a search recorded in its account of the round, or as a note."""
+        """Keep what a search recorded, in the details of the round or as a note."""
         if isinstance(payload, DetailsPayload) and self._round is not None:
             self._round.add_details(payload)
-        elif event.type not in _WITHOUT_NOTE:
-            note = SearchNote(type=event.type, data=event.data)
-            if self._round is not None:
-                self._round.add_note(note)
-            else:
-                self._change(notes=(*self.run.notes, note))
+            return
+        note = SearchNote(type=event.type, data=event.data)
+        if self._round is not None:
+            self._round.add_note(note)
+        else:
+            self._change(notes=(*self.run.notes, note))
 
     def _change(self, **fields: object) -> None:
         self._run = replace(self.run, **fields)  # type: ignore[arg-type]
-
-
-_WITHOUT_NOTE = frozenset(("round_completed", "budget_reserved", "audit", "final_test"))
-"""Events of the engine that say nothing about a round's search."""
 
 
 def build_candidate(proposed: CandidateProposed, structure: StructureSnapshot) -> Profile:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 import orjson
 
-from promptiter.evaluation.result import Evaluation
 from promptiter.runlog.results import RunResult
 from traces import digest
 from traces.files import write_atomically
@@ -94,18 +94,12 @@ def _text(value: Json) -> str:
 def _failed_traces(result: RunResult) -> set[str]:
     """The trace digests of all cases that did not pass."""
     digests: set[str] = set()
-    for each in (result.baseline, result.accepted, *_evaluations(result)):
+    in_rounds = (each for one in result.rounds for each in one.all_evaluations)
+    for each in chain((result.baseline, result.accepted), in_rounds):
         if each is not None:
             passed = {case.case_id for case in each.cases if case.passed}
             digests.update(name for row in each.rows if row.case_id not in passed for name in row.trace_digests)
     return digests
-
-
-def _evaluations(result: RunResult) -> Iterator[Evaluation]:
-    for each in result.rounds:
-        yield from each.evaluations
-        for candidate in each.candidates:
-            yield from candidate.evaluations
 
 
 def _prune(folder: Path, kept: Collection[str]) -> None:

@@ -83,5 +83,5 @@ def _collect_evaluations(state: RunState) -> dict[int, Evaluation]:
     """The evaluations that a decision may rest on: those of the round, and the validation of the accepted profile."""
     found = [] if state.accepted is None else [state.accepted.validation]
     if state.round is not None:
-        found += [*state.round.evaluations, *(each for one in state.round.candidates for each in one.evaluations)]
+        found += state.round.all_evaluations
     return {each.number: each for each in found if each.number is not None}

@@ -18,6 +18,7 @@ from typing import cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from promptiter.agents.runner import name_runner
 from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
@@ -246,8 +247,8 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "targets": list(checked.targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
         "scorer": None if request.scorer is None else as_scorer(request.scorer).name,
-        "teacher": teacher if isinstance(teacher, str | None) else type(teacher).__name__,
-        "judge": request.judge,
+        "teacher": teacher if isinstance(teacher, str | None) else name_runner(teacher),
+        "judge": request.judge if isinstance(request.judge, str | None) else name_runner(request.judge),
         "protected": sorted(request.protected),
         "loss_placements": [to_plain(each) for each in request.loss_placements],
         "hints": [to_plain(each) for each in request.hints],

@@ -32,7 +32,7 @@ class MemoryStore:
     """Runs in memory. A run that was opened and never left can be opened again once its lease has expired."""
 
     def __init__(self, *, lease_s: float = LEASE_S, now: Callable[[], float] = time.time) -> None:
-        self._runs: dict[str, _KeptRun] = {}
+        self._runs: dict[str, _RunData] = {}
         self._lease_s = lease_s
         self._now = now
 
@@ -42,7 +42,7 @@ class MemoryStore:
             number += 1
             run_id = f"{header.run_id}~{number}"
         kept = header.model_copy(update={"run_id": run_id})
-        self._runs[run_id] = _KeptRun(kept)
+        self._runs[run_id] = _RunData(kept)
         return kept
 
     async def list_ids(self) -> list[str]:
@@ -64,7 +64,7 @@ class MemoryStore:
     async def request_stop(self, run_id: str) -> None:
         self._find(run_id).is_stop_requested = True
 
-    def _find(self, run_id: str) -> _KeptRun:
+    def _find(self, run_id: str) -> _RunData:
         if run_id not in self._runs:
             raise SetupError(f"there is no run {run_id!r} in this store")
         return self._runs[run_id]
@@ -94,7 +94,7 @@ class MemoryRun:
 class MemoryView:
     """A run in memory, for reading."""
 
-    def __init__(self, run: _KeptRun, now: Callable[[], float]) -> None:
+    def __init__(self, run: _RunData, now: Callable[[], float]) -> None:
         self._run = run
         self._now = now
 
@@ -124,7 +124,7 @@ class MemoryView:
 
 
 @dataclass(eq=False)
-class _KeptRun:
+class _RunData:
     """What is kept of a run."""
 
     header: RunHeader
@@ -139,7 +139,7 @@ class _KeptRun:
 class _Lease:
     """The right to work on a run. A new one ends an expired one."""
 
-    def __init__(self, run: _KeptRun, lease_s: float, now: Callable[[], float]) -> None:
+    def __init__(self, run: _RunData, lease_s: float, now: Callable[[], float]) -> None:
         self.run = run
         self._lease_s = lease_s
         self._now = now
@@ -198,7 +198,7 @@ class _MemoryRunJournal:
 
 
 class _MemoryReader:
-    def __init__(self, run: _KeptRun) -> None:
+    def __init__(self, run: _RunData) -> None:
         self._run = run
 
     def read(self, start: int = 0) -> Iterator[Event]:
@@ -227,5 +227,5 @@ class _MemoryTraces:
         """Nothing is on disk."""
 
 
-def _decode(run: _KeptRun, seq: int) -> Event:
+def _decode(run: _RunData, seq: int) -> Event:
     return decode_event(run.events[seq], where=f"event {seq} of the run {run.header.run_id!r}")

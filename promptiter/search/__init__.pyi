@@ -1,5 +1,8 @@
 from promptiter.engine.session import Search as Search
 from promptiter.engine.session import Session as Session
+from promptiter.runlog.details import DetailsPayload as DetailsPayload
+from promptiter.runlog.details import RoundDetails as RoundDetails
+from promptiter.runlog.details import round_details as round_details
 from promptiter.runlog.events import Payload as Payload
 from promptiter.runlog.events import event_type as event_type
 from promptiter.search.cheaper import ModelDownsizing as ModelDownsizing

@@ -59,8 +59,7 @@ class ModelDownsizing:
             if await session.should_stop():
                 return
             await session.begin_round()
-            patches = swap.build_patches()
-            decision = await session.validate(session.candidate(patches), patches=patches)
+            decision = await session.validate(swap.build_patches())
             await session.complete_round()
             if decision.accepted:
                 done.add(swap.surface_id)  # the other models of this node save less

@@ -20,7 +20,6 @@ from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
-from promptiter.backprop.judged_traces import has_passed
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.record import GradientsChecked
 from promptiter.concurrency import run_together
@@ -192,7 +191,7 @@ class _RunCheck:
                     [node], _describe_scores(full.row) if is_needed else "the score is the same without its correction"
                 )
             else:
-                is_open = node in full.unknown and not has_passed(full.row)
+                is_open = node in full.unknown and not full.row.passed
                 verdicts[node] = "unknown" if is_open else "unsupported"
                 self._reasons.setdefault(node, "the run passes without its correction")
         if "supported" not in verdicts.values():
@@ -213,7 +212,7 @@ class _RunCheck:
         state = _CorrectedRun(self.row)
         for step_id, node_id in self.steps.items():
             is_left_out = node_id in self.nodes and node_id not in nodes
-            if is_left_out or has_passed(state.row):
+            if is_left_out or state.row.passed:
                 continue
             step = next((each for each in (await self._load_trace(state.row)).steps if each.id == step_id), None)
             if step is None:  # an earlier correction led to another path

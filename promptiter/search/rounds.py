@@ -165,16 +165,15 @@ async def _decide(
     if not proposal.patches:
         refusals = "; ".join(f"{each.surface_id}: {each.reason}" for each in proposal.refused)
         return await session.skip_round(f"every patch was refused: {refusals}") if refusals else None
-    candidate = session.candidate(proposal.patches)
-    digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
+    digest = int(session.candidate(proposal.patches).digest[:16], 16)  # shortened, because a long run keeps all of them
     if digest in tried:
-        return await session.reject(candidate, "this candidate was tried before", patches=proposal.patches)
+        return await session.reject(proposal.patches, "this candidate was tried before")
     tried.add(digest)
     if proposal.rerun is not None and not _is_improvement(known.evaluation, proposal.rerun, session.request.objective):
         count = len(proposal.rerun.cases)
         reason = f"the {count} failed train cases that were run again did no better"
-        return await session.reject(candidate, reason, patches=proposal.patches)
-    return await session.validate(candidate, patches=proposal.patches)
+        return await session.reject(proposal.patches, reason)
+    return await session.validate(proposal.patches)
 
 
 def _select_rerun_cases(train: EvalSet, known: BlameReport, *, most: int) -> EvalSet:

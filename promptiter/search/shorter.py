@@ -77,8 +77,7 @@ class PromptShortening:
                     return
                 await session.begin_round()
             group, is_first = waiting.popleft(), False
-            patches = text.build_patches((*gone, *group), evidence)
-            decision = await session.validate(session.candidate(patches), patches=patches)
+            decision = await session.validate(text.build_patches((*gone, *group), evidence))
             await session.complete_round()
             if decision.accepted:
                 gone += group

@@ -19,11 +19,11 @@ from promptiter.testing.store_hooks import (
     Clock,
     StoreHooks,
     ask,
+    expect_error,
     in_event_loop,
     make_key,
     make_receipt,
     make_trace,
-    refused,
 )
 from traces import Usage
 
@@ -71,7 +71,7 @@ class AnswerContract(StoreHooks):
         async with self.open_new_run(tmp_path) as run:
             async with run.answers.asking(make_key(), model="m", node_id="clerk"):
                 pass
-            with refused(SetupError):
+            with expect_error(SetupError):
                 await run.answers.put(make_key(), ToolAnswer(math.nan), paid=make_receipt())
             assert await run.answers.get(make_key()) is None
         await self.check_ledger(tmp_path, calls=1, lost=0)
@@ -173,7 +173,7 @@ class TraceContract(StoreHooks):
     async def test_a_missing_trace_is_reported(self, tmp_path: Path) -> None:
         async with self.open_new_run(tmp_path) as run:
             assert not await run.traces.has("0" * 64)
-            with refused(SetupError):
+            with expect_error(SetupError):
                 await run.traces.get("0" * 64)
-        with refused(SetupError):
+        with expect_error(SetupError):
             await (await self.make_store(tmp_path, Clock()).view("a")).read_trace("0" * 64)

@@ -21,6 +21,7 @@ from promptiter.testing.store_hooks import (
     Clock,
     Killed,
     StoreHooks,
+    expect_error,
     in_event_loop,
     list_events,
     make_event,
@@ -30,7 +31,6 @@ from promptiter.testing.store_hooks import (
     make_result,
     make_trace,
     read_blocking,
-    refused,
 )
 
 
@@ -67,16 +67,16 @@ class EventContract(StoreHooks):
     @in_event_loop
     async def test_only_the_next_event_can_be_appended(self, tmp_path: Path) -> None:
         async with self.open_new_run(tmp_path) as run:
-            with refused(JournalError):
+            with expect_error(JournalError):
                 await run.journal.append(make_event(1))
             await run.journal.append(make_event(0))
             for seq in (0, 2):
-                with refused(JournalError):
+                with expect_error(JournalError):
                     await run.journal.append(make_event(seq))
             await run.journal.append(make_event(1))
         async with self.make_store(tmp_path, Clock()).open("a") as run:
             for seq in (0, 1, 3):
-                with refused(JournalError):
+                with expect_error(JournalError):
                     await run.journal.append(make_event(seq))
             await run.journal.append(make_event(2))
             assert await list_events(run.journal.read()) == [make_event(seq) for seq in range(3)]
@@ -85,7 +85,7 @@ class EventContract(StoreHooks):
     async def test_values_that_are_not_json_are_refused_and_leave_nothing(self, tmp_path: Path) -> None:
         async with self.open_new_run(tmp_path) as run:
             for value in (math.nan, [math.inf], {1: 2}, object()):
-                with refused(JournalError):
+                with expect_error(JournalError):
                     await run.journal.append(make_event(0, value))
             assert await run.journal.last() is None
             await run.journal.append(make_event(0))
@@ -133,7 +133,7 @@ class LeaseContract(StoreHooks):
                 holder = await (await client.view("a")).find_holder()
                 assert holder is not None
                 assert holder.expires_at > holder.since
-                with refused(RunLockedError):
+                with expect_error(RunLockedError):
                     async with client.open("a"):
                         pass
             await run.journal.append(make_event(0))
@@ -145,7 +145,7 @@ class LeaseContract(StoreHooks):
         store = self.make_store(tmp_path, clock)
         await store.create(make_header("a"))
         for seq, error in enumerate((ValueError, asyncio.CancelledError, Killed)):
-            with refused(error):
+            with expect_error(error):
                 async with self.make_store(tmp_path, clock).open("a") as run:
                     await run.journal.append(make_event(seq))
                     raise error
@@ -162,9 +162,9 @@ class LeaseContract(StoreHooks):
             async with self.make_store(tmp_path, clock).open("a") as run:
                 await run.journal.append(make_event(1))
                 for _ in range(2):
-                    with refused(RunLockedError):
+                    with expect_error(RunLockedError):
                         await former.journal.append(make_event(2, "of the former holder"))
-                    with refused(RunLockedError):
+                    with expect_error(RunLockedError):
                         await former.write_result(make_result(), keep_traces="all")
                 await run.journal.append(make_event(2))
                 assert await list_events(run.journal.read()) == [make_event(seq) for seq in range(3)]
@@ -178,7 +178,7 @@ class LeaseContract(StoreHooks):
             await run.journal.append(make_event(0))
             clock.time += EXPIRED_S
             await run.journal.append(make_event(1))
-            with refused(RunLockedError):
+            with expect_error(RunLockedError):
                 async with self.make_store(tmp_path, clock).open("a"):
                     pass
 

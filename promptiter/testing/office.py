@@ -15,12 +15,12 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.function import ask_sync, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Tool, surface
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Tool
+from promptiter.agents.surface_scope import surface
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.llm.budget import Budget
@@ -202,7 +202,7 @@ def make_evaluator(
     gateway = Gateway(models=models, budget=budget, prices=Prices(dict.fromkeys(models, price)), seed=7)
     config = parse_eval_config(METRICS)
     return Evaluator(
-        build_metrics(config, builders=make_judge_builders(gateway)),
+        build_metrics(config, gateway=gateway),
         gateway=gateway,
         options=EvaluationOptions(repeats=2, run_id="contract", case_timeout_s=case_timeout_s),
         executor=executor,

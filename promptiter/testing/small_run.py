@@ -16,7 +16,6 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
-from promptiter.policies.final_test import FinalTest
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import RunRequest
 from traces import Usage
@@ -46,7 +45,7 @@ class SmallRun:
             train=_make_cases("train", 1),
             validation=_make_cases("validation", 2),
             max_rounds=len(INSTRUCTIONS),
-            final_test=FinalTest(repeats=2),
+            final_test=None,
         )
 
     def _answer(self, request: ModelRequest) -> ModelReply:
@@ -66,7 +65,7 @@ class _TriesInstructions:
             await session.begin_round()
             await session.evaluate(session.train, session.accepted.profile, phase="train")
             patch = SurfacePatch(surface_id="clerk#instruction", value=text, reason="it is next")
-            await session.validate(session.candidate(PatchSet((patch,))))
+            await session.validate(PatchSet((patch,)))
             await session.complete_round()
 
 

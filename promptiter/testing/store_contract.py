@@ -33,11 +33,11 @@ from promptiter.testing.store_hooks import (
     Clock,
     Killed,
     StoreHooks,
+    expect_error,
     in_event_loop,
     list_events,
     make_header,
-    refused,
-    until,
+    wait_until,
 )
 
 
@@ -70,11 +70,11 @@ class RunContract(StoreHooks):
     async def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path, Clock())
         for run_id in ("gone", "../gone", "", "a/b"):
-            with refused(SetupError):
+            with expect_error(SetupError):
                 await store.view(run_id)
-            with refused(SetupError):
+            with expect_error(SetupError):
                 await store.request_stop(run_id)
-            with refused(SetupError):
+            with expect_error(SetupError):
                 async with store.open(run_id):
                     pass
 
@@ -86,7 +86,7 @@ class RunContract(StoreHooks):
             async with store.open("a") as run:
                 assert run.find_stop_request() is None
                 await self.make_store(tmp_path, Clock()).request_stop("a")
-                await until(lambda run=run: run.find_stop_request() is not None)  # type: ignore[misc]
+                await wait_until(lambda run=run: run.find_stop_request() is not None)  # type: ignore[misc]
 
     @in_event_loop
     async def test_a_run_gives_the_result_of_a_run_without_a_store(self, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ class RunContract(StoreHooks):
             place.mkdir()
             store = self.make_store(place, Clock())
             killed = SmallRun()
-            with refused(Killed):
+            with expect_error(Killed):
                 await execute_run(KillingStore(store, seq, is_written=seq % 2 == 1), killed)
             result, asked_again = await execute_run(self.make_store(place, Clock()))
             assert result == expected, f"killed at event {seq}"

@@ -100,7 +100,7 @@ class StoreHooks:
 
 
 @contextmanager
-def refused(kind: type[BaseException]) -> Iterator[None]:
+def expect_error(kind: type[BaseException]) -> Iterator[None]:
     """Check that an error is raised."""
     try:
         yield
@@ -109,7 +109,7 @@ def refused(kind: type[BaseException]) -> Iterator[None]:
     raise AssertionError(f"{kind.__name__} was not raised")
 
 
-async def until(is_true: Callable[[], bool]) -> None:
+async def wait_until(is_true: Callable[[], bool]) -> None:
     """Wait for something that a store may do in the background."""
     async with asyncio.timeout(30):
         while not is_true():  # noqa: ASYNC110 - a store has no event to wait for

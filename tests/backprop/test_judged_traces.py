@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.backprop.judged_traces import MOST_EXAMPLES, MOST_PEERS, JudgedTrace, JudgedTraces, judge_traces
+from promptiter.backprop.judged_traces import MAX_EXAMPLES, MAX_PEERS, JudgedTrace, JudgedTraces, judge_traces
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -62,10 +62,10 @@ async def test_peers_and_examples_are_limited() -> None:
     passing = [judged(f"p{number:02}") for number in range(60)]
     traces = JudgedTraces([*passing, *(judged(f"f{number:02}", LOSS) for number in range(60))])
     peers = await traces.select_peers()
-    assert [sum(peer.passed is passed for peer in peers) for passed in (True, False)] == [MOST_PEERS, MOST_PEERS]
+    assert [sum(peer.passed is passed for peer in peers) for passed in (True, False)] == [MAX_PEERS, MAX_PEERS]
     gradients = [blame(f"f{number:02}", "plan") for number in range(60)]
-    assert len(await traces.collect_failing(gradients)) == MOST_EXAMPLES
-    assert len(await traces.collect_passing(gradients)) == MOST_EXAMPLES
+    assert len(await traces.collect_failing(gradients)) == MAX_EXAMPLES
+    assert len(await traces.collect_passing(gradients)) == MAX_EXAMPLES
 
 
 async def test_a_failing_example_is_the_blamed_step_of_the_blamed_turn_with_each_finding_once() -> None:

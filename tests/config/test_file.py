@@ -19,6 +19,7 @@ from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ParsedConfig, RunConfig, read_config
 from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import ModelReply
@@ -141,13 +142,16 @@ def test_problems_in_the_file_and_behind_it_are_reported_together(folder: Path) 
     ]
     assert found[3].startswith("metrics: unknown metric: 'exact_mach' (did you mean 'exact_match'?)")
     assert found[6] == f"initial_profile: profile '{folder}/gone.json' cannot be read: No such file or directory"
-    assert found[7].startswith("teacher: cannot import 'no_such_module': ModuleNotFoundError")
+    assert found[7].startswith("the teacher 'no_such_module:teacher': cannot import 'no_such_module'")
     assert len(found) == 8
 
 
 def test_unknown_surfaces_are_reported_with_the_nearest_even_if_cases_are_missing(folder: Path) -> None:
     found = problems(folder, "agent: config_agent:agent\nmetrics: metrics.json\ntargets: echo#instructions\n")
-    assert "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?)" in found
+    assert (
+        "unknown surface 'echo#instructions' (did you mean 'echo#instruction'?); known are echo#instruction, "
+        "echo#model, echo#examples" in found
+    )
 
 
 def test_overlap_is_a_problem(folder: Path) -> None:
@@ -440,6 +444,28 @@ def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
         False,
         False,
         False,
+    ]
+
+
+JUDGED = """
+metrics:
+  - metric_name: polite
+    evaluator_name: llm_rubric_response
+    criterion: {llm_judge: {rubrics: [{id: polite, content: It is polite.}]}}
+"""
+
+
+def test_a_judge_is_a_model_an_agent_or_a_function(folder: Path) -> None:
+    (folder / "config_judge.py").write_text("def judge(message): return {}\n")
+    text = FILE.replace("metrics: metrics.json\n", "") + JUDGED
+    for judge, is_model in (("simulated", True), ("config_agent:agent", False), ("config_judge:judge", False)):
+        (folder / "promptiter.yaml").write_text(f"{text}judge: {judge}\n")
+        run = build_run(read_config(folder))
+        [metric] = run.checked.evaluator.metrics
+        assert isinstance(metric, JudgeMetric)
+        assert [(each.name, each.runner is None) for each in metric.judges] == [(judge, is_model)]
+    assert problems(folder, f"{text}judge: config_judge:jugde") == [
+        ("metrics: metrics[0]: the judge 'config_judge:jugde': 'config_judge' has no 'jugde' (did you mean 'judge'?)")
     ]
 
 

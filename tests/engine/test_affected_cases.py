@@ -140,7 +140,7 @@ class _Validates(desk.Tries):
         for values in self.rounds:
             await session.begin_round()
             patches = [SurfacePatch(surface_id=key, value=text, reason="tried") for key, text in values.items()]
-            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.validate(PatchSet(tuple(patches)))
             await session.complete_round()
 
 
@@ -212,7 +212,7 @@ async def test_a_patch_that_no_case_reads_costs_nothing_and_gains_nothing(agent:
     assert result.measured.paid_case_runs == len(answered.cases)
     [only] = result.rounds
     assert only.decision is not None
-    assert only.decision.reason == "gain +0.000: none"
+    assert only.decision.reason == "gain +0.000: no better"
 
 
 async def test_an_undeclared_read_is_reported_and_its_cases_always_run_from_then_on() -> None:

@@ -59,7 +59,7 @@ async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> N
     assert result.accepted_profile == result.initial_profile
     [only] = result.rounds
     assert only.decision is not None
-    assert only.decision.reason == "gain +0.000: none"
+    assert only.decision.reason == "gain +0.000: no better"
 
 
 async def test_the_result_is_the_fold_of_the_events() -> None:
@@ -131,6 +131,7 @@ def test_a_request_is_checked_once(tmp_path: Path) -> None:
 
     metric = Counted()
     engine = Engine(desk.agent(), Evaluator([metric], gateway=desk.evaluator().gateway), search=Tries(DRAFT))
+    metric.asked = 0
     checked = engine.check(desk.request())
     once = metric.asked
     assert once > 0

@@ -19,7 +19,6 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import MemoryCache
@@ -69,7 +68,7 @@ def make_engine(model: Moody | None = None, **gateway: Any) -> Engine:
     door = Gateway(models={"scripted": model or Moody()}, concurrency=CONCURRENCY, **gateway)
     criterion = {"llm_judge": {"judge_model": {"model_name": "scripted"}}}
     config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": criterion}])
-    judges = build_metrics(config, builders=make_judge_builders(door))
+    judges = build_metrics(config, gateway=door)
     metrics = [FunctionMetric(name="careful", function=desk.score), *judges]
     evaluator = Evaluator(metrics, gateway=door, options=EvaluationOptions(concurrency=4))
     return Engine(desk.agent(), evaluator, search=Tries(WORSE, DRAFT | POLISH))

@@ -12,7 +12,6 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway
@@ -57,7 +56,7 @@ async def evaluate(server: LoopbackServer) -> Evaluation:
         },
         source="test",
     )
-    metrics = build_metrics(config, builders=make_judge_builders(gateway))
+    metrics = build_metrics(config, gateway=gateway)
     agent = chain("bot", ModelNode(name="bot", instruction="Echo.", model="openai/local"))
     return await Evaluator(metrics, gateway=gateway, options=EvaluationOptions(concurrency=12)).evaluate(agent, CASES)
 

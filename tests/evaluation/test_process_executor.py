@@ -272,7 +272,6 @@ async def test_a_process_that_cannot_start_is_a_wrong_setup(monkeypatch: pytest.
         await evaluate(ProcessExecutor(workers=1), "hello")
 
 
-@pytest.mark.slow
 async def test_an_agent_that_writes_to_one_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("x")
     sources = {"misbehave#instruction": FileSource(tmp_path / "prompt.md")}

@@ -21,7 +21,6 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.forecast.costs import Cost, Range
 from promptiter.forecast.estimate import BLAMED, BLOCKS, ROUNDS, SURFACES
@@ -294,7 +293,7 @@ def test_judges_and_teachers_are_stages() -> None:
         ],
         source="metrics",
     )
-    evaluator = Evaluator(build_metrics(config, builders=make_judge_builders(through)), gateway=through)
+    evaluator = Evaluator(build_metrics(config, gateway=through), gateway=through)
     bare = EvalSet(id="bare", cases=tuple(EvalCase(id=f"b{n}", turns=(Turn(user=f"ask {n}"),)) for n in range(5)))
     asked = request(validation=bare, teacher="simulated", max_rounds=0)
     found = forecast(Engine(chain(*NODES), evaluator), asked, measured())

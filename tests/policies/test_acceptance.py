@@ -261,7 +261,7 @@ def test_a_repeat_of_one_profile_alone_is_not_paired_and_a_case_of_one_alone_is_
     [
         (0.6, True, "gain +0.050"),
         (0.5002, True, "gain +0.0001"),
-        (0.5, False, "gain +0.000: none"),
+        (0.5, False, "gain +0.000: no better"),
         (0.4998, False, "gain -0.0001: worse"),
         (None, False, "gain -0.250: worse (cases: 1 no longer scored)"),
     ],

@@ -538,6 +538,24 @@ def test_every_candidate_of_a_pool_is_in_the_record() -> None:
         assert [(note.type, note.data["text"]) for note in each.notes] == [("remark", "pool of 3")]
 
 
+def test_the_order_in_which_evaluations_of_a_batch_finish_changes_nothing() -> None:
+    class Screens:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            await session.evaluate_many([(session.train, session.accepted.profile)] * 3, phase="screening")
+            await session.complete_round()
+
+    journal = MemoryJournal()
+    result = desk.engine(search=Screens()).run_sync(desk.request(), journal=journal)
+    finished = [event for event in journal.events if (event.phase, event.type) == ("screening", "evaluation_finished")]
+    others = [event for event in journal.events if event not in finished]
+    place = 1 + max(place for place, event in enumerate(others) if event.phase == "screening" and event.type == "case")
+    others[place:place] = reversed(finished)
+    [only] = fold([event.model_copy(update={"seq": seq}) for seq, event in enumerate(others)]).rounds
+    [as_run] = result.rounds
+    assert [each.number for each in only.evaluations] == [each.number for each in as_run.evaluations] == [1, 2, 3]
+
+
 def test_an_event_of_an_unknown_type_or_version_is_kept_with_its_data() -> None:
     writer = Writer()
     for step in ("round", "note"):
@@ -559,7 +577,7 @@ async def test_a_resumed_search_with_another_candidate_is_noticed_before_it_runs
         async def search(self, session: Session) -> None:
             await session.begin_round()
             patches = [SurfacePatch(surface_id=key, value=value, reason="") for key, value in self.values.items()]
-            candidate = session.candidate(PatchSet(tuple(patches)))
+            candidate = PatchSet(tuple(patches))
             await (session.reject(candidate, "no") if given_up else session.validate(candidate))
 
     whole, journal = MemoryJournal(), MemoryJournal()

@@ -271,7 +271,7 @@ class RandomSearch:
 
             found = await session.record(PatchesWritten, work)
             patches = [replace(each, value=f"{each.value} and {session.rng.random()}") for each in found.patches]
-            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.validate(PatchSet(tuple(patches)))
             await session.complete_round()
 
 

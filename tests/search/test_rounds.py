@@ -48,7 +48,7 @@ async def test_a_fault_behind_another_is_found_in_the_same_round() -> None:
         ["draft#instruction"],
         ["polish#instruction"],
     ]
-    assert [rerun.mean_score for rerun in only.select_evaluations("rerun")] == [0.5, 1.0]
+    assert [each.mean_score for each in only.all_evaluations if each.phase == "rerun"] == [0.5, 1.0]
     assert result.accepted_score == 1.0
     assert len(optimizer.requests) == 2
 
@@ -195,7 +195,8 @@ async def test_the_surface_of_highest_priority_is_patched_and_re_run_first() -> 
     names = ["draft#instruction", "polish#instruction"]
     assert [signal.surface_id for signal in get_passes(only)[0].signals] == names
     assert [request.surface.id for request in optimizer.requests] == names
-    assert [row.case_id for row in only.select_evaluations("rerun")[0].rows] == ["train-0"]
+    rerun = next(each for each in only.all_evaluations if each.phase == "rerun")
+    assert [row.case_id for row in rerun.rows] == ["train-0"]
 
 
 @pytest.mark.slow

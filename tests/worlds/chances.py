@@ -75,7 +75,7 @@ class Proposes:
         for surface_id, text in self.patches:
             await session.begin_round()
             patch = SurfacePatch(surface_id=surface_id, value=text, reason="proposed")
-            decision = await session.validate(session.candidate(PatchSet((patch,))))
+            decision = await session.validate(PatchSet((patch,)))
             await session.complete_round()
             if decision.accepted and self.until_accepted:
                 return

@@ -88,7 +88,7 @@ class Tries:
             self.at_round(session.round)
             patches = [SurfacePatch(surface_id=key, value=value, reason="tried") for key, value in values.items()]
             await session.evaluate(session.train, session.accepted.profile, phase="train")
-            await session.validate(session.candidate(PatchSet(tuple(patches))))
+            await session.validate(PatchSet(tuple(patches)))
             await session.complete_round()
         await session.should_stop()
 

@@ -98,18 +98,18 @@ class SmallPool(Shop):
 
     def __init__(self, *, concurrency: int = 4) -> None:
         super().__init__(concurrency=concurrency)
-        search = Evolution(phrases=("purchase date",), pool_size=3, batch_size=2)
+        search = Evolution(phrases=("purchase date",), pool_size=3, batch_size=1)
         self.engine = Engine(agent, self.engine.evaluator, search=search)
 
     @property
     def request(self) -> RunRequest:
         return RunRequest(
-            train=cases("train", 3),
-            validation=cases("validation", 2),
+            train=cases("train", 2),
+            validation=cases("validation", 1),
             targets=("reception#instruction", "filing#instruction"),
             final_test=None,
             max_rounds=2,
-            seed=7,
+            seed=9,
         )
 
 

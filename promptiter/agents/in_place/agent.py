@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
@@ -81,7 +81,7 @@ class InPlaceAgent:
         given = Profile.of(inner, {surface_id: profile.value(surface_id, snapshot) for surface_id in inner.surface_ids})
         try:
             async with self._hold(wanted):
-                run = await agent.run(case, given, context or RunContext())
+                run = await run_agent(agent, case, given, context or RunContext())
         except AgentError as error:
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         return self._clear_reads(run)

@@ -47,7 +47,6 @@ def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
     """A numbered table of the runs: phase, profile and score; the chosen one is marked."""
     table = new_table(">run", "round", "phase", "profile", ">repeat", ">score", "", gap=3)
     for number, run in enumerate(history.runs, start=1):
-        passed = run.row.error is None and all(score.passed for score in run.row.scores)
         table.add_row(
             f"→ {number}" if number == chosen else str(number),
             str(run.round or ""),
@@ -55,7 +54,7 @@ def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
             run.profile,
             str(run.row.repeat),
             format_score(mean_score(run.row)),
-            Text("pass", "green") if passed else Text("error" if run.row.error is not None else "fail", "red"),
+            Text("pass", "green") if run.row.passed else Text("error" if run.row.error is not None else "fail", "red"),
         )
     return table
 

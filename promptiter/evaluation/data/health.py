@@ -260,7 +260,7 @@ def _find_long_inputs(cases: Sequence[EvalCase]) -> Iterator[HealthFinding]:
 
 def _classify_runs(case_id: str, rows: Sequence[CaseRow]) -> HealthFinding | None:
     scored = [row for row in rows if row.is_scored]
-    passed = sum(all(score.passed for score in row.scores) for row in scored)
+    passed = sum(row.passed for row in scored)
     unscored = len(rows) - len(scored)
     detail = f"{passed} of {len(rows)} runs pass" + (f", {unscored} could not be scored" if unscored else "")
     if not scored:

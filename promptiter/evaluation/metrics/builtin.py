@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, TypeVar
 
 from promptiter.agents.base import AgentRun
+from promptiter.agents.runner import Runner
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
+from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric import (
     Metric,
     TurnScore,
@@ -26,7 +28,7 @@ from promptiter.evaluation.metrics.metric import (
     leave_unscored,
     score_by_turn,
 )
-from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig
+from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricBuilder, MetricConfig, parse_eval_config
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     RougeCriterion,
@@ -37,12 +39,12 @@ from promptiter.evaluation.metrics.text_match import (
 )
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.score import Finding, Score
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import reveal
 from promptiter.registry import METRICS, Registry
 from promptiter.wording import shorten
 from traces import Usage
 
-MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
 Judgement: TypeAlias = float | bool | Score | tuple[float | bool, str]
 ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
 
@@ -192,14 +194,20 @@ class FunctionMetric:
 
 
 def build_metrics(
-    config: EvalConfig, *, builders: Mapping[str, MetricBuilder] | None = None, registry: Registry[Any] = METRICS
+    config: EvalConfig | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    *,
+    gateway: Gateway | None = None,
+    judge: Runner | str | None = None,
+    registry: Registry[Any] = METRICS,
 ) -> tuple[Metric, ...]:
-    """The metrics of a configuration. Raises one UnknownNameError with all unknown names.
+    """The metrics of a configuration, or of a list as in a metric file.
 
-    Names are looked up in `builders` (LLM judges, for example), then among the metrics of this module, the `evaluators`
-    of the configuration, and the registry, which also takes `module:attr`.
+    LLM judges need the `gateway` that answers their calls, usually the evaluator's. `judge`, a model, an agent or a
+    function, is for those that name none. Names are looked up among the built-in metrics, the `evaluators` of the
+    configuration, and the registry, which also takes `module:attr`. Raises one UnknownNameError with all unknown names.
     """
-    given = {**_BUILDERS, **(builders or {})}
+    config = config if isinstance(config, EvalConfig) else parse_eval_config(config)
+    given = {**_BUILDERS, **make_judge_builders(gateway, default=judge)}
     known = {*given, *config.evaluators}
     paths = {
         metric.evaluator: config.evaluators.get(metric.evaluator, metric.evaluator)

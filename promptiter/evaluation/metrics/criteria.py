@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from promptiter.agents.runner import Runner
 from promptiter.evaluation.metrics.json_match import JsonCriterion
 from promptiter.evaluation.metrics.text_match import NumericCriterion, RougeCriterion, TextCriterion
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion
@@ -50,9 +51,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeModel:
-    """A model that judges. Values that may be secret are wrapped; `reveal` unwraps them for the call itself."""
+    """A model that judges, or an agent or function: `model_name` may be `module:attr`, and `runner` replaces it.
 
-    model_name: str
+    Values that may be secret are wrapped; `reveal` unwraps them for the call itself.
+    """
+
+    model_name: str = ""
+    runner: Runner | None = None
     provider_name: str = ""
     variant: str = ""
     base_url: str | None = field(default=None, repr=False)
@@ -76,13 +81,18 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig:
-    """Which models judge, by which rubrics, and how their verdicts are combined. No models: the caller's default."""
+    """Which models judge, by which rubrics, and how their verdicts are combined. No models: the caller's default.
+
+    `show_reference`: whether the judge of `llm_rubric_response` and `llm_rubric_critic` sees the reference. If None, it
+    does if a rubric mentions one.
+    """
 
     models: tuple[JudgeModel, ...] = ()
     models_aggregator: ModelsAggregator = "all_pass"
     parallel: bool = True
     rubrics: tuple[Rubric, ...] = ()
     knowledge_tool_names: tuple[str, ...] = ()
+    show_reference: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

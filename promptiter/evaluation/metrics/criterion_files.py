@@ -251,6 +251,11 @@ class _JudgeModelEntry(_CriterionEntry):
     think: bool | None = None
 
 
+_NamedJudge = Annotated[
+    _JudgeModelEntry, BeforeValidator(lambda value: {"model_name": value} if isinstance(value, str) else value)
+]
+
+
 class _RubricContent(FileObject):
     text: _Name
 
@@ -268,12 +273,13 @@ class _RubricEntry(FileObject):
 
 
 class _Judge(_CriterionEntry):
-    judge_model: _JudgeModelEntry | None = None
-    judge_models: list[_JudgeModelEntry] = Field(default_factory=list)
+    judge_model: _NamedJudge | None = None
+    judge_models: list[_NamedJudge] = Field(default_factory=list)
     models_aggregator: ModelsAggregator = "all_pass"
     parallel: bool = True
     rubrics: list[_RubricEntry] = Field(default_factory=list)
     knowledge_tool_names: list[str] = Field(default_factory=list)
+    show_reference: bool | None = None
 
     def build(self) -> JudgeConfig:
         models = self.judge_models if self.judge_model is None else [self.judge_model]
@@ -290,6 +296,7 @@ class _Judge(_CriterionEntry):
             parallel=self.parallel,
             rubrics=tuple(rubric.build() for rubric in self.rubrics),
             knowledge_tool_names=tuple(self.knowledge_tool_names),
+            show_reference=self.show_reference,
         )
 
 

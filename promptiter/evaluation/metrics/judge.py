@@ -21,20 +21,20 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from promptiter.agents.base import AgentRun
-from promptiter.errors import MetricError, ModelError
+from promptiter.agents.runner import Runner
+from promptiter.errors import MetricError, ModelError, RunnerError
 from promptiter.evaluation.data.case import EvalCase
-from promptiter.evaluation.metrics.builtin import MetricBuilder
 from promptiter.evaluation.metrics.criteria import (
     JUDGE_METRICS,
     JudgeConfig,
     JudgeKind,
-    JudgeModel,
     ModelsAggregator,
     Rubric,
 )
-from promptiter.evaluation.metrics.judge_model import Judge, build_judges
+from promptiter.evaluation.metrics.judge_model import Judge, build_judges, choose_judge
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
+    mentions_reference,
     render_final_response,
     render_rubrics,
     render_tool_output,
@@ -49,11 +49,11 @@ from promptiter.evaluation.metrics.metric import (
     score_by_turn,
     summarize_findings,
 )
-from promptiter.evaluation.metrics.metric_config import MetricConfig
+from promptiter.evaluation.metrics.metric_config import MetricBuilder, MetricConfig
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import CallSite, Message, ModelRequest
-from promptiter.llm.structured import ask_for, build_shape
+from promptiter.llm.messages import Message
+from promptiter.llm.structured import build_shape
 
 T = TypeVar("T")
 
@@ -85,15 +85,24 @@ class JudgeMetric:
 
     @property
     def needs_reference(self) -> bool:
-        return self.kind in _NEEDS_REFERENCE
+        return self.kind in _NEEDS_REFERENCE or (self.config.show_reference is True and self.shows_reference)
+
+    @property
+    def shows_reference(self) -> bool:
+        """Whether the judge sees the reference of a case that has one."""
+        if self.kind == "knowledge_recall":
+            return False
+        if self.kind in _NEEDS_REFERENCE or self.config.show_reference is not None:
+            return self.kind in _NEEDS_REFERENCE or self.config.show_reference is True
+        return any(map(mentions_reference, self.rubrics))
 
     @property
     def rubrics(self) -> tuple[Rubric, ...]:
         return (_VALID,) if self.kind == "final_response" else self.config.rubrics
 
-    def with_model(self, model: str) -> JudgeMetric:
-        """The same judge with another model, asked once per question."""
-        return replace(self, judges=(Judge(model=model),))
+    def with_judge(self, judge: Runner | str) -> JudgeMetric:
+        """The same metric with another model, agent or function as the judge, asked once per question."""
+        return replace(self, judges=build_judges([choose_judge(judge)], self.gateway, place=f"metric {self.name!r}"))
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := describe_failure(run):
@@ -102,9 +111,8 @@ class JudgeMetric:
             exchanges = self._collect_exchanges(case, run)
             asked = [partial(self._judge_turn, exchange) for exchange in exchanges.values()]
             judged = await _gather(asked, parallel=self.config.parallel)
-        except ModelError as error:
-            problem = self.gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
-            return leave_unscored(self, f"the judge failed: {problem}")
+        except (ModelError, RunnerError) as error:
+            return leave_unscored(self, self._describe_failure(error))
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)
@@ -123,7 +131,7 @@ class JudgeMetric:
             question = case.find_question(index)
             if question is None and turn_run.trace is not None:
                 question = turn_run.trace.steps[0].input.text
-            reference = turn.expected if turn is not None and self.needs_reference else None
+            reference = turn.expected if turn is not None and self.shows_reference else None
             if not self.needs_reference or reference is not None:
                 exchanges[index] = self._build_exchange(turn_run, question, reference, tuple(earlier))
             earlier += [Message("user", question or ""), Message("assistant", turn_run.output)]
@@ -164,8 +172,14 @@ class JudgeMetric:
         else:
             messages = render_rubrics(self.kind, self.rubrics, exchange)
             shape = _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
-        request = ModelRequest(model=judge.model, messages=messages, options=judge.options)
-        return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), self.gateway, node_id=self.name)
+        return await judge.ask_for(shape, messages, self.gateway, repeat=repeat, metric=self.name)
+
+    def _describe_failure(self, error: ModelError | RunnerError) -> str:
+        """Names the metric, and judges as the user does: a judge with its own key has another name in the gateway."""
+        problem = f"{type(error).__name__}: {error}"
+        for judge in self.judges:
+            problem = problem.replace(judge.model, judge.name) if judge.model else problem
+        return self.gateway.redactor.redact_text(f"the judge of {self.name!r} failed: {problem}")
 
     def _average_samples(self, samples: Sequence[tuple[RubricVerdict, ...]]) -> float:
         """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
@@ -210,12 +224,14 @@ class JudgeMetric:
             sentences += (reason + (f" (turn {index})" if turns > 1 else "") for reason in turn.reasons)
         if sentences:
             return "; ".join(sentences)
-        passed = "valid" if self.kind == "final_response" else f"all {len(self.rubrics)} rubrics passed"
+        count = len(self.rubrics)
+        rubrics = "the rubric passed" if count == 1 else f"all {count} rubrics passed"
+        passed = "valid" if self.kind == "final_response" else rubrics
         return passed if turns == 1 else f"{passed}, in all {turns} turns"
 
 
-def make_judge_builders(gateway: Gateway, *, default: JudgeModel | None = None) -> Mapping[str, MetricBuilder]:
-    """Builders of judge metrics for `build_metrics`. `default` is the model of judges that name none."""
+def make_judge_builders(gateway: Gateway | None, *, default: Runner | str | None = None) -> Mapping[str, MetricBuilder]:
+    """Builders of judge metrics. `default` judges for metrics that name no judge."""
 
     def builder(evaluator: str) -> MetricBuilder:
         return lambda config: _build_judge_metric(evaluator, config, gateway, default)
@@ -251,7 +267,7 @@ def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> f
 
 
 def _build_judge_metric(
-    evaluator: str, config: MetricConfig, gateway: Gateway, default: JudgeModel | None
+    evaluator: str, config: MetricConfig, gateway: Gateway | None, default: Runner | str | None
 ) -> JudgeMetric:
     criterion, kind = config.criterion, JUDGE_METRICS[evaluator]
     if not isinstance(criterion, JudgeConfig):
@@ -260,9 +276,13 @@ def _build_judge_metric(
         raise MetricError(f"{config.place}: {evaluator} takes no rubrics; use llm_rubric_response for them")
     if kind != "final_response" and not criterion.rubrics:
         raise MetricError(f"{config.place}: {evaluator} needs rubrics; list them under llm_judge.rubrics")
-    models = criterion.models or ((default,) if default is not None else ())
+    models = criterion.models or ((choose_judge(default),) if default is not None else ())
     if not models:
         raise MetricError(f"{config.place}: {evaluator} has no model; give llm_judge a judge_model")
+    if gateway is None:
+        raise MetricError(
+            f"{config.place}: {evaluator} asks a model; give build_metrics the gateway that answers: gateway=Gateway()"
+        )
     return JudgeMetric(
         name=config.name,
         kind=kind,

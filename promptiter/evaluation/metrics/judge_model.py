@@ -1,4 +1,4 @@
-"""Judging models in the gateway: their names, options, addresses and keys.
+"""Judges: models in the gateway, with their names, options, addresses and keys; agents; functions.
 
 A judge with its own address or key is registered in the gateway under a unique name, so that it is not mixed up with a
 model of the same name elsewhere. Keys are never part of a request: they are revealed when the model is built, other
@@ -9,41 +9,80 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from promptiter.errors import MetricError
+from pydantic import TypeAdapter
+
+from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.runner import Runner, ask_runner, load_runner, name_runner
+from promptiter.errors import MetricError, SetupError
 from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.secret import secrets_in
+from promptiter.llm.structured import ask_for, ask_until_usable
+from promptiter.references import is_reference
 from promptiter.registry import MODELS
 from traces import digest
 from traces.model import Json
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A judging model: its name in the gateway, and the repeats that are its samples."""
+    """A model, agent or function that judges. `repeats` are its samples.
 
-    model: str
+    `name` is what the user calls it, `model` its name in the gateway; empty if a `runner` judges.
+    """
+
+    name: str
+    model: str = ""
+    runner: Runner | None = None
     options: Mapping[str, Json] = field(default_factory=dict)
     repeats: range = range(1)
     weight: float = 1.0
 
+    async def ask_for(
+        self, shape: TypeAdapter[T], messages: tuple[Message, ...], gateway: Gateway, *, repeat: int, metric: str
+    ) -> T:
+        """Ask for one sample of this shape. Raises ModelError or RunnerError if there is none."""
+        if self.runner is None:
+            request = ModelRequest(model=self.model, messages=messages, options=self.options)
+            return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), gateway, node_id=metric)
+        runner = self.runner
+        context = RunContext(repeat=repeat, seed=gateway.find_active().seed, role="judge")
 
-def build_judges(models: tuple[JudgeModel, ...], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
-    """Register the models in the gateway. A model that is listed twice gets separate samples."""
+        async def ask(messages: tuple[Message, ...], _: int) -> str:
+            return await ask_runner(runner, _as_one_message(messages), context, gateway)
+
+        return await ask_until_usable(shape, messages, ask, name=repr(self.name))
+
+
+def choose_judge(judge: Runner | str) -> JudgeModel:
+    """A judge by the name of a model or by `module:attr`, or an agent or function itself."""
+    return JudgeModel(model_name=judge) if isinstance(judge, str) else JudgeModel(runner=judge)
+
+
+def build_judges(models: Sequence[JudgeModel], gateway: Gateway, *, place: str) -> tuple[Judge, ...]:
+    """Register the models in the gateway, and import agents and functions. One that is listed twice gets separate
+    samples."""
     taken: Counter[str] = Counter()
     judges = []
     for model in models:
-        options = build_request_options(model, place=place)
-        name = _register_model(gateway, model)
-        key = digest([name, options])
+        runner = model.runner if model.runner is not None else _load_runner(model, place=place)
+        options = {} if runner is not None else build_request_options(model, place=place)
+        served_as = "" if runner is not None else _register_model(gateway, model)
+        name = model.model_name or (name_runner(runner) if runner is not None else "")
+        key = digest([name, served_as, options])
         repeats = range(taken[key], taken[key] + model.num_samples)
         taken[key] = repeats.stop
-        judges.append(Judge(model=name, options=options, repeats=repeats, weight=model.weight))
+        judges.append(
+            Judge(name=name, model=served_as, runner=runner, options=options, repeats=repeats, weight=model.weight)
+        )
     return tuple(judges)
 
 
@@ -92,6 +131,30 @@ class JudgeEndpoint(LiteLLMModel):
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)
+
+
+def _load_runner(model: JudgeModel, *, place: str) -> Runner | None:
+    """The agent or function that a name refers to; None if it is the name of a model."""
+    is_served = model.provider_name or model.base_url or model.api_key
+    if is_served or model.model_name in MODELS or not is_reference(model.model_name):
+        return None
+    for_models = [name for name in ("generation_config", "extra_fields", "think") if getattr(model, name)]
+    if for_models:
+        raise MetricError(
+            f"{place}: {for_models[0]} is for models, but {model.model_name!r} is an agent or a function; remove it"
+        )
+    try:
+        return load_runner(model.model_name, what="judge")
+    except SetupError as error:
+        raise MetricError(f"{place}: {error}") from error
+
+
+def _as_one_message(messages: tuple[Message, ...]) -> CaseInput:
+    """The prompt of a judge for an agent or a function. Both may ignore history, so all of it is in the message."""
+    rules, question, *repairs = (message.content for message in messages)
+    pairs = zip(repairs[::2], repairs[1::2], strict=True)
+    answers = [f"You answered:\n{answer}\n\n{problem}" for answer, problem in pairs]
+    return CaseInput(text="\n\n".join((rules, question, *answers)))
 
 
 _OPTION_NAMES = {

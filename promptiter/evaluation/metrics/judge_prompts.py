@@ -51,6 +51,9 @@ Judge every rubric by itself, each exactly once. For each give its id, your reas
 at the words or their absence, then the verdict. Answer with one JSON object:
 {{"verdicts": [{{"id": "...", "reason": "...", "passed": true or false}}]}}"""
 
+REFERENCE = " The reference is a correct response: use it for rubrics that speak of a reference or an expected answer."
+"""Added to the task of a judge that is shown a reference."""
+
 RUBRIC_TASKS: Mapping[RubricKind, str] = {
     "response": """\
 You judge an agent's response to a user by rubrics. A rubric has passed if the response fulfils it.""",
@@ -86,9 +89,19 @@ def render_final_response(exchange: Exchange) -> tuple[Message, ...]:
 def render_rubrics(kind: RubricKind, rubrics: Sequence[Rubric], exchange: Exchange) -> tuple[Message, ...]:
     """Ask which rubrics pass."""
     rules = RUBRICS.format(
-        task=RUBRIC_TASKS[kind], rubrics="\n".join(map(_render_rubric, rubrics)), data_rule=DATA_RULE
+        task=RUBRIC_TASKS[kind] + (REFERENCE if exchange.reference is not None and kind in _MAY_SHOW_REFERENCE else ""),
+        rubrics="\n".join(map(_render_rubric, rubrics)),
+        data_rule=DATA_RULE,
     )
     return Message("system", rules), Message("user", _render_exchange(exchange))
+
+
+_MAY_SHOW_REFERENCE: frozenset[RubricKind] = frozenset(("response", "critic"))
+
+
+def mentions_reference(rubric: Rubric) -> bool:
+    """Whether a rubric compares the response with a reference."""
+    return _REFERENCE.search(f"{rubric.text} {rubric.description}") is not None
 
 
 def render_tool_output(calls: Sequence[ToolCall]) -> str:
@@ -115,6 +128,13 @@ def truncate_middle(text: str, limit: int) -> str:
     return f"{text[:head]}\n[... {len(text) - limit:,} characters left out ...]\n{text[len(text) - tail :]}"
 
 
+_REFERENCE = re.compile(
+    r"\b(?:reference|expected|gold(?:en)?|standard)[ -](?:answer|response|reply|output|solution|result|value|text)s?\b"
+    r"|\bcorrect (?:answer|response|solution)s?\b|\bground[ -]truth\b"
+    r"|\b(?:the|a|its|to|with|our|given|provided) references?\b(?! (?:to|for|in|of|list|section)\b)"
+    r"|参考(?:答案|回答|结果|回复|答复)|标准答案|正确答案|(?:预期|期望)的?(?:答案|回答|结果|输出)",
+    re.IGNORECASE,
+)
 _MARK = re.compile(r"<(?=\s*/?\s*data\b)", re.IGNORECASE)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import orjson
 from pydantic import BeforeValidator, Field
@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.criteria import Criterion
 from promptiter.evaluation.metrics.criterion_files import read_criterion
+from promptiter.evaluation.metrics.metric import Metric
 from promptiter.llm.secret_fields import ExpandedText, SecretValues
 from promptiter.user_files import FileObject, Location, read_object, spell
 from traces.model import Json
@@ -54,6 +55,9 @@ class EvalConfig:
     num_runs: int = 1
     evaluators: Mapping[str, str] = field(default_factory=dict)
     user_simulator: UserSimulatorConfig | None = None
+
+
+MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
 
 
 class _MetricOptions(FileObject):

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.case_runner import CaseJob, CaseRunner, ScoredRun
+from promptiter.evaluation.case_runner import CaseJob, CaseRunner, TracedRow
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.trace_store import TraceStore
@@ -35,29 +35,28 @@ from traces.model import Json
 from traces.snapshots import escape_surrogates
 
 
-class KeptObjects:
+class HostHandles:
     """The gateways and secrets of this process, numbered for the workers."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._kept: list[Secret | Gateway] = [gateway]
+        self._items: list[Secret | Gateway] = [gateway]
 
     def get_number(self, item: Secret | Gateway) -> int:
-        for number, kept in enumerate(self._kept):
-            if kept is item or (
-                isinstance(kept, Gateway) and isinstance(item, Gateway) and kept.shares_models_with(item)
+        for number, known in enumerate(self._items):
+            if known is item or (
+                isinstance(known, Gateway) and isinstance(item, Gateway) and known.shares_models_with(item)
             ):
                 return number
-        self._kept.append(item)
-        return len(self._kept) - 1
+        self._items.append(item)
+        return len(self._items) - 1
 
     def get_secret(self, number: int, shown: str) -> Secret:  # noqa: ARG002 - part of the protocol
-        secret = self._kept[number]
+        secret = self._items[number]
         assert isinstance(secret, Secret)
         return secret
 
     def get_gateway(self, number: int) -> Gateway:
-        gateway = self._kept[number]
+        gateway = self._items[number]
         assert isinstance(gateway, Gateway)
         return gateway
 
@@ -72,7 +71,7 @@ class JobHost:
         self.runner = runner
         self.gateway = gateway
         self.trace_store = trace_store
-        self._kept = KeptObjects(gateway)
+        self._handles = HostHandles(gateway)
 
     async def run_here(self, job: CaseJob) -> CaseRow:
         """Run a job in this process. Nothing is encoded."""
@@ -85,7 +84,7 @@ class JobHost:
         raises it before any case has run.
         """
         runner, name = self._packed_runner
-        packed = pack(job, self._kept, place=f"case {job.case.id!r}")
+        packed = pack(job, self._handles, place=f"case {job.case.id!r}")
         return orjson.dumps({"runner": orjson.Fragment(runner), "digest": name, "job": orjson.Fragment(packed)})
 
     async def answer(self, call: bytes, execute: ExecuteTool) -> bytes:
@@ -100,9 +99,9 @@ class JobHost:
                 value, error = None, raised
         answer = ForwardedAnswer(value=value, error=error, paid=counted.paid, cached=counted.cached)
         try:
-            return pack(answer, self._kept, place="an answer")
+            return pack(answer, self._handles, place="an answer")
         except SetupError as unsendable:
-            return pack(replace(answer, value=None, error=unsendable), self._kept)
+            return pack(replace(answer, value=None, error=unsendable), self._handles)
 
     async def receive(self, result: bytes) -> CaseRow:
         """The row of a result that `run_job` returned. Its traces are stored. Raises what ended the case run."""
@@ -141,7 +140,7 @@ class JobHost:
                     raise
                 # Another worker executed an equal call and ended: this one executes it.
 
-    async def _keep(self, scored: ScoredRun) -> CaseRow:
+    async def _keep(self, scored: TracedRow) -> CaseRow:
         """Redact the secrets of a row, and store its traces."""
         row, redactor = scored.row, self.gateway.redactor
         return replace(
@@ -153,11 +152,11 @@ class JobHost:
         )
 
     def _unpack(self, raw: bytes) -> Any:
-        return unpack(raw, self._kept)
+        return unpack(raw, self._handles)
 
     @cached_property
     def _packed_runner(self) -> tuple[bytes, str]:
-        packed = pack_runner(self.runner, self._kept)
+        packed = pack_runner(self.runner, self._handles)
         return packed, digest(packed)
 
 

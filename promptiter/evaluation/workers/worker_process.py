@@ -44,14 +44,14 @@ def main() -> None:
     os.close(nothing)
     try:
         with asyncio.Runner() as runner:
-            _WorkerProcess(connection, runner.get_loop()).serve(runner)
+            _JobServer(connection, runner.get_loop()).serve(runner)
     except BaseException:  # noqa: BLE001 - at once, whatever threads are left: the host waits for this process
         traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)
 
 
-class _WorkerProcess:
+class _JobServer:
     """Runs one job at a time in the main thread; another one receives frames, also while user code blocks."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:

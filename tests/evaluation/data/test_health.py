@@ -26,7 +26,6 @@ from promptiter.evaluation.data.health import (
 from promptiter.evaluation.data.near_duplicates import group_near_duplicates
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -338,7 +337,7 @@ QUESTIONS = eval_set(*(case(f"c{number}", f"q{number}") for number in range(20))
 def judge(gateway: Gateway, **options: Any) -> Metric:
     criterion = {"llm_judge": {"judge_model": {"model_name": "judge", **options}}}
     config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": criterion}])
-    return build_metrics(config, builders=make_judge_builders(gateway))[0]
+    return build_metrics(config, gateway=gateway)[0]
 
 
 def is_yes(_: EvalCase, run: AgentRun) -> float:

@@ -18,6 +18,7 @@ from promptiter.evaluation.metrics.builtin import (
 from promptiter.evaluation.metrics.metric import MAX_FINDINGS, Metric
 from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, parse_eval_config
 from promptiter.evaluation.score import Finding, Score
+from promptiter.llm.gateway import Gateway
 from promptiter.registry import Registry
 from traces import ExecutionTrace, Failure, Step, ToolCall, Usage
 from traces.model import Json
@@ -342,13 +343,24 @@ def test_all_unknown_names_are_listed_together_with_the_nearest() -> None:
     assert str(caught.value).startswith("unknown metric: 'exact_mach' (did you mean 'exact_match'?), 'tone'; known are")
 
 
-def test_judges_are_built_by_the_builder_that_is_given() -> None:
+def test_a_judge_needs_a_gateway() -> None:
     judge: dict[str, Json] = {"judge_model": {"model_name": "m"}}
-    config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": {"llm_judge": judge}}])
-    with pytest.raises(UnknownNameError, match="llm_final_response"):
-        build_metrics(config, registry=Registry("metric"))
-    [judged] = build_metrics(config, builders={"llm_final_response": build_always})
-    assert judged.name == "llm_final_response"
+    metrics: list[dict[str, Json]] = [{"metric_name": "llm_final_response", "criterion": {"llm_judge": judge}}]
+    with pytest.raises(MetricError, match=r"metrics\[0\]: llm_final_response asks a model; .*gateway=Gateway\(\)"):
+        build_metrics(metrics)
+    assert [judged.name for judged in build_metrics(metrics, gateway=Gateway())] == ["llm_final_response"]
+
+
+def test_metrics_are_built_from_a_list() -> None:
+    listed: list[dict[str, Json]] = [
+        {"metric_name": "contains", "threshold": 0.5},
+        {"metric_name": "fast", "evaluator_name": "latency", "criterion": {"limit_s": 5}},
+    ]
+    assert build_metrics(listed) == build_metrics(parse_eval_config(listed))
+    assert [(each.name, each.threshold) for each in build_metrics({"metrics": listed})] == [
+        ("contains", 0.5),
+        ("fast", 1),
+    ]
 
 
 def test_a_criterion_of_another_metric_is_an_error() -> None:

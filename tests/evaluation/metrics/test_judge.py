@@ -14,7 +14,7 @@ from promptiter.errors import BadRequestError, BudgetEndedError, MetricError, Mo
 from promptiter.evaluation.data.case import EvalCase, Scenario, Turn
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, JudgeModel, ModelsAggregator, Rubric
-from promptiter.evaluation.metrics.judge import JudgeMetric, aggregate, make_judge_builders
+from promptiter.evaluation.metrics.judge import JudgeMetric, aggregate
 from promptiter.evaluation.metrics.judge_model import (
     JudgeEndpoint,
     build_judges,
@@ -61,7 +61,7 @@ def metric(name: str, gateway: Gateway, *, threshold: float = 1.0, environ: Any 
         judge.setdefault("rubrics", rubrics())
     document = [{"metric_name": name, "threshold": threshold, "criterion": {"llm_judge": judge}}]
     config = parse_eval_config(document, environ=environ or {})
-    (built,) = build_metrics(config, builders=make_judge_builders(gateway))
+    (built,) = build_metrics(config, gateway=gateway)
     assert isinstance(built, JudgeMetric)
     return built
 
@@ -253,7 +253,11 @@ async def test_a_missing_unknown_or_repeated_rubric_is_repaired_and_in_the_end_u
 
     score = await metric("llm_rubric_response", scripted_gateway(*[wrong] * 4))(case(None), run_with("x"))
     assert (score.value, score.findings) == (None, ())
-    assert str(score.error).startswith("the judge failed: BadAnswerError: 'judge' gave no usable answer in 4 tries")
+    error = str(score.error)
+    assert error.startswith(
+        "the judge of 'llm_rubric_response' failed: BadAnswerError: 'judge' gave no usable answer in 4"
+    )
+    assert f"the last one is {wrong[:20]!r}"[:-1] in error
 
 
 async def test_the_schema_shows_the_rubrics() -> None:
@@ -419,7 +423,8 @@ async def test_a_failing_judge_leaves_the_case_unscored_with_the_error_redacted(
     )
     assert score.value is None
     assert score.error == (
-        "the judge failed: ModelUnavailableError: 'judge' failed 1 times, last: the key *** was refused"
+        "the judge of 'llm_final_response' failed: "
+        "ModelUnavailableError: 'judge' failed 1 times, last: the key *** was refused"
     )
 
 
@@ -472,7 +477,7 @@ def test_a_judge_without_rubrics_or_model_is_an_error(name: str, judge: dict[str
 async def test_a_default_model_judges_where_none_is_named() -> None:
     gateway = scripted_gateway(valid(True))
     config = parse_eval_config([{"metric_name": "llm_final_response"}], environ={})
-    (judge,) = build_metrics(config, builders=make_judge_builders(gateway, default=JudgeModel(model_name="judge")))
+    (judge,) = build_metrics(config, gateway=gateway, judge="judge")
     assert (await judge(case("a"), run_with("a"))).value == 1.0
 
 
@@ -665,8 +670,13 @@ def test_the_prompts_of_judges_read_like_this() -> None:
         Rubric(id="polite", text="Is the response polite?"),
         Rubric(id="short", text="Has it at most ten words?", description="hyphens do not split"),
     )
-    assert render_rubrics("response", listed, exchange)[0].content == TASK_TEXTS["response"] + RUBRICS_TEXT
-    assert render_rubrics("critic", listed, exchange)[0].content == TASK_TEXTS["critic"] + RUBRICS_TEXT
+    for kind in ("response", "critic"):
+        blind = replace(exchange, reference=None)
+        assert render_rubrics(kind, listed, blind)[0].content == TASK_TEXTS[kind] + RUBRICS_TEXT
+        assert render_rubrics(kind, listed, exchange)[0].content == (
+            f"{TASK_TEXTS[kind]} The reference is a correct response: use it for rubrics that speak of a reference "
+            f"or an expected answer.{RUBRICS_TEXT}"
+        )
     assert render_rubrics("reference_critic", listed, exchange)[0].content == (
         TASK_TEXTS["reference_critic"] + RUBRICS_TEXT
     )

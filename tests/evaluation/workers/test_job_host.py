@@ -13,11 +13,10 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.executor import Executor, Finished, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.trace_store import FolderTraceStore
-from promptiter.evaluation.workers.job_host import JobHost, KeptObjects
+from promptiter.evaluation.workers.job_host import HostHandles, JobHost
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
@@ -98,7 +97,7 @@ async def test_secrets_of_a_judge_stay_in_the_host_and_reach_its_model() -> None
             }
         },
     }
-    metrics = build_metrics(parse_eval_config([document]), builders=make_judge_builders(gateway))
+    metrics = build_metrics(parse_eval_config([document]), gateway=gateway)
     name = metrics[0].judges[0].model  # type: ignore[attr-defined]
     gateway.add_model(name, judge)
     host = make_host(gateway, metrics)
@@ -155,7 +154,7 @@ async def test_secrets_of_several_hosts_do_not_mix() -> None:
     """A worker serves one host after the other, and each numbers its secrets."""
     handles = WorkerHandles(Pipe(make_host()))
     for shown in ("${A}", "${B}"):
-        kept = KeptObjects(Gateway())
+        kept = HostHandles(Gateway())
         secret = Secret("hunter2-hunter2", source=shown)
         received = unpack(pack(secret, kept), handles)
         assert (str(received), received.reveal()) == (shown, "***")

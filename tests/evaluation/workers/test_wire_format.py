@@ -15,7 +15,7 @@ from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, T
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.workers.job_host import KeptObjects
+from promptiter.evaluation.workers.job_host import HostHandles
 from promptiter.evaluation.workers.wire_format import pack, pack_agent, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
@@ -26,7 +26,7 @@ from traces.model import Snapshot
 
 
 def send(value: Any) -> Any:
-    kept = KeptObjects(Gateway())
+    kept = HostHandles(Gateway())
     return unpack(pack(value, kept), kept)
 
 
@@ -147,7 +147,7 @@ def test_dataclasses_functions_and_partials_are_built_again() -> None:
 
 
 def test_an_object_of_a_module_is_sent_by_name_and_read_as_itself() -> None:
-    kept = KeptObjects(Gateway())
+    kept = HostHandles(Gateway())
     raw = pack_agent(LIMIT, kept, place="the agent")
     assert orjson.loads(raw) == {"$ref": f"{__name__}:LIMIT"}
     assert unpack(raw, kept) is LIMIT
@@ -178,7 +178,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
 
 def test_secrets_and_gateways_stay_in_their_process() -> None:
     gateway, other = Gateway(), Gateway()
-    kept = KeptObjects(gateway)
+    kept = HostHandles(gateway)
     secret = Secret("hunter2-hunter2", source="${KEY}")
     raw = pack([secret, gateway, other, gateway.for_run()], kept)
     assert b"hunter2" not in raw

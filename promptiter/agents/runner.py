@@ -1,0 +1,109 @@
+"""Runners: agents and functions that answer messages beside the agent that is optimized, such as teachers and judges.
+
+An agent always runs with its own baseline. A function gets the message as text and returns the answer. Its answers are
+kept in the cache like those of a tool, so that a resumed run does not ask again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeGuard, cast
+
+from promptiter.agents.base import Agent, CaseInput, RunContext, run_agent, to_text
+from promptiter.concurrency import call_any
+from promptiter.errors import (
+    BudgetEndedError,
+    RunnerError,
+    SetupError,
+    ToolFailedError,
+    UnexpectedCallError,
+)
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import CallSite
+from promptiter.profile import Profile
+from promptiter.references import find_factory, find_reference, load_reference, remember_factory
+from promptiter.wording import shorten
+from traces.model import Json
+
+AnswerFunction: TypeAlias = Callable[[str], Json | Awaitable[Json]]
+"""A function, synchronous or not, from a message to the answer: a text, or data that is read as JSON."""
+
+Runner: TypeAlias = Agent | AnswerFunction
+
+
+def is_agent(item: object) -> TypeGuard[Agent]:
+    """Whether an object has what an agent needs."""
+    return callable(getattr(item, "describe", None)) and callable(getattr(item, "run", None))
+
+
+def load_runner(reference: str, *, what: str = "runner") -> Runner:
+    """Import the agent or function that `module:attr` names. A function without parameters makes one of both."""
+    found: Any = load_reference(reference, what=what)
+    if not is_agent(found) and callable(found) and not _takes_message(found):
+        factory = found
+        try:
+            found = factory()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise SetupError(f"the {what} {reference!r} could not be made: {problem}") from error
+        if (importable := find_reference(factory)) is not None:
+            remember_factory(found, importable)
+    if not is_agent(found) and not callable(found):
+        raise SetupError(
+            f"the {what} {reference!r} is {shorten(found)}; name an agent, or a function from message to answer"
+        )
+    return found  # type: ignore[no-any-return]  # checked above
+
+
+def name_runner(runner: Runner) -> str:
+    """The name of a runner in messages and records: that of its module and attribute, of the function or the class."""
+    known = find_factory(runner) or find_reference(runner)
+    return known or str(getattr(runner, "__name__", "") or type(runner).__name__)
+
+
+async def ask_runner(runner: Runner, message: CaseInput, context: RunContext, gateway: Gateway) -> str:
+    """The answer of a runner. Raises RunnerError if it fails, and what ends a run: a spent budget, a wrong setup."""
+    with gateway.find_active().active():
+        if is_agent(runner):
+            return await _run_agent(runner, message, context)
+        return await _call_function(cast("AnswerFunction", runner), message, context, gateway)
+
+
+async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> str:
+    try:
+        run = await run_agent(agent, message, Profile.baseline(agent.describe()), context)
+    except (BudgetEndedError, UnexpectedCallError, SetupError):
+        raise
+    except Exception as error:
+        raise RunnerError(f"{type(error).__name__}: {error}") from error
+    if run.error is not None:
+        raise RunnerError(str(run.error))
+    return run.output
+
+
+async def _call_function(function: AnswerFunction, message: CaseInput, context: RunContext, gateway: Gateway) -> str:
+    async def answer(message: str) -> Json:
+        return await call_any(function, message)
+
+    earlier = [f"{each.role}: {each.content}" for each in message.history]
+    text = "\n\n".join([*earlier, f"user: {message.text}"]) if earlier else message.text
+    site = CallSite(role=context.role, case_id=context.case_id, repeat=context.repeat)
+    name = name_runner(function)
+    try:
+        found = await gateway.call_tool(name, {"message": text}, answer, site, node_id=context.role)
+    except ToolFailedError as error:
+        raise RunnerError(str(error)) from error
+    if found is None:
+        raise RunnerError(f"{name} returned None; return the answer as text")
+    return to_text(found)
+
+
+def _takes_message(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind("message")
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
