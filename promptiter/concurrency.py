@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
+from functools import cache
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -155,6 +156,14 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) ->
     except RuntimeError:
         return False
     return True
+
+
+@cache
+def get_background_loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, for synchronous code outside of event loops. Starts at the first use."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="promptiter-background", daemon=True).start()
+    return loop
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -59,8 +59,13 @@ def record(
     attributes: Mapping[str, Json] | None = None,
     blobs: MutableMapping[str, bytes] | None = None,
     clock: Callable[[], int] = time.time_ns,
+    keep_steps: bool = True,
 ) -> Recording:
-    """Record a trace: a context manager, active in its body and in the tasks and threads started there."""
+    """Record a trace: a context manager, active in its body and in the tasks and threads started there.
+
+    With `keep_steps=False` steps can be opened and surfaces read as usual, but nothing is recorded. This is how an
+    agent runs in production, at next to no cost.
+    """
     return Recording(
         trace_id,
         resolve=resolve,
@@ -68,6 +73,7 @@ def record(
         attributes=dict(attributes or {}),
         blobs={} if blobs is None else blobs,
         clock=clock,
+        keeps_steps=keep_steps,
     )
 
 
@@ -96,6 +102,12 @@ def current_step() -> OpenStep:
     return opened
 
 
+def current_recording() -> Recording | None:
+    """Return the active recording, or None outside of recordings."""
+    position = _position.get()
+    return None if position is None else position.scope.recording
+
+
 def read_surface(surface_id: str) -> Json:
     """Return the value of a surface, and record in the current step that it was read."""
     return current_step().read_surface(surface_id)
@@ -111,6 +123,7 @@ class Recording:
     attributes: dict[str, Json]
     blobs: MutableMapping[str, bytes]
     clock: Callable[[], int]
+    keeps_steps: bool = True
     is_active: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     _status: TraceStatus = field(default="completed", init=False)
@@ -211,6 +224,11 @@ class OpenStep:
 
     def __enter__(self) -> OpenStep:
         self.scope = scope = _enter_scope()
+        if not scope.recording.keeps_steps:
+            self.id = self.node_id
+            self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
+            _position.set(_Position(self._inner, self.predecessors))
+            return self
         if self.after is None:
             self.predecessors = scope.join()
         else:
@@ -225,6 +243,9 @@ class OpenStep:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
+        if not recording.keeps_steps:
+            _position.set(_Position(self.scope, self.predecessors))
+            return
         self._error = None if error is None else to_failure(error)
         self._end_ns = recording.clock()
         ends = self._inner.join()
@@ -242,20 +263,27 @@ class OpenStep:
 
     def read_surface(self, surface_id: str) -> Json:
         """Return the value of a surface, and record its digest in this step, even if the value is empty."""
-        resolve = self.scope.recording.resolve
+        recording = self.scope.recording
+        resolve = recording.resolve
         if resolve is None:
             raise NoActiveRecordingError(
                 f"surface {surface_id!r} cannot be read: the recording has no resolver; pass record(..., resolve=...)"
             )
         value = resolve(surface_id)
-        self._surface_reads[surface_id] = digest(value)
+        if recording.keeps_steps:
+            self._surface_reads[surface_id] = digest(value)
         return value
 
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
         """Record a tool call of this step: a context manager; set its `result`."""
         recording = self.scope.recording
         return OpenToolCall(
-            name, arguments, call_id, calls=self.tool_calls, clock=recording.clock, blobs=recording.blobs
+            name,
+            arguments,
+            call_id,
+            calls=self.tool_calls,
+            clock=recording.clock,
+            blobs=recording.blobs if recording.keeps_steps else None,
         )
 
     def freeze(self) -> Step:
@@ -291,6 +319,8 @@ def _enter_scope() -> ControlScope[Recording, OpenStep]:
             "a new thread needs a copy of the context, as made by asyncio.to_thread"
         )
     scope, tips = position
+    if not scope.recording.keeps_steps:
+        return scope
     if not scope.recording.is_active:
         raise NoActiveRecordingError(f"the recording {scope.recording.trace_id!r} has ended; await all tasks inside it")
     if scope.owner() is not current_line_of_control():

@@ -6,6 +6,7 @@ from promptiter.agents.edges import Choice as Choice
 from promptiter.agents.edges import Edge as Edge
 from promptiter.agents.edges import FanOut as FanOut
 from promptiter.agents.edges import Join as Join
+from promptiter.agents.function import FunctionAgent as FunctionAgent
 from promptiter.agents.function import agent as agent
 from promptiter.agents.function import ask as ask
 from promptiter.agents.function import ask_sync as ask_sync
@@ -18,7 +19,7 @@ from promptiter.agents.nodes import ModelNode as ModelNode
 from promptiter.agents.nodes import NodeContext as NodeContext
 from promptiter.agents.nodes import Parameter as Parameter
 from promptiter.agents.nodes import Tool as Tool
-from promptiter.agents.nodes import surface as surface
+from promptiter.agents.surface_scope import surface as surface
 from promptiter.sources import CallbackSource as CallbackSource
 from promptiter.sources import FileSource as FileSource
 from promptiter.sources import Source as Source

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, list_arrows
-from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext, check_parameters
+from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext
+from promptiter.agents.parameters import find_input_parameter
+from promptiter.agents.serving import serve_calls
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
-from promptiter.profile import Profile
+from promptiter.profile import Profile, find_active_profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
 from traces import Failure, Recording, record, step
 from traces.model import Json, sum_usage
@@ -43,7 +46,10 @@ class _Token:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphAgent:
-    """An agent as a graph. `output` names the node whose last output is the answer; by default the only final node."""
+    """An agent as a graph. `output` names the node whose last output is the answer; by default the only final node.
+
+    `bound` has the values that `with_profile` has put in place of the baseline.
+    """
 
     name: str
     nodes: tuple[AnyNode, ...]
@@ -52,6 +58,7 @@ class GraphAgent:
     output: str = ""
     max_visits: int = 25
     kind: NodeKind = "agent"
+    bound: Profile | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -59,15 +66,41 @@ class GraphAgent:
     def describe(self) -> StructureSnapshot:
         return self._snapshot
 
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
-        """Run once. An error of a node becomes the error of the run; errors that end the evaluation are raised."""
+    def with_profile(self, profile: Profile | str | os.PathLike[str]) -> Self:
+        """Return this agent with the values of a profile, or of a profile file, as its baseline. For production.
+
+        Such an agent ignores active profiles. Raises StructureMismatchError if the profile is of another agent.
+        """
+        if not isinstance(profile, Profile):
+            profile = Profile.load(profile)
+        profile.check(self.describe())
+        merged = {**self.bound.overrides, **profile.overrides} if self.bound else profile.overrides
+        return replace(self, bound=replace(profile, overrides=merged))
+
+    async def __call__(self, message: str | CaseInput) -> Any:
+        """Answer a message with the active profile, or with the baseline. For production: nothing is recorded.
+
+        Returns the output of the last node. An error of a node is raised.
+        """
+        case = CaseInput(text=message) if isinstance(message, str) else message
+        outer = current_calls.get(None)
+        context = RunContext() if outer is None else replace(outer.context, substitutes=())
+        read = self._build_reader(self._find_profile())
+        with serve_calls(), record(self.name, resolve=read, keep_steps=outer is not None):
+            return await self._flow(case, context, prefix="", after=())
+
+    async def run(self, case: CaseInput, profile: Profile | None = None, context: RunContext | None = None) -> AgentRun:
+        """Run once. An error of a node becomes the error of the run; errors that end the evaluation are raised.
+
+        Without a profile, the active one or the baseline is used.
+        """
         context = context or RunContext()
-        snapshot = self.describe()
-        profile.check(snapshot)
+        profile = profile or self._find_profile()
+        profile.check(self.describe())
         recording = record(
             f"{context.case_id or 'run'}~{context.repeat}~{profile.digest[:12]}"
             + (f"~{context.turn}" * bool(context.turn)),
-            resolve=lambda surface_id: _copy(profile.value(surface_id, snapshot)),
+            resolve=self._build_reader(profile),
             conversation_id=context.case_id or None,
         )
         started = time.perf_counter()
@@ -109,7 +142,25 @@ class GraphAgent:
     @cached_property
     def _snapshot(self) -> StructureSnapshot:
         nodes, edges, surfaces = _collect_structure(self, "")
+        values = self.bound.overrides if self.bound else {}
+        surfaces = tuple(replace(each, value=values[each.id]) if each.id in values else each for each in surfaces)
         return StructureSnapshot(nodes=nodes, edges=edges, surfaces=surfaces, entry=self.entry, name=self.name)
+
+    @cached_property
+    def _baseline(self) -> Profile:
+        return Profile.baseline(self.describe())
+
+    def _find_profile(self) -> Profile:
+        """The active profile of this agent, or its baseline."""
+        if self.bound is not None:
+            return self._baseline
+        is_nested = current_calls.get(None) is not None
+        return find_active_profile(self.describe(), is_nested=is_nested) or self._baseline
+
+    def _build_reader(self, profile: Profile) -> Callable[[str], Json]:
+        """How a run reads surfaces by their id."""
+        snapshot = self.describe()
+        return lambda surface_id: _copy(profile.value(surface_id, snapshot))
 
     async def _flow(self, case: CaseInput, context: RunContext, *, prefix: str, after: tuple[str, ...]) -> Json:
         flow = _Flow(self, case, context, prefix)
@@ -174,7 +225,7 @@ class _Flow:
                 f"node {name!r} was reached more than {self.agent.max_visits} times, probably in an endless loop; "
                 "fix the condition of the loop, or raise max_visits"
             )
-        node_context = _build_context(self.case, token)
+        node_context = self._build_context(token)
         if items is None:
             step_id, output = await self._execute(name, token, node_context, index=None)
             steps: tuple[str, ...] = (step_id,)
@@ -208,14 +259,18 @@ class _Flow:
                 case = replace(self.case, text=opened.input, history=())
                 opened.output = await node._flow(case, self.context, prefix=node_id, after=token.steps)
             else:
-                calls = StepCalls(opened, self.context)
-                current_calls.set(calls)
-                opened.output = await node.run(node_context, calls)
+                is_live = not opened.scope.recording.keeps_steps
+                calls = StepCalls(opened, self.context, is_live=is_live, outer=current_calls.get(None))
+                before = current_calls.set(calls)
+                try:
+                    opened.output = await node.run(node_context, calls)
+                finally:
+                    current_calls.reset(before)
             return opened.id, opened.output
 
     def _leave(self, name: str, token: _Token) -> None:
         """Send a token along all edges that leave a node."""
-        node_context = _build_context(self.case, token)
+        node_context = self._build_context(token)
         for number, edge in enumerate(self.agent.edges):
             match edge:
                 case Edge(source=source, target=target) if source == name:
@@ -234,6 +289,14 @@ class _Flow:
                 case _:
                     continue
 
+    def _build_context(self, token: _Token) -> NodeContext:
+        return NodeContext(
+            case=self.case,
+            outputs={name: output for name, (_, output) in token.outputs.items()},
+            predecessors=token.predecessors,
+            visit_counts=dict.fromkeys(self.order, 0) | {name: visit for name, (visit, _) in token.outputs.items()},
+        )
+
     def _wait(self, number: int, join: Join, name: str, token: _Token) -> None:
         arrived = self.waiting.setdefault(number, {source: deque() for source in join.sources})
         arrived[name].append(token)
@@ -241,11 +304,6 @@ class _Flow:
             self._spawn(
                 join.target, _merge_tokens([arrived[source].popleft() for source in join.sources], join.sources)
             )
-
-
-def _build_context(case: CaseInput, token: _Token) -> NodeContext:
-    outputs = {name: output for name, (_, output) in token.outputs.items()}
-    return NodeContext(case=case, outputs=outputs, predecessors=token.predecessors)
 
 
 def _merge_tokens(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:
@@ -298,7 +356,7 @@ def _check(agent: GraphAgent) -> None:
             )
     for node in agent.nodes:
         if isinstance(node, FunctionNode):
-            check_parameters(node, set(names))
+            find_input_parameter(node.name, node.function, names)
     object.__setattr__(agent, "entry", agent.entry or names[0])
     finals = [name for name in names if name not in {source for source, _, _ in arrows}]
     if not agent.output and len(finals) != 1:

@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from promptiter.agents.base import CaseInput, to_text
+from promptiter.agents.parameters import bind_arguments
 from promptiter.agents.step_calls import StepCalls
+from promptiter.agents.surface_scope import open_scope
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
-from traces import OpenStep, current_step
+from traces import OpenStep
 from traces.model import Json
 from traces.snapshots import to_plain_json
 
@@ -36,13 +38,24 @@ NO_ITEM = object()
 class NodeContext:
     """What a node sees: the case, and by name the outputs of the nodes that ran before it on its path.
 
-    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it.
+    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it;
+    `visit_counts` has how often each node of the graph has run on this path.
     """
 
     case: CaseInput
     outputs: Mapping[str, Json] = field(default_factory=dict)
     predecessors: tuple[str, ...] = ()
     item: Json = NO_ITEM
+    visit_counts: Mapping[str, int] = field(default_factory=dict)
+
+    def visits(self, name: str) -> int:
+        """How often a node has run on this path so far. A route can limit a loop with it.
+
+        lambda context: "finish" if context.visits("rewrite") == 2 else "rewrite"
+        """
+        if name not in self.visit_counts:
+            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.visit_counts)}")
+        return self.visit_counts[name]
 
     @property
     def input(self) -> str:
@@ -101,6 +114,10 @@ class Parameter:
         return Limits(kind=kind, minimum=self.minimum, maximum=self.maximum)  # type: ignore[arg-type]
 
 
+Declared: TypeAlias = Json | Parameter | Mapping[str, Json | Parameter]
+"""The baseline of a surface type of a function: one value, or values by the names of its parts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A function that a model may call. A live tool reads changing data and is never answered from the cache."""
@@ -116,34 +133,46 @@ class Tool:
 class FunctionNode:
     """A Python function. Its parameters are named after what they receive: a node, `input`, `item`, `node_context`.
 
-    A single parameter of another name receives the node's input. Declared surfaces are read with `surface(name)`.
+    A single parameter of another name receives the node's input. Declared surfaces are read with `surface(name)`. A
+    mapping declares several of a type: `{"instruction": {"plan": "...", "write": "..."}}` has the surfaces
+    `instruction.plan` and `instruction.write`.
     With a `version`, the result is cached as long as version, arguments and declared surfaces stay the same; without
     one, the function always runs. Change the version when the code changes: changes of the code are not detected.
     """
 
     name: str
     function: Callable[..., Any]
-    declared: Mapping[SurfaceType, Json | Parameter] = field(default_factory=dict)
+    declared: Mapping[SurfaceType, Declared] = field(default_factory=dict)
     kind: NodeKind = "function"
     limits: Limits = NO_LIMITS
     version: str | None = None
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         return tuple(
-            Surface(node_id=node_id, type=kind, value=value.value, limits=value.limits)
+            Surface(node_id=node_id, type=kind, part=part, value=value.value, limits=value.limits)
             if isinstance(value, Parameter)
-            else Surface(node_id=node_id, type=kind, value=value, limits=self.limits)
-            for kind, value in self.declared.items()
+            else Surface(node_id=node_id, type=kind, part=part, value=value, limits=self.limits)
+            for kind, declared in self.declared.items()
+            for part, value in (declared.items() if isinstance(declared, Mapping) else (("", declared),))
         )
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
-        arguments = _bind_arguments(self, context)
+        arguments = bind_arguments(
+            self.name,
+            self.function,
+            known={"node_context": context, **context.values},
+            names=context.visit_counts,
+            incoming=context.incoming,
+        )
         calls.step.input = context.incoming
-        if self.version is None:
-            return await self._execute(arguments)
-        read = {kind: calls.step.read_surface(f"{calls.step.node_id}#{kind}") for kind in self.declared}
-        key = {"version": self.version, "surfaces": read, "arguments": to_plain_json(arguments)}
-        return await calls.get_or_execute(f"node:{self.name}", key, lambda: self._execute(arguments))
+        node_id = calls.step.node_id
+        surface_ids = tuple(each.id for each in self.surfaces(node_id))
+        with open_scope(node_id, surface_ids):
+            if self.version is None:
+                return await self._execute(arguments)
+            read = {each.removeprefix(f"{node_id}#"): calls.step.read_surface(each) for each in surface_ids}
+            key = {"version": self.version, "surfaces": read, "arguments": to_plain_json(arguments)}
+            return await calls.get_or_execute(f"node:{self.name}", key, lambda: self._execute(arguments))
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
         try:
@@ -247,43 +276,6 @@ class ModelNode:
             answers.append(Message("tool", to_text(call.result), tool_request_id=wanted.id))
         turn = Message("assistant", reply.text, tool_requests=reply.tool_requests)
         return replace(request, messages=(*request.messages, turn, *answers))
-
-
-def surface(name: str) -> Json:
-    """The value of a surface of the running node: `surface("instruction")`, `surface("parameter.top_k")`."""
-    return current_step().read_surface(f"{current_step().node_id}#{name}")
-
-
-def check_parameters(node: FunctionNode, names: set[str]) -> None:
-    """Raise SetupError if a function has a parameter that nothing provides."""
-    known = names | _PROVIDED
-    asked = [name for name in _parameters(node.function) if name not in known]
-    if len(asked) > 1 or (asked and len(_parameters(node.function)) > 1):
-        raise SetupError(
-            f"node {node.name!r} takes {', '.join(asked)}, which are not nodes; name parameters after nodes, or "
-            f"{', '.join(sorted(_PROVIDED))}"
-        )
-
-
-_PROVIDED = {"input", "item", "node_context"}
-
-
-def _bind_arguments(node: FunctionNode, context: NodeContext) -> dict[str, Json]:
-    parameters = _parameters(node.function)
-    known = {"node_context": context, **context.values}
-    arguments: dict[str, Json] = {}
-    for name, parameter in parameters.items():
-        if name in known:
-            arguments[name] = known[name]
-        elif parameter.default is inspect.Parameter.empty:
-            if len(parameters) > 1:
-                raise AgentError(f"node {node.name!r} takes {name!r}, but no node of that name ran before it")
-            arguments[name] = context.incoming
-    return arguments
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
 
 
 @cache

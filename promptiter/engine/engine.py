@@ -40,8 +40,8 @@ from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Opti
 from promptiter.structure import StructureSnapshot
 from traces import digest
 
-ROUNDS = "promptiter.search.rounds:BackpropRounds"
-"""The default search. It is named, not imported, because searches are a layer above the engine."""
+DEFAULT_SEARCH = "backprop"
+"""It is named, not imported, because searches are a layer above the engine."""
 
 
 class Engine:
@@ -69,7 +69,7 @@ class Engine:
         check_parts(agent, evaluator, backwarder=backwarder, aggregator=aggregator, optimizer=optimizer, search=search)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
-        self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
+        self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
         self._users = 0

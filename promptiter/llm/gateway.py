@@ -338,9 +338,14 @@ async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
     return await asyncio.to_thread(function, **keywords)
 
 
+def find_active_gateway() -> Gateway | None:
+    """The active gateway, or None."""
+    return _active.get()
+
+
 def current_gateway() -> Gateway:
     """The active gateway, or a new one without budget and shared cache if none is active."""
-    gateway = _active.get()
+    gateway = find_active_gateway()
     if gateway is None:
         gateway = Gateway()
         _active.set(gateway)

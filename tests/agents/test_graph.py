@@ -10,7 +10,8 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Parameter, Tool, surface
+from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Parameter, Tool
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import SetupError, StructureMismatchError, UnexpectedCallError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolRequest
