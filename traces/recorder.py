@@ -219,7 +219,7 @@ class OpenStep:
         if name == "usage" and not isinstance(value, Usage | None):
             raise TypeError(f"usage must be a traces.Usage, got {value!r:.60}")
         object.__setattr__(self, name, value)
-        if name == "input" and getattr(self, "id", "") and self.scope.recording.keeps_steps:
+        if name == "input" and hasattr(self, "scope") and self.scope.recording.keeps_steps:
             self._input = take_snapshot(value, self.scope.recording.blobs)  # now: the step may change the value
 
     @property

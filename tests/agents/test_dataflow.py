@@ -118,7 +118,7 @@ async def test_a_route_that_asks_for_an_unknown_node_is_a_wrong_setup() -> None:
         await run(subject)
 
 
-def finish(draft: str, input: str, extra: int = 1) -> str:  # noqa: A002 - the name of the user's message
+def join_all(draft: str, input: str, extra: int = 1) -> str:  # noqa: A002 - the name of the user's message
     return draft + input + str(extra)
 
 
@@ -128,7 +128,7 @@ async def test_a_function_node_records_the_arguments_it_got() -> None:
         nodes=(
             function("draft"),
             function("tries", lambda _: 2),
-            function("finish", finish),
+            function("finish", join_all),
         ),
         edges=(Edge("draft", "tries"), Edge("tries", "finish")),
     )
