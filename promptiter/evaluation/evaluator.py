@@ -7,6 +7,7 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.agents.runner import Runner
-from promptiter.errors import EvalSetError, SetupError
+from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
@@ -57,7 +58,10 @@ class CaseRuns:
 
 
 class Evaluator:
-    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
+    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop.
+
+    `weights` are those of metrics in the mean score, by name; the default is 1.
+    """
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class Evaluator:
         self.trace_store: TraceStore = trace_store or FolderTraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+        _check_weights(self.weights, names)
 
     @property
     def seed(self) -> int:
@@ -109,7 +114,14 @@ class Evaluator:
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
         """The same evaluator with other metrics."""
-        return self._with(metrics=_check_metrics(metrics))
+        checked = _check_metrics(metrics)
+        _check_weights(self.weights, [metric.name for metric in checked])
+        return self._with(metrics=checked)
+
+    def with_weights(self, weights: Mapping[str, float]) -> Evaluator:
+        """The same evaluator with other weights of its metrics."""
+        _check_weights(weights, [metric.name for metric in self.metrics])
+        return self._with(weights=dict(weights))
 
     def with_judge(self, judge: Runner | str) -> Evaluator:
         """The same evaluator with this model, agent or function as the judge."""
@@ -244,3 +256,15 @@ def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str,
 def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> Iterator[CaseJob]:
     for case_id, repeat in wanted.runs:
         yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)
+
+
+def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
+    """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
+        if metrics and name not in metrics:
+            known = ", ".join(metrics)
+            raise SetupError(f"there is no metric {name!r} to weigh{nearest(name, metrics)}; the metrics are {known}")
+    if metrics and not any(weights.get(name, 1.0) for name in metrics):
+        raise SetupError("all metrics have the weight 0; give one of them more")

@@ -184,7 +184,7 @@ class Gateway:
         return self._pool.catalog.context_tokens(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
-        """One line for each of these models that certainly cannot be called. Makes no call.
+        """One line for each of these models that certainly cannot be called. Nothing is paid; blocking.
 
         If the cache has answers, there are none: these may be all that is needed.
         """

@@ -287,8 +287,22 @@ def test_there_are_three_objectives_and_weights_count() -> None:
         weights={"a": 3.0},
     )
     assert [each.case_id for each in found.rows] == ["x", "y"]
-    assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.75, 0.5, 0.125)
-    assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.75, 0.5, -0.125]
+    assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.875, 0.5, 0.125)
+    assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.875, 0.5, -0.125]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"exct": 2.0}, r"there is no metric 'exct' to weigh \(did you mean 'exact'\?\); the metrics are exact, short"),
+        ({"exact": -1.0}, "the weight of 'exact' is -1.0; give a finite number of at least 0"),
+        ({"exact": float("nan")}, "the weight of 'exact' is nan; give"),
+        ({"exact": 0, "short": 0}, "all metrics have the weight 0; give one of them more"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_refused(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        Evaluator([metric(name="exact"), metric(name="short")], weights=weights)
 
 
 @pytest.mark.parametrize("cap", [10, None])
