@@ -13,7 +13,7 @@ JOBS   ?= auto
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check docs bench clean
+.PHONY: help demo quick test check docs schema bench clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -36,6 +36,9 @@ check: $(VENV)/.dev   ## lint, types, import contract
 
 docs: $(VENV)/.docs   ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+schema: $(VENV)/.dev   ## generate the JSON Schema of promptiter.yaml again
+	$(BIN)/python -m promptiter.config.schema
 
 bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_traces

@@ -36,6 +36,7 @@ from promptiter.backprop.llm.corrector import LLMCorrector
 from promptiter.backprop.llm.truncation import approximate_tokens, count_prompt_tokens
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import StepwiseAttributor
+from promptiter.backprop.stage_calls import call_attributor
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -193,7 +194,7 @@ async def blame(failures: Failures, method: str, tally: Tally, *, error_rate: fl
     expert = Expert(made, error_rate=error_rate, seed=made.seed, goes_straight=method == "walk, straight")
     gateway = Gateway(models={"expert": TokenCounter(expert)})
     attributor = make_attributor(method, gateway)
-    answers = await asyncio.gather(*map(attributor.attribute, failures.requests))
+    answers = await asyncio.gather(*(call_attributor(attributor, request) for request in failures.requests))
     gradients = [gradient for results in answers for result in results for gradient in result.gradients]
     spent = gateway.ledger.snapshot().total
     tally.calls += spent.calls

@@ -25,7 +25,7 @@ from statistics import median
 
 from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.agents.function import agent
-from promptiter.agents.nodes import surface
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn

@@ -6,12 +6,14 @@ Several threads may have an event loop each, such as those of runs that were sta
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -42,6 +44,14 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
     threading.Thread(target=copy_context().run, args=(run,), name="promptiter-io", daemon=True).start()
     return await asyncio.wrap_future(finished)
+
+
+async def call_any(function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
+    """Call a function of the user: an async one here, a synchronous one in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return cast("T", await function(*arguments))
+    answer = await run_in_thread(lambda: function(*arguments))
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def finish_before_cancel(work: Awaitable[T]) -> T:
@@ -146,6 +156,14 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) ->
     except RuntimeError:
         return False
     return True
+
+
+@cache
+def get_background_loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, for synchronous code outside of event loops. Starts at the first use."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="promptiter-background", daemon=True).start()
+    return loop
 
 
 def is_cancelled(error: BaseException) -> bool:

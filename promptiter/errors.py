@@ -38,6 +38,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MAX_LISTED = 8
+"""Maximum number of known names that an error lists."""
+
 
 class PromptiterError(Exception):
     """The base class of all errors. The message says what happened, with which value, and what to do."""
@@ -53,7 +56,9 @@ class InvalidStructureError(SetupError):
 
 class UnknownSurfaceError(SetupError):
     def __init__(self, surface_id: str, *, known: Iterable[str]) -> None:
-        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, known)}")
+        ids = list(known)
+        listed = f"; known are {', '.join(ids)}" if 0 < len(ids) <= MAX_LISTED else ""
+        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, ids)}{listed}")
         self.surface_id = surface_id
 
 

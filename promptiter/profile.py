@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -136,6 +138,21 @@ class Profile:
         patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
         return Profile.baseline(snapshot).apply(patches, snapshot)
 
+    @contextmanager
+    def active(self) -> Iterator[Profile]:
+        """Call agents of this structure with this profile in this block and the tasks started there.
+
+        with Profile.load("best.json").active():
+            answer = await triage("hi")
+
+        A new thread does not inherit it unless it gets a copy of the context; `agent.with_profile` works in any thread.
+        """
+        token = _active.set((self, *_active.get()))
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
     @cached_property
     def digest(self) -> str:
         """The content hash: profiles with the same hash behave the same."""
@@ -234,3 +251,20 @@ class Profile:
             return Profile.from_json(Path(path).read_bytes())
         except OSError as error:
             raise SetupError(f"profile {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+
+
+_active: ContextVar[tuple[Profile, ...]] = ContextVar("promptiter_active_profiles", default=())
+"""The active profiles, the innermost first."""
+
+
+def find_active_profile(snapshot: StructureSnapshot, *, is_nested: bool = False) -> Profile | None:
+    """Return the innermost active profile of this structure; None if no profile is active.
+
+    If all active profiles are of other structures, the mismatch is raised, so that an outdated profile is not ignored
+    silently. A nested agent may be of another structure than the agent that the profile is for, so it gets None.
+    """
+    active = _active.get()
+    fitting = next((profile for profile in active if profile.structure_id == snapshot.structure_id), None)
+    if fitting is not None or (active and not is_nested):
+        (fitting or active[0]).check(snapshot)
+    return fitting

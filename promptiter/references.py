@@ -26,23 +26,27 @@ def is_reference(text: str) -> bool:
     return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
 
 
-def load_reference(path: str, *, what: str = "object") -> Any:
-    """Import the object that `module:attr` names. `what` it is, for error messages."""
-    module_name, _, attribute = path.partition(":")
+def load_reference(path: str, *, what: str = "") -> Any:
+    """Import the object that `module:attr` names. SetupError if that fails, also by an error of the module itself.
+
+    `what` it is, for messages whose place does not say it.
+    """
+    module_name, colon, attribute = path.partition(":")
+    prefix = f"the {what} {path!r}: " if what else ""
+    if not colon or not module_name or not attribute:
+        raise SetupError(f"{path!r} must have the form module:attr, such as my_agent:agent")
     try:
         found: Any = import_module(module_name)
-    except (ImportError, ValueError, TypeError) as error:  # the last two: an empty or relative module name
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
         raise SetupError(
-            f"the {what} {path!r} cannot be imported: {error}; check the spelling and PYTHONPATH"
+            f"{prefix}cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
         ) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise SetupError(
-                f"the {what} {path!r} does not exist: {getattr(found, '__name__', found)!r} has no {part!r}"
-                f"{nearest(part, dir(found))}"
-            ) from error
+            raise SetupError(f"{prefix}{module_name!r} has no {attribute!r}{nearest(part, dir(found))}") from error
     return found
 
 
@@ -56,7 +60,12 @@ def find_reference(item: object) -> str | None:
         holder: Any = module
         for part in name.split("."):
             holder = getattr(holder, part, None)
-        return _name(module, name) if module is not None and holder is item else None
+        if module is None:
+            return None
+        if getattr(holder, "__wrapped__", None) is item:  # the name is that of its decorated form
+            name = f"{name}.__wrapped__"
+            holder = item
+        return _name(module, name) if holder is item else None
     known, reference = _found.get(id(item), (None, None))
     if known is None or known() is not item:
         reference = next(_list_references(item), None)

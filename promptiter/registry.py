@@ -74,7 +74,7 @@ class Registry(Generic[T]):
         return {**installed, **self._built_in}
 
     def _import(self, path: str) -> T:
-        return cast("T", load_reference(path, what=self.what))
+        return cast("T", load_reference(path))
 
 
 METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="promptiter.metrics")
@@ -83,8 +83,30 @@ METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="pr
 AGENTS: Registry[Callable[[], Any]] = Registry("agent", entry_point_group="promptiter.agents")
 """Agents of installed packages: a function without parameters that returns an agent."""
 
-SEARCHES: Registry[Callable[..., Any]] = Registry("search", entry_point_group="promptiter.searches")
-"""Search algorithms: a class or function that builds a Search."""
+SEARCHES: Registry[Callable[..., Any]] = Registry(
+    "search",
+    entry_point_group="promptiter.searches",
+    built_in={
+        "backprop": "promptiter.search.rounds:BackpropRounds",
+        "cheaper": "promptiter.search.cheaper:ModelDownsizing",
+        "fewer_tokens": "promptiter.search.shorter:PromptShortening",
+    },
+)
+"""Search algorithms: a class or function that builds a Search. `cheaper` and `fewer_tokens` are for these goals."""
+
+EXECUTORS: Registry[Callable[..., Any]] = Registry(
+    "executor",
+    entry_point_group="promptiter.executors",
+    built_in={
+        "local": "promptiter.evaluation.executor:LocalExecutor",
+        "thread": "promptiter.evaluation.executor:ThreadExecutor",
+        "process": "promptiter.evaluation.process_executor:ProcessExecutor",
+    },
+)
+"""Where cases run: a class or function that builds an Executor."""
+
+OBSERVERS: Registry[Callable[..., Any]] = Registry("observer", entry_point_group="promptiter.observers")
+"""Watchers of a run: a class or function that builds an Observer."""
 
 DEFAULT_MODEL = "simulated"
 """The model of a node that names none."""

@@ -21,15 +21,12 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pytest
 from markdown_it import MarkdownIt
-from pydantic import BaseModel
 
 from promptiter.cli import main
-from promptiter.config.file import RunConfig
-from promptiter.config.sections import ModelSettings, Stages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -189,31 +186,6 @@ def check_extras(words: list[str]) -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for extras in re.findall(r"\[([^\]]+)\]", " ".join(words)):
         assert set(extras.split(",")) <= set(known)
-
-
-def test_the_configuration_page_lists_every_key() -> None:
-    listed = first_columns("reference/configuration.md", heading="## ")
-    expected: dict[str, type[BaseModel]] = {
-        "Top level": RunConfig,
-        "models.stages": Stages,
-        "models.NAME": ModelSettings,
-    }
-    expected |= {key: find_section(RunConfig.model_fields[key].annotation) for key in SECTIONS}
-    assert listed == {title: keys_of(section) for title, section in expected.items()}
-
-
-SECTIONS = ("split", "acceptance", "final_test", "stop", "budget", "evaluation", "loss_placements", "hints")
-
-
-def find_section(annotation: object) -> type[BaseModel]:
-    """The section of promptiter.yaml in a type such as `Stop | None` or `tuple[Hint, ...]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(find_section(each) for each in get_args(annotation) if each not in (type(None), ...))
-
-
-def keys_of(section: type[BaseModel]) -> set[str]:
-    return {field.alias or name for name, field in section.model_fields.items()}
 
 
 NAMED = re.compile(r"`((?:promptiter|traces|tests|examples|benchmarks)/[\w./]*)`")

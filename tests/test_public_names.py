@@ -28,8 +28,8 @@ build_metrics list_runs load_eval_config load_eval_set load_run resume_run
 """
 NAMESPACES = "agents backprop evaluation llm offline policies runs search stages"
 COMMANDS = (
-    "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, show, "
-    "trace export, trace show, trace stats"
+    "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, schema, "
+    "show, trace export, trace show, trace stats"
 )
 
 

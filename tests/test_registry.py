@@ -34,11 +34,11 @@ def test_module_and_attribute_are_imported() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("no_such_module:x", "cannot be imported: No module named 'no_such_module'"),
-        (":x", "cannot be imported"),
-        (".relative:x", "cannot be imported"),
+        ("no_such_module:x", "cannot import 'no_such_module': ModuleNotFoundError: No module named 'no_such_module'"),
+        (":x", "must have the form module:attr"),
+        (".relative:x", "cannot import '.relative'"),
         ("promptiter.registry:Registri", r"has no 'Registri' \(did you mean 'Registry'\?\)"),
-        ("promptiter.registry:", "does not exist"),
+        ("promptiter.registry:", "must have the form module:attr"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_a_setup_error(path: str, message: str) -> None:

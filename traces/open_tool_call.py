@@ -12,7 +12,10 @@ from traces.snapshots import describe_value, to_bounded_json
 
 
 class OpenToolCall:
-    """A tool call while it is running: set `result`. Its step lists it from its start on, in `calls`."""
+    """A tool call while it is running: set `result`. Its step lists it from its start on, in `calls`.
+
+    Without `blobs`, nothing is recorded.
+    """
 
     def __init__(
         self,
@@ -22,7 +25,7 @@ class OpenToolCall:
         *,
         calls: list[OpenToolCall],
         clock: Callable[[], int],
-        blobs: MutableMapping[str, bytes],
+        blobs: MutableMapping[str, bytes] | None,
     ) -> None:
         self.name = name
         self.call_id = call_id
@@ -30,18 +33,21 @@ class OpenToolCall:
         self._calls = calls
         self._clock = clock
         self._blobs = blobs
-        self._arguments = to_bounded_json(arguments, blobs)
+        self._arguments = None if blobs is None else to_bounded_json(arguments, blobs)
         self._result: Json = None
         self._error: Failure | None = None
         self._start_ns: int | None = None
         self._end_ns: int | None = None
 
     def __enter__(self) -> OpenToolCall:
-        self._start_ns = self._clock()
-        self._calls.append(self)
+        if self._blobs is not None:
+            self._start_ns = self._clock()
+            self._calls.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._blobs is None:
+            return
         self._error = None if error is None else to_failure(error)
         self._end_ns = self._clock()
         self._result = to_bounded_json(self.result, self._blobs)

@@ -30,6 +30,7 @@ from traces.errors import BrokenTraceError, NoActiveRecordingError, TraceError
 from traces.model import (
     EMPTY,
     STEP_KINDS,
+    Edge,
     ExecutionTrace,
     Failure,
     Json,
@@ -59,8 +60,13 @@ def record(
     attributes: Mapping[str, Json] | None = None,
     blobs: MutableMapping[str, bytes] | None = None,
     clock: Callable[[], int] = time.time_ns,
+    keep_steps: bool = True,
 ) -> Recording:
-    """Record a trace: a context manager, active in its body and in the tasks and threads started there."""
+    """Record a trace: a context manager, active in its body and in the tasks and threads started there.
+
+    With `keep_steps=False` steps can be opened and surfaces read as usual, but nothing is recorded. This is how an
+    agent runs in production, at next to no cost.
+    """
     return Recording(
         trace_id,
         resolve=resolve,
@@ -68,6 +74,7 @@ def record(
         attributes=dict(attributes or {}),
         blobs={} if blobs is None else blobs,
         clock=clock,
+        keeps_steps=keep_steps,
     )
 
 
@@ -96,6 +103,12 @@ def current_step() -> OpenStep:
     return opened
 
 
+def current_recording() -> Recording | None:
+    """Return the active recording, or None outside of recordings."""
+    position = _position.get()
+    return None if position is None else position.scope.recording
+
+
 def read_surface(surface_id: str) -> Json:
     """Return the value of a surface, and record in the current step that it was read."""
     return current_step().read_surface(surface_id)
@@ -111,6 +124,7 @@ class Recording:
     attributes: dict[str, Json]
     blobs: MutableMapping[str, bytes]
     clock: Callable[[], int]
+    keeps_steps: bool = True
     is_active: bool = field(default=False, init=False)
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     _status: TraceStatus = field(default="completed", init=False)
@@ -197,6 +211,7 @@ class OpenStep:
     _output: Snapshot = field(default=EMPTY, init=False)
     _error: Failure | None = field(default=None, init=False)
     _surface_reads: dict[str, str] = field(default_factory=dict, init=False)
+    _read: frozenset[str] | None = field(default=None, init=False)
     _start_ns: int | None = field(default=None, init=False)
     _end_ns: int | None = field(default=None, init=False)
 
@@ -204,6 +219,8 @@ class OpenStep:
         if name == "usage" and not isinstance(value, Usage | None):
             raise TypeError(f"usage must be a traces.Usage, got {value!r:.60}")
         object.__setattr__(self, name, value)
+        if name == "input" and hasattr(self, "scope") and self.scope.recording.keeps_steps:
+            self._input = take_snapshot(value, self.scope.recording.blobs)  # now: the step may change the value
 
     @property
     def has_ended(self) -> bool:
@@ -211,6 +228,11 @@ class OpenStep:
 
     def __enter__(self) -> OpenStep:
         self.scope = scope = _enter_scope()
+        if not scope.recording.keeps_steps:
+            self.id = self.node_id
+            self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
+            _position.set(_Position(self._inner, self.predecessors))
+            return self
         if self.after is None:
             self.predecessors = scope.join()
         else:
@@ -225,6 +247,9 @@ class OpenStep:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         recording = self.scope.recording
+        if not recording.keeps_steps:
+            _position.set(_Position(self.scope, self.predecessors))
+            return
         self._error = None if error is None else to_failure(error)
         self._end_ns = recording.clock()
         ends = self._inner.join()
@@ -236,34 +261,49 @@ class OpenStep:
         if position is not None and position.scope is self._inner:  # otherwise a generator was closed out of order
             outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
-        if self._input is EMPTY:
-            self._input = take_snapshot(self.input, recording.blobs)  # set inside the step
         self._output = take_snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
         """Return the value of a surface, and record its digest in this step, even if the value is empty."""
-        resolve = self.scope.recording.resolve
+        recording = self.scope.recording
+        resolve = recording.resolve
         if resolve is None:
             raise NoActiveRecordingError(
                 f"surface {surface_id!r} cannot be read: the recording has no resolver; pass record(..., resolve=...)"
             )
         value = resolve(surface_id)
-        self._surface_reads[surface_id] = digest(value)
+        if recording.keeps_steps:
+            self._surface_reads[surface_id] = digest(value)
         return value
+
+    def read_from(self, sources: Iterable[OpenStep | str]) -> None:
+        """Record whose outputs this step read, if these are not just the steps that it follows.
+
+        They become its predecessors, with an edge of kind `data`. Steps that it follows but did not read only triggered
+        it: their edges are of kind `control`.
+        """
+        self._read = frozenset(source if isinstance(source, str) else source.id for source in sources)
 
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
         """Record a tool call of this step: a context manager; set its `result`."""
         recording = self.scope.recording
         return OpenToolCall(
-            name, arguments, call_id, calls=self.tool_calls, clock=recording.clock, blobs=recording.blobs
+            name,
+            arguments,
+            call_id,
+            calls=self.tool_calls,
+            clock=recording.clock,
+            blobs=recording.blobs if recording.keeps_steps else None,
         )
 
     def freeze(self) -> Step:
+        edges = self._build_edges()
         return Step(
             id=self.id,
             node_id=self.node_id,
             kind=self.kind,
-            predecessors=tuple(self.predecessors),
+            predecessors=tuple(self.predecessors | {edge.source for edge in edges}),
+            edges=edges,
             surface_reads=dict(self._surface_reads),
             input=self._input,
             output=self._output,
@@ -273,6 +313,17 @@ class OpenStep:
             start_ns=self._start_ns,
             end_ns=self._end_ns,
             attributes=to_plain_json(self.attributes),
+        )
+
+    def _build_edges(self) -> tuple[Edge, ...]:
+        """Which predecessors were read, and which only triggered the step; nothing if these are the same."""
+        triggers = self._inner.start
+        if self._read is None or self._read == triggers:
+            return ()
+        read = self._read | (self.predecessors - triggers)  # and its last inner steps
+        return tuple(
+            Edge(source=source, kind="data" if source in read else "control")
+            for source in sorted(read | self.predecessors)
         )
 
 
@@ -291,6 +342,8 @@ def _enter_scope() -> ControlScope[Recording, OpenStep]:
             "a new thread needs a copy of the context, as made by asyncio.to_thread"
         )
     scope, tips = position
+    if not scope.recording.keeps_steps:
+        return scope
     if not scope.recording.is_active:
         raise NoActiveRecordingError(f"the recording {scope.recording.trace_id!r} has ended; await all tasks inside it")
     if scope.owner() is not current_line_of_control():

@@ -6,6 +6,7 @@ from promptiter.agents.edges import Choice as Choice
 from promptiter.agents.edges import Edge as Edge
 from promptiter.agents.edges import FanOut as FanOut
 from promptiter.agents.edges import Join as Join
+from promptiter.agents.function import FunctionAgent as FunctionAgent
 from promptiter.agents.function import agent as agent
 from promptiter.agents.function import ask as ask
 from promptiter.agents.function import ask_sync as ask_sync
@@ -13,12 +14,12 @@ from promptiter.agents.function import chain as chain
 from promptiter.agents.function import node as node
 from promptiter.agents.graph import GraphAgent as GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
+from promptiter.agents.node_context import NodeContext as NodeContext
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
-from promptiter.agents.nodes import NodeContext as NodeContext
 from promptiter.agents.nodes import Parameter as Parameter
 from promptiter.agents.nodes import Tool as Tool
-from promptiter.agents.nodes import surface as surface
+from promptiter.agents.surface_scope import surface as surface
 from promptiter.sources import CallbackSource as CallbackSource
 from promptiter.sources import FileSource as FileSource
 from promptiter.sources import Source as Source

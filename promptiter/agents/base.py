@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
+from promptiter.concurrency import call_any
+from promptiter.errors import AgentError, SetupError
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, ToolCall, Usage
 from traces.model import Json, sum_usage
+from traces.snapshots import to_plain_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,61 @@ class SubstitutingAgent(Agent, Protocol):
 
     def can_substitute(self, node_id: str) -> bool:
         """Whether steps of a node can have substitutes. Called before a replay; must not block."""
+
+
+async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+    """Run an agent once, in a thread if its `run` is synchronous. AgentError if it returns something else."""
+    run: Any = await call_any(agent.run, case, profile, context)
+    name = type(agent).__name__
+    if not isinstance(run, AgentRun):
+        raise AgentError(f"{name}.run() returned {run!r:.60}; return an AgentRun, such as AgentRun(output='...')")
+    if not isinstance(run.output, str):
+        raise AgentError(
+            f"{name}.run() returned an AgentRun with the output {run.output!r:.60}; give a text as the output, and "
+            "other data as `data`"
+        )
+    return run
+
+
+def check_agent(value: object) -> None:
+    """Raise SetupError if a value is not an agent."""
+    if not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("describe", "run")):
+        return
+    name = getattr(value, "__name__", None) or f"{value!r:.60}"
+    if isinstance(value, type):
+        raise SetupError(f"{name} is a class, not an agent; create an object of it: {name}(...)")
+    if inspect.isroutine(value):
+        raise SetupError(
+            f"{name} is a plain function, not an agent; decorate it with @agent(instruction=...) from promptiter.agents"
+        )
+    raise SetupError(
+        f"{name} is not an agent: it needs the methods describe and run; see GraphAgent and the decorator @agent in "
+        "promptiter.agents"
+    )
+
+
+def to_answer(value: Any, *, name: str) -> Json:
+    """The answer of an agent as plain data. AgentError if it is None, or an object that is not data."""
+    if value is None:
+        raise AgentError(f"{name!r} returned None; return the answer, as a text or as data")
+    if isinstance(value, str):
+        return value
+    try:
+        orjson.dumps(value, default=_to_data, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        raise AgentError(
+            f"{name!r} returned {value!r:.60}, which is not data; return a text, a dict or a list"
+        ) from None
+    return to_plain_json(value)
+
+
+def _to_data(value: Any) -> Any:
+    """What orjson does not know, but to_plain_json does."""
+    if hasattr(type(value), "model_dump"):  # pydantic
+        return value.model_dump()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError
 
 
 def to_text(value: Json) -> str:

@@ -9,25 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from promptiter.agents.edges import Edge
-from promptiter.agents.graph import AnyNode, GraphAgent
-from promptiter.agents.nodes import FunctionNode, Parameter
-from promptiter.agents.step_calls import current_calls
+from promptiter.agents.flow import AnyNode
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import Declared, FunctionNode
+from promptiter.agents.serving import serve_function
+from promptiter.agents.step_calls import StepCalls, current_calls
+from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.structure import NO_LIMITS, SURFACE_TYPES, Limits, SurfaceType
 from traces.model import Json
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def node(*, limits: Limits = NO_LIMITS, **declared: Json | Parameter) -> Callable[[Callable[..., Any]], FunctionNode]:
-    """Turn a function into a node: `@node(instruction="...")`. It reads its surfaces with `surface("instruction")`."""
-    if unknown := sorted(set(declared) - set(SURFACE_TYPES)):
-        raise SetupError(f"unknown surface types {', '.join(unknown)}; known are {', '.join(SURFACE_TYPES)}")
-    surfaces: dict[SurfaceType, Json | Parameter] = {kind: declared[kind] for kind in SURFACE_TYPES if kind in declared}
+
+def node(*, limits: Limits = NO_LIMITS, **declared: Declared) -> Callable[[Callable[..., Any]], FunctionNode]:
+    """Turn a function into a node: `@node(instruction="...")`. It reads its surfaces with `surface("instruction")`.
+
+    Several surfaces of a type have names: `@node(instruction={"plan": "...", "write": "..."})`, read with
+    `surface("instruction.plan")`.
+    """
+    surfaces = _check_declared(declared)
 
     def decorate(function: Callable[..., Any]) -> FunctionNode:
         return FunctionNode(name=function.__name__, function=function, declared=surfaces, limits=limits)
@@ -35,13 +45,56 @@ def node(*, limits: Limits = NO_LIMITS, **declared: Json | Parameter) -> Callabl
     return decorate
 
 
-def agent(*, limits: Limits = NO_LIMITS, **declared: Json | Parameter) -> Callable[[Callable[..., Any]], GraphAgent]:
-    """Turn a function from message to answer into an agent with one node: `@agent(instruction="...")`."""
+def agent(*, limits: Limits = NO_LIMITS, **declared: Declared) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
+    """Turn a function from message to answer into an agent with one node: `@agent(instruction="...")`.
 
-    def decorate(function: Callable[..., Any]) -> GraphAgent:
-        return chain(function.__name__, node(limits=limits, **declared)(function))
+    It can still be called as before. Surfaces are declared as for `node`.
+    """
+    build_node = node(limits=limits, **declared)
+
+    def decorate(function: Callable[P, R]) -> FunctionAgent[P, R]:
+        return FunctionAgent(name=function.__name__, nodes=(build_node(function),))
 
     return decorate
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionAgent(GraphAgent, Generic[P, R]):
+    """A function as an agent. Called like the function, it returns what the function returns.
+
+    It runs with the active profile, or with the baseline: `await triage("hi")`, or `triage("hi")` if the function is
+    synchronous. `with_profile` returns it with an optimized profile, for production.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Tools that show signatures and documentation find those of the function here.
+        self.__dict__.update(__doc__=self._function.__doc__, __wrapped__=self._function)
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # the function's signature
+        read = self._build_reader(self._find_profile())
+        if inspect.iscoroutinefunction(self._function):
+            return cast("R", self._finish(self._function(*args, **kwargs), read))
+        with self._serve(read):
+            result = self._function(*args, **kwargs)
+        return cast("R", self._finish(result, read) if inspect.isawaitable(result) else result)
+
+    async def _finish(self, result: Awaitable[Any], read: Callable[[str], Json]) -> Any:
+        with self._serve(read):
+            return await result
+
+    def _serve(self, read: Callable[[str], Json]) -> AbstractContextManager[None]:
+        [only] = self.describe().nodes
+        return serve_function(only.id, self.describe().surface_ids, read)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        [only] = self.nodes
+        return cast("FunctionNode", only).function
 
 
 def chain(name: str, *steps: AnyNode | Callable[..., Any]) -> GraphAgent:
@@ -64,13 +117,7 @@ async def ask(
     if instruction:
         messages = (Message("system", instruction), *messages)
     request = ModelRequest(model=model, messages=messages, options=options or {})
-    try:
-        calls = current_calls.get()
-    except LookupError:
-        raise SetupError(
-            "ask() works inside a node of a running agent; run the agent instead of the function"
-        ) from None
-    return (await calls.ask(request, is_live=is_live)).text
+    return (await _find_calls("ask").ask(request, is_live=is_live)).text
 
 
 def ask_sync(
@@ -81,6 +128,40 @@ def ask_sync(
     options: Mapping[str, Json] | None = None,
     is_live: bool = False,
 ) -> str:
-    """`ask` for synchronous nodes, which run in threads."""
+    """`ask` for synchronous functions. It blocks, so it does not work in the thread of an event loop."""
+    calls = _find_calls("ask_sync")
+    if is_in_loop():
+        raise SetupError(
+            "ask_sync() would block the event loop of this thread; use `await ask(...)` in an async function, and call "
+            "a synchronous function with `await asyncio.to_thread(function, ...)`"
+        )
     question = ask(prompt, model=model, instruction=instruction, options=options, is_live=is_live)
-    return asyncio.run_coroutine_threadsafe(question, current_calls.get().loop).result()
+    return asyncio.run_coroutine_threadsafe(question, calls.loop).result()
+
+
+def _find_calls(caller: str) -> StepCalls:
+    calls = current_calls.get(None)
+    if calls is None:
+        raise SetupError(
+            f"{caller}() works inside a function that is decorated with @agent or @node; a new thread needs a copy of "
+            "the context, as made by asyncio.to_thread"
+        )
+    return calls
+
+
+def _check_declared(declared: Mapping[str, Declared]) -> dict[SurfaceType, Declared]:
+    """The declared surfaces in the order of their types. Raises SetupError if a type or a part has a wrong name."""
+    if unknown := sorted(set(declared) - set(SURFACE_TYPES)):
+        example = "{" + ", ".join(f'"{name}": "..."' for name in unknown) + "}"
+        raise SetupError(
+            f"unknown surface types {', '.join(unknown)}; known are {', '.join(SURFACE_TYPES)}; write several "
+            f"instructions as instruction={example}"
+        )
+    for kind, value in declared.items():
+        parts = list(value) if isinstance(value, Mapping) else ["-"]
+        if not parts or not all(isinstance(part, str) and part and "#" not in part for part in parts):
+            raise SetupError(
+                f"{kind}={value!r:.60} must be a value, or values by the names of its parts, such as "
+                f'{kind}={{"plan": ..., "write": ...}}'
+            )
+    return {kind: declared[kind] for kind in SURFACE_TYPES if kind in declared}

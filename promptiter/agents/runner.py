@@ -6,12 +6,12 @@ kept in the cache like those of a tool, so that a resumed run does not ask again
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeGuard, cast
 
-from promptiter.agents.base import Agent, CaseInput, RunContext, to_text
+from promptiter.agents.base import Agent, CaseInput, RunContext, run_agent, to_text
+from promptiter.concurrency import call_any
 from promptiter.errors import (
     BudgetEndedError,
     RunnerError,
@@ -72,7 +72,7 @@ async def ask_runner(runner: Runner, message: CaseInput, context: RunContext, ga
 
 async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> str:
     try:
-        run = await agent.run(message, Profile.baseline(agent.describe()), context)
+        run = await run_agent(agent, message, Profile.baseline(agent.describe()), context)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
     except Exception as error:
@@ -84,10 +84,7 @@ async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> s
 
 async def _call_function(function: AnswerFunction, message: CaseInput, context: RunContext, gateway: Gateway) -> str:
     async def answer(message: str) -> Json:
-        if inspect.iscoroutinefunction(function):
-            return await function(message)
-        found = await asyncio.to_thread(function, message)
-        return await found if inspect.isawaitable(found) else found
+        return await call_any(function, message)
 
     earlier = [f"{each.role}: {each.content}" for each in message.history]
     text = "\n\n".join([*earlier, f"user: {message.text}"]) if earlier else message.text

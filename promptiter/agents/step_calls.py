@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from promptiter.agents.base import RunContext, to_text
+from promptiter.concurrency import get_background_loop, is_in_loop
 from promptiter.errors import ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -21,12 +22,20 @@ REQUESTS = "promptiter.requests"
 
 
 class StepCalls:
-    """The calls of one step. Equal calls are numbered, so that each has its own key whatever the timing."""
+    """The calls of one step. Equal calls are numbered, so that each has its own key whatever the timing.
 
-    def __init__(self, step: OpenStep, context: RunContext) -> None:
+    The calls of a live step are never answered from the cache. If the step is part of an agent that a function called,
+    `outer` has the calls of that function's step, which the usage is added to as well.
+    """
+
+    def __init__(
+        self, step: OpenStep, context: RunContext, *, is_live: bool = False, outer: StepCalls | None = None
+    ) -> None:
         self.step = step
         self.context = context
-        self.loop = asyncio.get_running_loop()
+        self.is_live = is_live
+        self.loop = asyncio.get_running_loop() if is_in_loop() else get_background_loop()
+        self._outer = outer
         self._seen: dict[str, int] = {}
 
     async def ask(self, request: ModelRequest, *, is_live: bool = False) -> ModelReply:
@@ -35,8 +44,8 @@ class StepCalls:
         site = self._site(digest)
         self.step.attributes["gen_ai.request.model"] = request.model
         self.step.attributes.setdefault(REQUESTS, []).append(digest[:16])
-        reply = await current_gateway().ask(request, site, node_id=self.step.node_id, is_live=is_live)
-        self.step.usage = sum_usage((self.step.usage, reply.usage))
+        reply = await current_gateway().ask(request, site, node_id=self.step.node_id, is_live=is_live or self.is_live)
+        self._add_usage(reply.usage)
         return reply
 
     async def call_tool(
@@ -46,7 +55,7 @@ class StepCalls:
         site = self._site(f"{name}{to_text(arguments)}")
         try:
             return await current_gateway().call_tool(
-                name, arguments, function, site, node_id=self.step.node_id, is_live=is_live
+                name, arguments, function, site, node_id=self.step.node_id, is_live=is_live or self.is_live
             )
         except ToolFailedError as error:
             return {"error": str(error)}
@@ -59,18 +68,29 @@ class StepCalls:
             return {"value": to_plain_json(value), "usage": asdict(self.step.usage) if self.step.usage else None}
 
         site = self._site(f"{name}{to_text(key)}")
-        stored = await current_gateway().call_tool(name, key, run, site, node_id=self.step.node_id)
+        stored = await current_gateway().call_tool(
+            name, key, run, site, node_id=self.step.node_id, is_live=self.is_live
+        )
         if stored["usage"]:
             self.step.usage = Usage(**stored["usage"])
         return stored["value"]
 
+    def _add_usage(self, usage: Usage) -> None:
+        self.step.usage = sum_usage((self.step.usage, usage))
+        if self._outer is not None:
+            self._outer._add_usage(usage)
+
+    def _build_step_id(self) -> str:
+        return self.step.id if self._outer is None else f"{self._outer._build_step_id()} calls {self.step.id}"
+
     def _site(self, what: str) -> CallSite:
         number = self._seen[what] = self._seen.get(what, -1) + 1
+        step_id = self._build_step_id()
         return CallSite(
             role=self.context.role,
             case_id=self.context.case_id,
             repeat=self.context.repeat,
-            step_id=f"{self.step.id} in turn {self.context.turn}" if self.context.turn else self.step.id,
+            step_id=f"{step_id} in turn {self.context.turn}" if self.context.turn else step_id,
             number=number,
         )
 

@@ -16,7 +16,7 @@ from promptiter.backprop.lint import Linter
 from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import GradientsMerged, PassResult, TraceBlame
-from promptiter.backprop.stage_calls import Redact, call_or_error
+from promptiter.backprop.stage_calls import Redact, call_attributor, call_or_error, call_stage
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.concurrency import run_together
 from promptiter.errors import SetupError, StageError, UnknownSurfaceError
@@ -94,13 +94,16 @@ async def backpropagate(
     if problem := describe_failed_attribution(blames, attributor):
         raise StageError(problem)
     gradients = group_by_surface(blames)
+    merger = aggregator or SupportAggregator()
     merged = await work.merge(
         gradients,
-        aggregator or SupportAggregator(),
+        merger,
         failed_cases=count_cases(losses),
         all_cases=len(judged.cases),
         min_support=min_support,
     )
+    if problem := describe_failed_merge(merged, merger):
+        raise StageError(problem)
     tried = group_by(rejected, lambda rejection: rejection.surface_id)
     writer = PatchWriter(
         optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
@@ -168,7 +171,9 @@ class BackwardPass:
                 failed_cases=failed_cases,
                 all_cases=all_cases,
             )
-            merged, error = await call_or_error(partial(aggregator.aggregate, request), self.redact)
+            merged, error = await call_or_error(
+                partial(call_stage, aggregator.aggregate, request, returns=AggregateResult), self.redact
+            )
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
@@ -201,7 +206,7 @@ class BackwardPass:
             targets=self.targets,
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
-        results, error = await call_or_error(partial(attributor.attribute, request), self.redact)
+        results, error = await call_or_error(partial(call_attributor, attributor, request), self.redact)
         return TraceBlame(
             case_id=case_loss.case_id,
             repeat=case_loss.repeat,
@@ -253,6 +258,12 @@ def count_cases(losses: Iterable[CaseLoss]) -> int:
     return len({loss.case_id for loss in losses})
 
 
+def name_blaming_stage(attributor: Attributor) -> str:
+    """The class of the stage that the user gave: of a walk, that of its Backwarder."""
+    stage = attributor.backwarder if isinstance(attributor, StepwiseAttributor) else attributor
+    return type(stage).__name__
+
+
 def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attributor) -> str | None:
     """Say that the attributor failed, if that is why no surface is blamed."""
     errors = [each.error for each in blames if each.error] or [
@@ -260,7 +271,15 @@ def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attrib
     ]
     if not errors or any(each.gradients for each in blames):
         return None
-    return f"{type(attributor).__name__} failed and blamed no surface: {errors[0]}"
+    return f"{name_blaming_stage(attributor)} failed and blamed no surface: {errors[0]}"
+
+
+def describe_failed_merge(merged: GradientsMerged, aggregator: Aggregator) -> str | None:
+    """Say that the aggregator failed, if it did so on every surface."""
+    errors = [signal.error for signal in (*merged.signals, *merged.below_support)]
+    if not errors or None in errors:
+        return None
+    return f"{type(aggregator).__name__} failed and merged no gradients: {errors[0]}"
 
 
 def _select_targets(targets: Iterable[str] | None, structure: StructureSnapshot) -> frozenset[str]:

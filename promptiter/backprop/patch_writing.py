@@ -9,10 +9,17 @@ from functools import partial
 from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
-from promptiter.backprop.stage_calls import Redact, call_or_error
+from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage
 from promptiter.concurrency import run_together
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
-from promptiter.stages.contracts import AggregateResult, Optimizer, OptimizeRequest, Rejection, SurfaceGradient
+from promptiter.stages.contracts import (
+    AggregateResult,
+    Optimizer,
+    OptimizeRequest,
+    OptimizeResult,
+    Rejection,
+    SurfaceGradient,
+)
 from promptiter.structure import StructureSnapshot, Surface
 
 MAX_ATTEMPTS = 2
@@ -63,7 +70,9 @@ class PatchWriter:
         refused: tuple[Rejection, ...] = ()
         for _ in range(MAX_ATTEMPTS):
             request = replace(request, rejected=before + refused)
-            answer, error = await call_or_error(partial(self.optimizer.optimize, request), self.redact)
+            answer, error = await call_or_error(
+                partial(call_stage, self.optimizer.optimize, request, returns=OptimizeResult), self.redact
+            )
             if answer is None or answer.patch is None:
                 note = error or (answer.reason if answer is not None else "")
                 return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)

@@ -12,6 +12,7 @@ import asyncio
 from collections import defaultdict
 from dataclasses import replace
 
+from promptiter.backprop.stage_calls import call_stage
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.stages.contracts import (
     AttributeRequest,
@@ -174,7 +175,8 @@ class TraceView:
 async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> BackwardResult:
     """Ask the backwarder about one step. A failure affects only that step."""
     try:
-        return _drop_unknown_ids(await backwarder.backward(step_request), step_request)
+        answer = await call_stage(backwarder.backward, step_request, returns=BackwardResult)
+        return _drop_unknown_ids(answer, step_request)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round reports its errors

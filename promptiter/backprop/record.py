@@ -27,6 +27,11 @@ class TraceBlame:
     def gradients(self) -> tuple[SurfaceGradient, ...]:
         return tuple(gradient for result in self.results for gradient in result.gradients)
 
+    @property
+    def dropped(self) -> int:
+        """How many gradients and packets were thrown away, because they named an unknown surface or step."""
+        return sum(result.dropped for result in self.results)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
@@ -51,6 +56,11 @@ class PassResult:
     def gradients(self) -> tuple[SurfaceGradient, ...]:
         """All gradients, trace by trace, before the gradient check."""
         return tuple(gradient for blame in self.blames for gradient in blame.gradients)
+
+    @property
+    def dropped(self) -> int:
+        """How many gradients and packets were thrown away, because they named an unknown surface or step."""
+        return sum(blame.dropped for blame in self.blames)
 
 
 @round_details("backprop")

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from promptiter.concurrency import call_any
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult
 
 T = TypeVar("T")
 
 Redact: TypeAlias = Callable[[str], str]
 """Returns a text without secrets."""
+
+
+async def call_stage(method: Callable[[Any], Awaitable[T] | T], request: object, *, returns: type[T]) -> T:
+    """Call the method of a stage, in a thread if it is synchronous. TypeError if it returns something else."""
+    answer = await call_any(method, request)
+    if not isinstance(answer, returns):
+        raise TypeError(f"{_name_method(method)}() returned {answer!r:.60}; return a value of type {returns.__name__}")
+    return answer
+
+
+async def call_attributor(attributor: Attributor, request: AttributeRequest) -> list[BackwardResult]:
+    """Call an Attributor, whose answer is a list of results."""
+    results = await call_stage(attributor.attribute, request, returns=list)
+    if wrong := [each for each in results if not isinstance(each, BackwardResult)]:
+        name = _name_method(attributor.attribute)
+        raise TypeError(f"{name}() returned a list with {wrong[0]!r:.60}; return a list of BackwardResult")
+    return results
 
 
 async def call_or_error(call: Callable[[], Awaitable[T]], redact: Redact) -> tuple[T | None, str | None]:
@@ -21,3 +40,10 @@ async def call_or_error(call: Callable[[], Awaitable[T]], redact: Redact) -> tup
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; its failed calls are skipped
         return None, redact(f"{type(error).__name__}: {error}")
+
+
+def _name_method(method: Callable[..., object]) -> str:
+    """`MyStage.backward`, with the class of the stage."""
+    owner = getattr(method, "__self__", None)
+    name = getattr(method, "__name__", type(method).__name__)
+    return name if owner is None else f"{type(owner).__name__}.{name}"

@@ -20,6 +20,7 @@ from promptiter.cli.commands.noise import noise
 from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
+from promptiter.cli.commands.schema import schema
 from promptiter.cli.commands.show import show
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
 from promptiter.cli.help import PlainCommand
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (init, run, resume, rerun, show, runs, noise, evaluate, restore, check, describe):
+for _command in (init, run, resume, rerun, show, runs, noise, evaluate, restore, check, describe, schema):
     app.command(cls=PlainCommand)(_command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(trace.app, name="trace")

@@ -21,6 +21,7 @@ from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
@@ -32,13 +33,15 @@ logger = logging.getLogger(__name__)
 class ConfiguredRun:
     """A run that is ready to start. Its gateway holds the ledger and the shared cache, if there is one.
 
-    `run.engine.run_sync(run.request)` writes nothing to disk. `run.begin().run_sync()` has a folder and can be resumed.
+    `run.engine.run_sync(run.request, observers=run.observers)` writes nothing to disk. `run.begin().run_sync()` has a
+    folder and can be resumed.
     """
 
     config: RunConfig
     engine: Engine
     checked: CheckedRequest
     gateway: Gateway
+    observers: tuple[Observer, ...] = ()
     configuration: Configuration | None = None
 
     @property
@@ -54,6 +57,7 @@ class ConfiguredRun:
             self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            observers=self.observers,
         )
         if forecast is not None:
             write_forecast(directory.path, forecast)
@@ -84,7 +88,12 @@ class ConfiguredRun:
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
         """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
         return RunDirectory.resume(
-            path, self.engine, self.checked, configuration=self.configuration, keep_traces=self.config.keep_traces
+            path,
+            self.engine,
+            self.checked,
+            configuration=self.configuration,
+            keep_traces=self.config.keep_traces,
+            observers=self.observers,
         )
 
     def _try_to_forecast(self) -> Forecast | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.policies import PATIENCE
@@ -25,7 +26,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     config, evaluator = run.config, run.engine.evaluator
     document: dict[str, Json] = {} if run.configuration is None else run.configuration.document
     values: dict[str, Json] = config.model_dump(mode="json", by_alias=True, exclude={"models", "metrics"})
-    values["metrics"] = document.get("metrics") if isinstance(config.metrics, list | dict) else str(config.metrics)
+    values["metrics"] = str(config.metrics) if isinstance(config.metrics, Path) else document.get("metrics")
     values["models"] = document.get("models")
     values["evaluation"]["repeats"] = evaluator.options.repeats
     values["targets"] = list(run.checked.targets)
@@ -55,10 +56,21 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 
 _ORDER = (
-    *("agent", "python_path", "train", "validation", "cases", "test", "data", "split", "metrics"),
-    *("models", "teacher", "judge"),
+    *("agent", "python_path", "train", "validation", "cases", "scorer", "test", "data", "split", "metrics", "weights"),
+    *("models", "stages", "search", "teacher", "judge"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
-    *("budget", "evaluation", "loss_placements", "hints", "seed", "cache", "runs", "keep_traces"),
+    *(
+        "budget",
+        "evaluation",
+        "executor",
+        "observers",
+        "loss_placements",
+        "hints",
+        "seed",
+        "cache",
+        "runs",
+        "keep_traces",
+    ),
 )
 
 

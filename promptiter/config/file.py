@@ -19,27 +19,35 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from promptiter.config.fields import (
+    Amount,
+    CacheEntry,
+    Chance,
+    File,
+    Files,
+    Flag,
+    MetricsEntry,
+    Names,
+    Part,
+    PartEntry,
+    Parts,
+    Section,
+)
+from promptiter.config.model_sections import Models
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
-    CacheEntry,
-    Chance,
     EvaluationSection,
-    File,
-    Files,
     FinalTestEntry,
     FinalTestSection,
-    Flag,
     GoalEntry,
     Goals,
     HintEntry,
     LossPlacementEntry,
-    MetricsEntry,
-    Models,
-    Names,
-    Section,
     Shares,
+    Stages,
+    StagesEntry,
     Stop,
 )
 from promptiter.errors import SetupError
@@ -52,43 +60,98 @@ FILE_NAME = "promptiter.yaml"
 
 
 class RunConfig(Section):
-    """The whole file. The cases are in `train` and `validation`; in `cases`, for both; or in `data`, which is split.
-
-    The search never sees the `test` cases; only the final test does. `final_test: false` skips that test.
-    """
+    """The configuration of a run. Paths are relative to the file, and `null` means "not set"."""
 
     agent: str = ""
-    train: Files = ()
-    validation: Files = ()
-    cases: Files = ()
-    test: Files = ()
-    data: Files = ()
-    split: Shares = Shares()
-    metrics: MetricsEntry = None
-    models: Models = Models()
-    teacher: str | None = None
-    judge: str | None = None
-    targets: Names | None = None
-    initial_profile: File | None = None
-    objective: Objective = "mean_score"
-    goal: GoalEntry = Goals()
-    acceptance: Acceptance = Acceptance()
-    final_test: FinalTestEntry = FinalTestSection()
-    alpha: Chance = 0.05
-    stop: Stop | None = None
-    max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
-    budget: BudgetCaps = BudgetCaps()
-    evaluation: EvaluationSection = EvaluationSection()
-    loss_placements: tuple[LossPlacementEntry, ...] = ()
-    hints: tuple[HintEntry, ...] = ()
-    seed: Annotated[int, Field(strict=True)] = 0
-    cache: CacheEntry = "memory"
-    runs: Annotated[File, Field(validate_default=True)] = Path("runs")
-    keep_traces: Literal["all", "failed", "none"] = "all"
+    """The agent as `module:attr`."""
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
+    """Folders to import the agent and your other code from."""
+    train: Files = ()
+    """Eval sets whose failures are traced to their causes."""
+    validation: Files = ()
+    """Eval sets on which candidates are compared."""
+    cases: Files = ()
+    """Instead of `train` and `validation`: eval sets for both. The verdict is then only about these cases."""
+    scorer: Part | None = None
+    """Instead of eval sets and metrics: a function that scores a whole profile, as `module:attr`."""
+    test: Files = ()
+    """Eval sets that the search never sees; the final test uses them to check whether a gain holds for new cases."""
+    data: Files = ()
+    """Instead of `train`, `validation` and `test`: eval sets to split."""
+    split: Shares = Shares()
+    """How to split `data`."""
+    metrics: MetricsEntry = None
+    """A metrics file, or the metrics themselves."""
+    weights: dict[str, Amount] = Field(default_factory=dict)
+    """The weight of each metric in the mean score, by name."""
+    models: Models = Models()
+    """Settings of models, by name."""
+    stages: StagesEntry = Stages()
+    """The models that find the cause of failures and write patches, or stages of your own."""
+    search: Part | None = None
+    """The search algorithm: `backprop`, one of an installed package, or your own as `module:attr`. By default the one
+    for the goal.
+    """
+    teacher: str | None = None
+    """A model, or an agent as `module:attr`, that writes missing references."""
+    judge: str | None = None
+    """The model that judging metrics ask, instead of their own."""
+    targets: Names | None = None
+    """The surfaces that may change."""
+    initial_profile: File | None = None
+    """A profile to start from, instead of the baseline."""
+    objective: Objective = "mean_score"
+    """What is optimized: `mean_score`, `pass_rate` (of cases) or `weighted_loss` (1 minus the mean score, within 0 and
+    1).
+    """
+    goal: GoalEntry = Goals()
+    """`score`, `fewer_tokens` or `cheaper`."""
+    acceptance: Acceptance = Acceptance()
+    """Which candidates are accepted."""
+    final_test: FinalTestEntry = FinalTestSection()
+    """The test at the end. `false` adopts what was accepted without a test."""
+    alpha: Chance = 0.05
+    """The chance that the final test reports an improvement that is not there. Also the limit for policies with an
+    `alpha` of their own.
+    """
+    stop: Stop | None = None
+    """When the search ends. Without this key: at a perfect score, or after three rounds without an accepted
+    candidate. If you set it, only what you list applies, besides `max_rounds`.
+    """
+    max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
+    """Maximum number of rounds. 0 only runs the baseline."""
+    budget: BudgetCaps = BudgetCaps()
+    """Hard caps."""
+    evaluation: EvaluationSection = EvaluationSection()
+    """How cases are run."""
+    executor: Part | None = None
+    """Where cases are run: `local`, `thread`, `process`, or your own as `module:attr`."""
+    observers: Parts = ()
+    """Watchers of the run's events, as `module:attr`."""
+    loss_placements: tuple[LossPlacementEntry, ...] = ()
+    """Nodes that failures of a metric belong to."""
+    hints: tuple[HintEntry, ...] = ()
+    """What you know about failing cases."""
+    seed: Annotated[int, Field(strict=True)] = 0
+    """Random seed. Two seeds are two samples of every model answer, also in a shared cache."""
+    cache: CacheEntry = "memory"
+    """A `.sqlite`, `.db` or `.jsonl` file of model answers that runs share."""
+    runs: Annotated[File, Field(validate_default=True)] = Path("runs")
+    """Where the folders of runs are created."""
+    keep_traces: Literal["all", "failed", "none"] = "all"
+    """Which traces are kept after the run: `all`, `failed` or `none`."""
     review: Flag = False
+    """Ask about each patch at the terminal."""
     as_json: Annotated[Flag, Field(alias="json")] = False
+    """Print the result as JSON."""
     quiet: Flag = False
+    """Print one line."""
+
+    @property
+    def parts(self) -> tuple[PartEntry, ...]:
+        """All parts that the file names."""
+        alone = (self.search, self.executor, self.scorer)
+        return (*(each for each in alone if each is not None), *self.observers, *self.stages.given.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +204,7 @@ def read_document(
         config = RunConfig.model_validate(document, context=context)
     except ValidationError as error:
         problems += describe_problems(
-            error, RunConfig, Location(source), is_secret=lambda keys: keys[:1] == ("models",)
+            error, RunConfig, Location(source), is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys
         )
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}

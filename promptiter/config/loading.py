@@ -1,8 +1,7 @@
-"""Loads what a configuration refers to: agents and other objects as `module:attr`, and evaluators."""
+"""Loads what a configuration refers to: agents as `module:attr`, and evaluators."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable
@@ -10,35 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent
-from promptiter.errors import SetupError, nearest
-from promptiter.references import find_reference, remember_factory
+from promptiter.errors import SetupError
+from promptiter.references import find_reference, load_reference, remember_factory
 from promptiter.registry import AGENTS
 
 if TYPE_CHECKING:
     from promptiter.agents.runner import Runner
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+    from promptiter.evaluation.executor import Executor
     from promptiter.evaluation.metrics.metric_config import EvalConfig
     from promptiter.llm.gateway import Gateway
-
-
-def load_object(reference: str, *, folders: Iterable[Path] = ()) -> Any:
-    """Import the object that `module:attr` names, from these folders or the current one."""
-    module_name, colon, attribute = reference.partition(":")
-    if not colon or not module_name or not attribute:
-        raise SetupError(f"{reference!r} must have the form module:attr, such as my_agent:agent")
-    make_importable([*folders, Path.cwd()])
-    try:
-        value: Any = importlib.import_module(module_name)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise SetupError(
-            f"cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
-        ) from error
-    for name in attribute.split("."):
-        if not hasattr(value, name):
-            raise SetupError(f"{module_name!r} has no {attribute!r}{nearest(name, dir(value))}")
-        value = getattr(value, name)
-    return value
 
 
 def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
@@ -46,7 +26,8 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
 
     A name without a colon is that of a registered function; see `AGENTS`.
     """
-    agent: Any = AGENTS.get(reference) if reference in AGENTS else load_object(reference, folders=folders)
+    make_importable([*folders, Path.cwd()])
+    agent: Any = AGENTS.get(reference) if reference in AGENTS else load_reference(reference)
     if not hasattr(agent, "describe") and callable(agent):
         if _needs_arguments(agent):
             raise SetupError(
@@ -83,7 +64,12 @@ def make_importable(folders: Iterable[Path]) -> None:
 
 
 def build_evaluator(
-    config: EvalConfig, gateway: Gateway, options: EvaluationOptions | None = None, *, judge: Runner | str | None = None
+    config: EvalConfig,
+    gateway: Gateway,
+    options: EvaluationOptions | None = None,
+    *,
+    judge: Runner | str | None = None,
+    executor: Executor | None = None,
 ) -> Evaluator:
     """Build an evaluator with the metrics, judges and user simulator of a configuration. Its secrets are redacted.
 
@@ -99,5 +85,6 @@ def build_evaluator(
         build_metrics(config, gateway=gateway, judge=judge),
         gateway=gateway,
         options=options,
+        executor=executor,
         user_simulator=UserSimulator.from_config(config.user_simulator, gateway),
     )

@@ -1,12 +1,11 @@
-"""Builds the gateway and the stages from promptiter.yaml: models with their addresses, prices and limits."""
+"""Builds the gateway from promptiter.yaml: models with their addresses, prices and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 from promptiter.config.file import RunConfig
-from promptiter.config.sections import ModelSettings
+from promptiter.config.model_sections import ModelSettings
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
@@ -16,10 +15,7 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_in
-from promptiter.registry import MODELS, OFFLINE_STAGES
-
-if TYPE_CHECKING:
-    from promptiter.search.rounds import BackpropRounds
+from promptiter.registry import MODELS
 
 TIMEOUT_S = 120.0
 LEAST_CONCURRENCY = 16
@@ -31,7 +27,10 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
     served: dict[str, Model] = {name: _build_model(each) for name, each in settings.items()}
     for name, registered in config.models.registered.items():
         served[name] = MODELS.get(name)(**registered.model_dump())
-    given = [[each.api_key, each.headers, each.options] for each in settings.values()]
+    given = [
+        *([each.api_key, each.headers, each.options] for each in settings.values()),
+        *(part.options for part in config.parts),
+    ]
     return Gateway(
         models=served,
         cache=cache,
@@ -43,53 +42,6 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
         timeout_s=max([TIMEOUT_S, *(each.timeout_s for each in settings.values() if each.timeout_s is not None)]),
         seed=config.seed,
     )
-
-
-def build_search(config: RunConfig) -> BackpropRounds:
-    """Build the search with the stages of the file. A stage without a model uses the one that needs none."""
-    from promptiter.backprop.llm.aggregator import LLMAggregator
-    from promptiter.backprop.llm.attributor import LLMAttributor
-    from promptiter.backprop.llm.backwarder import LLMBackwarder
-    from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
-    from promptiter.backprop.llm.corrector import LLMCorrector
-    from promptiter.backprop.llm.optimizer import LLMOptimizer
-    from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
-    from promptiter.search.rounds import BackpropRounds
-
-    stages, settings = config.models.stages, config.models.settings
-
-    def stage(kind: Callable[..., Any], model: str | None) -> Any:
-        if model is None:
-            return None
-        return kind(model, model_options=settings[model].options if model in settings else {})
-
-    walk, whole = stage(LLMBackwarder, stages.backwarder), stage(LLMAttributor, stages.backwarder)
-    blaming = {"walk": walk, "whole_trace": whole, "auto": walk and CheapestAttributor(whole, walk)}
-    check: Any = "auto"
-    if stages.check_gradients == "off":
-        check = None
-    elif stages.corrector is not None or stages.check_gradients != "auto":
-        corrector = stage(LLMCorrector, stages.corrector)
-        most = MOST_CHECKED if stages.check_gradients == "auto" else stages.check_gradients
-        check = GradientCheck(OFFLINE_STAGES.get("corrector")(), *([corrector] if corrector else []), most=most)
-    return BackpropRounds(
-        blaming[stages.attribution],
-        stage(LLMAggregator, stages.aggregator),
-        stage(LLMOptimizer, stages.optimizer),
-        check=check,
-    )
-
-
-def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
-    """A problem for each model of the stages without a price, if dollars are capped. The engine checks the others."""
-    if gateway.budget is None or not gateway.budget.needs_prices:
-        return
-    for model in config.models.stages.models:
-        if gateway.price(model) is None:
-            yield (
-                f"budget.max_usd cannot be enforced: the price of model {model!r} is unknown; "
-                f"set its price under models, or budget.allow_unknown_price"
-            )
 
 
 def _build_model(settings: ModelSettings) -> LiteLLMModel:

@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    create_model,
-    model_validator,
+from pydantic import BeforeValidator, Field
+
+from promptiter.config.fields import (
+    Above0,
+    Amount,
+    Chance,
+    Count,
+    File,
+    Finite,
+    Flag,
+    Names,
+    Part,
+    PartEntry,
+    Section,
+    Share,
 )
-
-from promptiter.llm.secret import hide_by_name
-from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
-from promptiter.registry import MODELS
+from promptiter.references import is_reference
 from promptiter.stages.losses import Severity
 from traces.model import Json
-
-
-def _resolve_path(path: Path, info: ValidationInfo) -> Path:
-    folder: Path | None = (info.context or {}).get("folder")
-    return path if folder is None else folder / path
-
-
-def _to_list(value: Json) -> Json:
-    return [value] if isinstance(value, str | Path) else value
-
-
-def _parse_metrics(value: Json, info: ValidationInfo) -> Json:
-    if isinstance(value, str | Path):
-        return _resolve_path(Path(value), info)
-    if isinstance(value, list | dict):
-        return value
-    raise ValueError("must be a metrics file, or a list of metrics")
-
-
-def _parse_cache(value: Json, info: ValidationInfo) -> Json:
-    if not isinstance(value, str):
-        raise ValueError("must be 'memory', or a path in .jsonl, .sqlite or .db")  # noqa: TRY004 - pydantic catches these
-    return value if value == "memory" else str(_resolve_path(Path(value), info))
-
-
-def _parse_stages(value: Json) -> Json:
-    return dict.fromkeys(("backwarder", "aggregator", "optimizer"), value) if isinstance(value, str) else value
 
 
 def _parse_goal(value: Json) -> Json:
@@ -65,261 +37,267 @@ def _parse_goal(value: Json) -> Json:
     raise ValueError("must be score, cheaper or fewer_tokens, or a mapping with one of the last two")
 
 
+def _parse_stages(value: Json) -> Json:
+    return dict.fromkeys(MODEL_STAGES, value) if isinstance(value, str) else value
+
+
 def _parse_switch(value: Json) -> Json:
     return "off" if value is False else value  # YAML reads `off` as false
-
-
-def _keep_validated(value: Json, validate: ValidatorFunctionWrapHandler) -> Json:
-    return value if isinstance(value, BaseModel) else validate(value)
 
 
 def _parse_final_test(value: Json) -> Json:
     return None if value is False else {} if value is True else value
 
 
-def _hide_headers(value: Json) -> Json:
-    return hide_by_name({"headers": value})["headers"]
-
-
-Count = Annotated[int, Field(strict=True, ge=1)]
-Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Above0 = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-Chance = Annotated[float, Field(strict=True, gt=0, lt=1)]
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Flag = Annotated[bool, Field(strict=True)]
-File = Annotated[Path, AfterValidator(_resolve_path)]
-Files = Annotated[tuple[File, ...], BeforeValidator(_to_list)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_to_list)]
-MetricsEntry = Annotated[Path | list[Any] | dict[str, Any] | None, PlainValidator(_parse_metrics), Field(repr=False)]
-CacheEntry = Annotated[str, PlainValidator(_parse_cache)]
-
-
-class Section(BaseModel):
-    """A mapping of the file. It is frozen and rejects unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
 class Shares(Section):
-    """How `data` is split. Similar cases stay together."""
+    """Shares of `data`. Cases that are alike stay together."""
 
     train: Share = 0.6
+    """Share of the train set."""
     validation: Share = 0.4
+    """Share of the validation set."""
     test: Share = 0.0
+    """Share of the test set."""
     seed: int = 0
+    """Random seed of the split."""
 
 
-class ModelPrice(Section):
-    """Dollars per million tokens."""
-
-    input_usd_per_million: Amount
-    output_usd_per_million: Amount
-    cached_usd_per_million: Amount | None = None
-
-
-class ModelSettings(Section):
-    """Where a model is served, with its key and price. Give the key as `${VAR}`.
-
-    Headers are treated as secrets, except for a few such as `Content-Type`, and so are options with a secret's name.
-    `options` (temperature, …) are for the stages that ask this model; the nodes of an agent have their own.
-    """
-
-    api_base: ExpandedText | None = Field(default=None, repr=False)
-    api_key: SecretText = None
-    headers: Annotated[SecretValues, AfterValidator(_hide_headers)] = Field(default_factory=dict)
-    timeout_s: Above0 | None = None
-    options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
-    price: ModelPrice | None = None
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
+MODEL_STAGES = ("backwarder", "attributor", "aggregator", "optimizer")
+"""The stages that `stages: MODEL` sets."""
 
 
 class Stages(Section):
-    """The models that the stages ask. A stage without a model uses the implementation that needs none.
+    """The stages of the search: a model name for all of them, or a mapping. Stages that are left out need no model.
 
-    `attribution` says how the backwarder's model is asked: about each step (`walk`), about the whole trace, or with
-    `auto` whichever is expected to cost less. `check_gradients` is how much of a round's blame is checked by replays:
-    with `auto` a dozen if a model blames, otherwise none. A `corrector` model is asked for the corrected output of a
-    step where the expected answer does not determine it.
+    A stage is the name of a model that it asks, or your own as `module:attr`.
     """
 
-    backwarder: str | None = None
-    aggregator: str | None = None
-    optimizer: str | None = None
-    attribution: Literal["auto", "walk", "whole_trace"] = "auto"
-    check_gradients: Annotated[Literal["auto", "off"] | Count, BeforeValidator(_parse_switch)] = "auto"
-    corrector: str | None = None
+    backwarder: Part | None = None
+    """Blames step by step."""
+    attributor: Part | None = None
+    """Blames a whole trace in one call. With models for this and for `backwarder`, the cheaper one is asked."""
+    aggregator: Part | None = None
+    """Merges the gradients of a surface."""
+    optimizer: Part | None = None
+    """Writes patches."""
+    corrector: Part | None = None
+    """Corrects steps where references do not help, to check blame."""
+    check_gradients: Annotated[
+        Literal["auto", "off"] | Count,
+        BeforeValidator(_parse_switch, json_schema_input_type=Literal["auto", "off", False] | Count),
+    ] = "auto"
+    """How many blamed surfaces are checked by replays in a round: a number, `off`, or `auto`, a dozen if a model
+    blames.
+    """
+
+    @property
+    def given(self) -> dict[str, PartEntry]:
+        """The stages that the file names, by role."""
+        roles = (*MODEL_STAGES, "corrector")
+        return {role: entry for role in roles if (entry := getattr(self, role)) is not None}
+
+    @property
+    def is_one_model(self) -> bool:
+        """Whether one model is given for all stages."""
+        return tuple(self.given) == MODEL_STAGES and len({entry.name for entry in self.given.values()}) == 1
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of these models, without duplicates."""
-        asked = {self.backwarder, self.aggregator, self.optimizer, self.corrector}
-        return tuple(sorted(name for name in asked if name is not None))
+        """The names of the models that these stages ask, without duplicates."""
+        return tuple(sorted({entry.name for entry in self.given.values() if not is_reference(entry.name)}))
 
 
-class Models(Section):
-    """The models of the stages, and the settings of models by name. Registered models declare their own settings."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_keep_validated)]] = Field(init=False)
-
-    stages: Annotated[Stages, BeforeValidator(_parse_stages)] = Stages()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_registered(cls, value: Json) -> Json:
-        """Validate the settings of registered models with the schema that each declares."""
-        if not isinstance(value, dict):
-            return value
-        kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
-        read = create_model("Registered", **kinds).model_validate({name: value[name] for name in kinds})
-        return value | {name: getattr(read, name) for name in kinds}
-
-    @property
-    def settings(self) -> dict[str, ModelSettings]:
-        """The settings of models that a service provides."""
-        return {name: each for name, each in self._extra.items() if isinstance(each, ModelSettings)}
-
-    @property
-    def registered(self) -> dict[str, BaseModel]:
-        """The settings of registered models."""
-        return {name: each for name, each in self._extra.items() if not isinstance(each, ModelSettings)}
-
-    @property
-    def _extra(self) -> dict[str, Any]:
-        return self.__pydantic_extra__ or {}
+StagesEntry = Annotated[Stages, BeforeValidator(_parse_stages, json_schema_input_type=str | Stages)]
 
 
 class CheaperGoal(Section):
-    """The same quality with cheaper models: those named here, or the choices of each node."""
+    """The same quality with cheaper models."""
 
     models: Names = ()
+    """The models to try; by default the choices of each node."""
     margin: Chance = MARGIN
+    """The loss of score that is tolerated."""
 
 
 class FewerTokensGoal(Section):
     """The same quality with shorter texts."""
 
     margin: Chance = MARGIN
+    """The loss of score that is tolerated."""
 
 
 class Goals(Section):
-    """Goals other than the score; at most one of them. `margin` bounds the loss of score that is tolerated."""
+    """Goals other than the score; at most one of them."""
 
     cheaper: CheaperGoal | None = None
+    """The same quality with cheaper models."""
     fewer_tokens: FewerTokensGoal | None = None
+    """The same quality with shorter texts."""
 
 
-GoalEntry = Annotated[Goals, BeforeValidator(_parse_goal)]
+GoalEntry = Annotated[
+    Goals,
+    BeforeValidator(_parse_goal, json_schema_input_type=Literal["score", "cheaper", "fewer_tokens"] | Goals),
+]
 
 
 class PairedGainEntry(Section):
     """An exact test for each candidate, after each block of `repeats`; `alpha` covers all candidates."""
 
     alpha: Chance = 0.05
+    """The chance that any candidate is accepted without being better."""
     repeats: tuple[Count, ...] = (2, 2, 2)
+    """Repeats of each case in each block."""
 
 
 class SigmaGainEntry(Section):
     """The gain on train must exceed the spread of repeated sweeps, and the hold-out must not lose more than its own."""
 
     accept_sigma: Amount = 1.0
+    """How many standard deviations the gain must exceed."""
     repeats: Count = 3
+    """Sweeps of the train set."""
     holdout: Holdout = "on_train_improve"
+    """When the hold-out is run."""
     folds: Annotated[int, Field(strict=True, ge=2)] = 5
+    """Folds of the hold-out."""
     seed: Annotated[int, Field(strict=True)] = 0
+    """Random seed of the folds."""
 
 
 class ConstraintEntry(Section):
     """Bounds for tokens, cost_usd, characters, latency_s or a metric; `_times` is relative to the accepted profile."""
 
     figure: str
+    """The figure that is bounded."""
     at_most: Finite | None = None
+    """Upper bound."""
     at_least: Finite | None = None
+    """Lower bound."""
     at_most_times: Amount | None = None
+    """Upper bound, as a multiple of the accepted profile's figure."""
     at_least_times: Amount | None = None
+    """Lower bound, as a multiple of the accepted profile's figure."""
     measured: Flag = False
+    """Allow figures of the clock, which differ from run to run."""
 
 
 class TieBreakEntry(Section):
     """If the scores differ by less than `min_gain`, the first of these figures that differs decides."""
 
     by: Names
+    """The figures, in order."""
     min_gain: Amount = 0.0
+    """Scores that differ by less are close."""
     measured: Flag = False
+    """Allow figures of the clock, which differ from run to run."""
 
 
 class Acceptance(Section):
     """What a candidate must show; all conditions must hold. Without one on the gain, any gain above 0 counts."""
 
     min_gain: Amount | None = None
+    """Minimum gain."""
     paired_gain: PairedGainEntry | None = None
+    """An exact test of each candidate: `alpha` (0.05), `repeats` (`[2, 2, 2]`)."""
     sigma_gain: SigmaGainEntry | None = None
+    """A gain on train beyond noise: `accept_sigma` (1.0), `repeats` (3), `holdout` (`on_train_improve`), `folds` (5),
+    `seed` (0).
+    """
     tie_break: TieBreakEntry | None = None
+    """Figures that decide between close scores: `by`, `min_gain` (0), `measured` (`false`)."""
     no_regression: Flag = False
+    """Every case that passed must still pass."""
     protected: Names = ()
+    """Ids of cases that must still pass."""
     constraints: tuple[ConstraintEntry, ...] = ()
+    """Bounds: `figure` and `at_most`, `at_least`, `at_most_times` or `at_least_times`; `measured` (`false`) for
+    `latency_s`.
+    """
 
 
 class FinalTestSection(Section):
-    """The test at the end of a run: `repeats` of each case and profile in each of 3 blocks.
-
-    `min_detectable_gain` is the gain that the cases should be able to show. `ablate` first removes patches that do not
-    help. The significance level is the run's `alpha`.
-    """
+    """The test at the end of a run. Its significance level is the run's `alpha`."""
 
     repeats: Count = 2
+    """Repeats of each case and profile in each of three blocks."""
     min_detectable_gain: Above0 = 0.1
+    """The gain that your cases should be able to show."""
     ablate: Flag = True
+    """First drop changes that do not help."""
 
 
-FinalTestEntry = Annotated[FinalTestSection | None, BeforeValidator(_parse_final_test)]
+FinalTestEntry = Annotated[
+    FinalTestSection | None, BeforeValidator(_parse_final_test, json_schema_input_type=bool | FinalTestSection | None)
+]
 
 
 class Stop(Section):
-    """When the search ends: checked after each round, the first condition that holds ends it."""
+    """The search ends after the round in which any of these holds. The final test follows."""
 
     target_score: Finite | None = None
+    """The validation score to reach."""
     patience: Count | None = None
+    """Rounds without an accepted candidate."""
     minutes: Above0 | None = None
+    """A deadline."""
     max_evaluations: Count | None = None
+    """Cases run with candidates."""
     max_calls: Count | None = None
+    """Model calls."""
     max_tokens: Count | None = None
+    """Tokens."""
     max_usd: Above0 | None = None
+    """Dollars."""
     required_metrics: Names | None = None
+    """Metrics whose mean must reach their threshold, or `all`."""
     stop_file: File | None = None
+    """Stops when this file exists."""
 
 
 class BudgetCaps(Section):
     """Hard caps: a call that would exceed one is not made, which may end a round early."""
 
     max_usd: Amount | None = None
+    """Dollars."""
     max_calls: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Model calls."""
     max_tokens: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Tokens."""
     allow_unknown_price: Flag = False
+    """With `max_usd`: also call models without a known price."""
 
 
 class EvaluationSection(Section):
-    """How cases are run. `repeats` defaults to num_runs of the metrics file."""
+    """How cases are run."""
 
     repeats: Count | None = None
+    """Runs of each case; by default `num_runs` of the metrics file."""
     concurrency: Count = 16
+    """Cases run at the same time."""
     case_timeout_s: Above0 | None = None
+    """Time limit of one run of a case."""
     max_errored_fraction: Share = 0.25
+    """An evaluation with a larger share of failed runs is invalid."""
 
 
 class LossPlacementEntry(Section):
-    """Failures of this metric are blamed on this node."""
+    """Failures of a metric are placed on a node, instead of the last steps."""
 
     metric: str
+    """The metric."""
     node_id: str
+    """The node."""
 
 
 class HintEntry(Section):
     """A hint about a metric that fails on a case."""
 
     case_id: str
+    """The case."""
     metric: str
+    """The metric that fails."""
     text: str = ""
+    """What you know, for the stage that blames."""
     severity: Severity | None = None
+    """`P0` (worst) to `P3`, instead of the computed one."""

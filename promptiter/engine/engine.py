@@ -25,7 +25,7 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
-from promptiter.errors import SetupError
+from promptiter.engine.type_checks import check_observers, check_parts, check_request_type, check_roles, check_structure
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.scorer import DescribedAgent
 from promptiter.policies.combine import describe_policy
@@ -40,8 +40,8 @@ from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Opti
 from promptiter.structure import StructureSnapshot
 from traces import digest
 
-ROUNDS = "promptiter.search.rounds:BackpropRounds"
-"""The default search. It is named, not imported, because searches are a layer above the engine."""
+DEFAULT_SEARCH = "backprop"
+"""It is named, not imported, because searches are a layer above the engine."""
 
 
 class Engine:
@@ -66,10 +66,11 @@ class Engine:
     ) -> None:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
-        _check_parts(backwarder, aggregator, optimizer, search)
+        check_parts(agent, evaluator)
+        check_roles(search=search)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
-        self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
+        self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
         self._users = 0
@@ -83,7 +84,10 @@ class Engine:
         """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
         if isinstance(request, CheckedRequest):
             return request
-        return check_request(request, self.describe(), self.evaluator)
+        check_request_type(request)
+        snapshot = self.describe()
+        check_structure(snapshot, self.agent)
+        return check_request(request, snapshot, self.evaluator)
 
     async def run(
         self,
@@ -137,13 +141,11 @@ class Engine:
         reviewer: Reviewer | None = None,
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
+        check_observers(observers)
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
-        teacher = [request.teacher] if isinstance(request.teacher, str) else []
-        await run_in_thread(
-            lambda: check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
-        )
+        await run_in_thread(lambda: self._check_models(evaluator, request))
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)
         meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
@@ -161,6 +163,11 @@ class Engine:
             with evaluator.gateway.active():
                 return await run.execute(started)
 
+    def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
+        teacher = [request.teacher] if isinstance(request.teacher, str) else []
+        profile = request.initial_profile
+        check_models(self.agent, evaluator, profile=profile, others=teacher, search=self.search)
+
     @asynccontextmanager
     async def using_agent(self) -> AsyncIterator[None]:
         """Use the agent. When the last of the runs that use it ends, the baseline of an in-place agent is restored."""
@@ -173,18 +180,6 @@ class Engine:
                 self._users -= 1
             if not self._users:
                 await restore_agent(self.agent)
-
-
-def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
-    """Reject objects that are not stages before the first evaluation is paid."""
-    for part, name, methods in (
-        (backwarder, "backwarder", ("backward", "attribute")),
-        (aggregator, "aggregator", ("aggregate",)),
-        (optimizer, "optimizer", ("optimize",)),
-        (search, "search", ("search",)),
-    ):
-        if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
-            raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
 
 
 def new_run_id(started: datetime, checked: CheckedRequest) -> str:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from promptiter.agents.base import Agent
+from promptiter.engine.type_checks import SETS, find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.result import Objective
-from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, Scorer, as_scorer
+from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, as_scorer
 from promptiter.policies.acceptance import Protected
 from promptiter.policies.combine import describe_policy, is_number, iter_policies
 from promptiter.policies.constraints import check_figures
 from promptiter.policies.error_rate import check_false_accept_rate
-from promptiter.policies.goals import Goal, list_other_models
+from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
-from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics
+from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
 from promptiter.references import is_reference
 from promptiter.runlog.results import RunRequest, RunShape
-from promptiter.stages.losses import LossHint, LossPlacement, check_hints, check_placements
+from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import join_names
 
@@ -56,9 +55,9 @@ class CheckedRequest:
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
     """Return the inputs of a request, or raise a RequestError that lists every problem."""
-    if wrong := [*_shape_problems(request), *_wrong_types(request)]:
+    if wrong := [*_shape_problems(request), *find_wrong_types(request)]:
         raise RequestError(wrong)
-    given = {name: sets for name in _SETS if (sets := getattr(request, name)) is not None}
+    given = {name: sets for name in SETS if (sets := getattr(request, name)) is not None}
     sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
     shape, train_name, validation_name = _find_shape(sets)
     targets = _select_targets(request, snapshot)
@@ -98,9 +97,6 @@ def _configure_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator
     return evaluator if request.judge is None else evaluator.with_judge(request.judge)
 
 
-_SETS = ("train", "validation", "cases", "test")
-
-
 def _find_shape(sets: Mapping[str, EvalSet]) -> tuple[RunShape, str, str]:
     """The shape of a run, and the names of the sets that it learns from and validates on."""
     if "scorer" in sets:
@@ -110,7 +106,7 @@ def _find_shape(sets: Mapping[str, EvalSet]) -> tuple[RunShape, str, str]:
 
 def _shape_problems(request: RunRequest) -> Iterator[str]:
     """Find sets that are missing, or that do not go together."""
-    given = [name for name in _SETS if getattr(request, name) is not None]
+    given = [name for name in SETS if getattr(request, name) is not None]
     if request.scorer is not None:
         if given:
             yield f"a scorer scores without cases, but {_say_given(given)}, too; give one or the other"
@@ -132,34 +128,6 @@ def _shape_problems(request: RunRequest) -> Iterator[str]:
 
 def _say_given(names: Sequence[str]) -> str:
     return f"{' and '.join(names)} {'is' if len(names) == 1 and names != ['cases'] else 'are'} given"
-
-
-def _wrong_types(request: RunRequest) -> Iterator[str]:
-    """Find values of the wrong type, which the other checks could not handle."""
-    for name in _SETS:
-        value = getattr(request, name)
-        if value is None:
-            continue
-        sets = [value] if isinstance(value, EvalSet) else value
-        if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
-            yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them"
-    if isinstance(request.targets, str):
-        yield f"targets is {request.targets!r}; give a list: [{request.targets!r}]"
-    if not isinstance(request.max_rounds, int):
-        yield f"max_rounds is {request.max_rounds!r}; give a whole number"
-    if request.objective not in get_args(Objective):
-        yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
-    if not isinstance(request.goal, Goal):
-        yield f"goal is {request.goal!r:.60}; give a Goal, such as Goal(kind='fewer_tokens')"
-    if request.scorer is not None and not callable(request.scorer) and not isinstance(request.scorer, Scorer):
-        yield f"scorer is {request.scorer!r:.60}; give a function of a profile that returns its scores"
-    for name in ("acceptance", "stop"):
-        policy = getattr(request, name)
-        if policy is not None and (isinstance(policy, type) or not hasattr(policy, "decide")):
-            yield f"{name} is {policy!r:.60}; give an object with the method decide, such as MinGain(0.005)"
-    for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
-        if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
-            yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
 
 
 def merge_eval_sets(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> EvalSet:
@@ -249,6 +217,7 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
             check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
         except SetupError as error:
             yield str(error)
+        yield from check_target(request.stop, request.objective)
     if not is_number(request.alpha) or not 0 < request.alpha < 1:
         yield f"alpha is {request.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05"
     else:

@@ -6,11 +6,11 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.metric import Metric, leave_unscored
+from promptiter.evaluation.metrics.metric import Metric, check_score, leave_unscored
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
@@ -111,7 +111,7 @@ def describe_timeout(deadline_s: float | None) -> Failure:
 
 async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
-        return await metric(case, run)
+        return check_score(await metric(case, run), metric)
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
@@ -131,16 +131,13 @@ class _GuardedAgent:
         limit = asyncio.timeout(None if context.deadline_s is None else context.deadline_s + GRACE_S)
         try:
             async with limit:
-                run = await self.agent.run(case, profile, context)
+                return await run_agent(self.agent, case, profile, context)
         except (BudgetEndedError, UnexpectedCallError, SetupError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
             if limit.expired():
                 return AgentRun(error=describe_timeout(context.deadline_s))
             return AgentRun(error=Failure(type(error).__name__, str(error)))
-        if not isinstance(run, AgentRun):
-            return AgentRun(error=Failure("TypeError", f"the agent must return an AgentRun, not {type(run).__name__}"))
-        return run
 
 
 def _replay_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:

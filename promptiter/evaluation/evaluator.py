@@ -7,6 +7,7 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from itertools import chain
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.agents.runner import Runner
-from promptiter.errors import EvalSetError, SetupError
+from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric import Metric, check_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
@@ -57,7 +58,10 @@ class CaseRuns:
 
 
 class Evaluator:
-    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop."""
+    """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop.
+
+    `weights` are those of metrics in the mean score, by name; the default is 1.
+    """
 
     def __init__(
         self,
@@ -70,10 +74,11 @@ class Evaluator:
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
+        metrics = _check_metrics(metrics)
         names = [metric.name for metric in metrics]
         if len(set(names)) < len(names):
             raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
-        self.metrics = tuple(metrics)
+        self.metrics = metrics
         self.gateway = gateway or Gateway()
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
@@ -82,6 +87,7 @@ class Evaluator:
         self.trace_store: TraceStore = trace_store or FolderTraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+        _check_weights(self.weights, names)
 
     @property
     def seed(self) -> int:
@@ -108,7 +114,14 @@ class Evaluator:
 
     def with_metrics(self, metrics: Iterable[Metric]) -> Evaluator:
         """The same evaluator with other metrics."""
-        return self._with(metrics=tuple(metrics))
+        checked = _check_metrics(metrics)
+        _check_weights(self.weights, [metric.name for metric in checked])
+        return self._with(metrics=checked)
+
+    def with_weights(self, weights: Mapping[str, float]) -> Evaluator:
+        """The same evaluator with other weights of its metrics."""
+        _check_weights(weights, [metric.name for metric in self.metrics])
+        return self._with(weights=dict(weights))
 
     def with_judge(self, judge: Runner | str) -> Evaluator:
         """The same evaluator with this model, agent or function as the judge."""
@@ -226,6 +239,15 @@ class Evaluator:
             )
 
 
+def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+    if not isinstance(metrics, Iterable):
+        raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
+    given = tuple(metrics)
+    for metric in given:
+        check_metric(metric)
+    return given
+
+
 def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
@@ -234,3 +256,15 @@ def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str,
 def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> Iterator[CaseJob]:
     for case_id, repeat in wanted.runs:
         yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)
+
+
+def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
+    """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
+        if metrics and name not in metrics:
+            known = ", ".join(metrics)
+            raise SetupError(f"there is no metric {name!r} to weigh{nearest(name, metrics)}; the metrics are {known}")
+    if metrics and not any(weights.get(name, 1.0) for name in metrics):
+        raise SetupError("all metrics have the weight 0; give one of them more")

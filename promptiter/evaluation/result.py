@@ -94,24 +94,24 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One case over all its repeats: the mean of each metric, None if nothing was scored."""
+    """One case over all its repeats: the mean of each metric, None if nothing was scored.
+
+    `score` is the weighted mean over the metrics; None if one of them could not be scored.
+    """
 
     case_id: str
     means: Mapping[str, float | None]
+    score: float | None
     passed: bool
     is_scored: bool
-
-    @property
-    def score(self) -> float | None:
-        """The mean over the metrics; None if one of them could not be scored."""
-        return _average_known(self.means.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The rows of one profile on one eval set, or on several that were merged, sorted by case and repeat.
 
-    `number` and `phase` are its place in a run: which evaluation it was, and what for.
+    `weights` of metrics in the score of a case default to 1. `number` and `phase` are its place in a run: which
+    evaluation it was, and what for.
     """
 
     eval_set_id: str
@@ -153,13 +153,21 @@ class Evaluation:
         return CaseResult(
             case_id=case_id,
             means=means,
+            score=self._average_metrics(means),
             passed=passed and bool(means),
             is_scored=all(mean is not None for mean in means.values()),
         )
 
+    def _average_metrics(self, means: Mapping[str, float | None]) -> float | None:
+        """The weighted mean over the metrics; None if one of them is unknown, or all weights are 0."""
+        weighed = [(mean, self.weights.get(metric, 1.0)) for metric, mean in means.items()]
+        total = math.fsum(weight for _, weight in weighed)
+        known = [mean * weight for mean, weight in weighed if mean is not None]
+        return math.fsum(known) / total if total and len(known) == len(means) else None
+
     @property
     def mean_score(self) -> float | None:
-        """The mean over scored cases of their mean over metrics; None if no case was scored."""
+        """The mean over scored cases of their weighted mean over metrics; None if no case was scored."""
         return _average(case.score for case in self.cases)
 
     @property
@@ -169,16 +177,8 @@ class Evaluation:
 
     @property
     def weighted_loss(self) -> float | None:
-        """1 minus the weighted mean of the metrics, clamped to [0, 1]."""
-        losses = []
-        for case in self.cases:
-            if case.score is None:
-                continue
-            weights = {metric: self.weights.get(metric, 1.0) for metric in case.means}
-            total = math.fsum(weights.values())
-            got = math.fsum(weights[metric] * (mean or 0.0) for metric, mean in case.means.items())
-            losses.append(min(1.0, max(0.0, 1.0 - got / total)) if total else 1.0)
-        return _average(losses)
+        """1 minus the mean score, clamped to [0, 1] for each case."""
+        return _average(None if case.score is None else min(1.0, max(0.0, 1.0 - case.score)) for case in self.cases)
 
     def objective(self, name: Objective = "mean_score") -> float | None:
         """The figure that is optimized. Higher is better, so a loss counts as negative."""

@@ -16,6 +16,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, SupportsFloat, TypeAlias
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
@@ -69,7 +70,8 @@ class Scorer:
     @property
     def name(self) -> str:
         """The function as `module:name`."""
-        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        function = self.function.func if isinstance(self.function, partial) else self.function
+        named = function if hasattr(function, "__qualname__") else type(function)
         return f"{named.__module__}:{named.__qualname__}"
 
     @property

@@ -66,9 +66,11 @@ class ModelCatalog:
         return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
 
     def find_setup_problem(self, name: str) -> str | None:
-        """Why a call of a model must fail, if that is certain: its provider is unknown, or no key is set."""
+        """Why a call of a model must fail, if that is certain: unknown provider, no key, or its server lacks it."""
         model = self.get(name)
-        return model.find_setup_problem(name) if isinstance(model, LiteLLMModel) else None
+        if not isinstance(model, LiteLLMModel):
+            return None
+        return model.find_setup_problem(name) or model.find_unserved_model(name)
 
     def _find(self, name: str) -> Model:
         if name in MODELS:

@@ -184,7 +184,7 @@ class Gateway:
         return self._pool.catalog.context_tokens(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
-        """One line for each of these models that certainly cannot be called. Makes no call.
+        """One line for each of these models that certainly cannot be called. Nothing is paid; blocking.
 
         If the cache has answers, there are none: these may be all that is needed.
         """
@@ -338,9 +338,14 @@ async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
     return await asyncio.to_thread(function, **keywords)
 
 
+def find_active_gateway() -> Gateway | None:
+    """The active gateway, or None."""
+    return _active.get()
+
+
 def current_gateway() -> Gateway:
     """The active gateway, or a new one without budget and shared cache if none is active."""
-    gateway = _active.get()
+    gateway = find_active_gateway()
     if gateway is None:
         gateway = Gateway()
         _active.set(gateway)

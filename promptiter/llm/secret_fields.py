@@ -73,5 +73,5 @@ def _get_environ(info: ValidationInfo) -> Mapping[str, str]:
 
 
 ExpandedText = Annotated[str, AfterValidator(_expand_variables)]
-SecretText = Annotated[InstanceOf[Secret] | None, BeforeValidator(_read_secret)]
-SecretValues = Annotated[dict[str, Any], BeforeValidator(_read_secret_values)]
+SecretText = Annotated[InstanceOf[Secret] | None, BeforeValidator(_read_secret, json_schema_input_type=str | None)]
+SecretValues = Annotated[dict[str, Any], BeforeValidator(_read_secret_values, json_schema_input_type=dict[str, Any])]

@@ -1,5 +1,6 @@
 from promptiter.policies.acceptance import AcceptancePolicy as AcceptancePolicy
 from promptiter.policies.acceptance import AnyGain as AnyGain
+from promptiter.policies.acceptance import ComposablePolicy as ComposablePolicy
 from promptiter.policies.acceptance import MinGain as MinGain
 from promptiter.policies.acceptance import NoRegression as NoRegression
 from promptiter.policies.acceptance import Protected as Protected
@@ -19,6 +20,7 @@ from promptiter.policies.stop_limits import MaxCalls as MaxCalls
 from promptiter.policies.stop_limits import MaxEvaluations as MaxEvaluations
 from promptiter.policies.stop_limits import MaxTokens as MaxTokens
 from promptiter.policies.stop_limits import MaxUsd as MaxUsd
+from promptiter.policies.stopping import ComposableStop as ComposableStop
 from promptiter.policies.stopping import MaxRounds as MaxRounds
 from promptiter.policies.stopping import Patience as Patience
 from promptiter.policies.stopping import RequiredMetrics as RequiredMetrics

@@ -74,7 +74,7 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
 
 
 class ComposablePolicy:
-    """Gives an acceptance policy `&`, `|`, and a repr that reads like the code that creates it."""
+    """A base class that gives an acceptance policy `&`, `|`, and a repr that reads like the code that creates it."""
 
     __slots__ = ()
 

@@ -9,7 +9,7 @@ The reasons contain no times and no amounts spent, so that equal runs give equal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.combine import CombinedPolicy, format_call, is_number, iter_policies
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
 from promptiter.wording import plural
 
 STOP_KINDS = (
@@ -109,8 +109,16 @@ class StopPolicy(Protocol):
         """Return the reasons to stop, if any."""
 
 
+def decide_stop(policy: StopPolicy, progress: Progress) -> StopDecision:
+    """Return the decision of a policy. SetupError if it returns something else."""
+    decision = policy.decide(progress)
+    if not isinstance(decision, StopDecision):
+        raise SetupError(f"{describe_policy(policy)} answered {decision!r:.60}; return a StopDecision")
+    return decision
+
+
 class ComposableStop:
-    """Gives a stop policy `&`, `|`, and a repr that reads like the code that creates it."""
+    """A base class that gives a stop policy `&`, `|`, and a repr that reads like the code that creates it."""
 
     __slots__ = ()
 
@@ -243,7 +251,7 @@ class StopOnAny(CombinedPolicy[StopPolicy], ComposableStop):
     sign = "|"
 
     def decide(self, progress: Progress) -> StopDecision:
-        reasons = [reason for policy in self.policies for reason in policy.decide(progress).reasons]
+        reasons = [reason for policy in self.policies for reason in decide_stop(policy, progress).reasons]
         return StopDecision(bool(reasons), tuple(reasons))
 
 
@@ -254,7 +262,7 @@ class StopOnAll(CombinedPolicy[StopPolicy], ComposableStop):
     sign = "&"
 
     def decide(self, progress: Progress) -> StopDecision:
-        decisions = [policy.decide(progress) for policy in self.policies]
+        decisions = [decide_stop(policy, progress) for policy in self.policies]
         if not all(decision.stop for decision in decisions):
             return CONTINUE
         return StopDecision(True, tuple(reason for decision in decisions for reason in decision.reasons))
@@ -280,6 +288,15 @@ def check_metrics(policy: StopPolicy, known: Iterable[str]) -> None:
     ]
     if unknown := sorted({name for names in required for name in names}.difference(known)):
         raise UnknownNameError("required metric", unknown, known=known)
+
+
+def check_target(policy: StopPolicy, objective: Objective) -> Iterator[str]:
+    """Yield the targets that the objective of a run can never reach, or always reaches."""
+    for part in iter_policies(policy):
+        if isinstance(part, TargetScore) and not 0 <= part.score <= 1:
+            percent = f", such as {part.score / 100:g} for {part.score:g}%" if 1 < part.score <= 100 else ""
+            problem = f"target_score is {part.score:g}, but {objective} is from 0 to 1"
+            yield f"{problem}; give a number in that range{percent}"
 
 
 def stop_if(condition: bool, kind: str, text: str) -> StopDecision:

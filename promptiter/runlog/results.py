@@ -274,12 +274,13 @@ class RunResult:
 
     @property
     def _headline(self) -> str:
-        """The verdict, the score before and after, and why the run failed."""
+        """The verdict, the score before and after, and why the run failed or its evaluation is invalid."""
         scores = [
             "unscored" if score is None else f"{score:.3f}" for score in (self.baseline_score, self.accepted_score)
         ]
-        error = "" if self.error is None else f"; {self.error}"
-        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{error}"
+        invalid = self.stop.text if self.verdict == "invalid_eval" and self.stop is not None else None
+        cause = "; ".join(each for each in (self.error, invalid) if each)
+        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{cause and f'; {cause}'}"
 
     @property
     def _limit(self) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
+from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -35,10 +36,19 @@ class RunDirectory(StoredRun):
         *,
         keep_traces: KeepTraces = "all",
         notes: Sequence[str] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.path = Path(path)
         named = self.path if self.path.name not in ("", "..") else self.path.resolve()
-        super().__init__(FolderStore(named.parent), named.name, engine, checked, keep_traces=keep_traces, notes=notes)
+        super().__init__(
+            FolderStore(named.parent),
+            named.name,
+            engine,
+            checked,
+            keep_traces=keep_traces,
+            notes=notes,
+            observers=observers,
+        )
 
     @classmethod
     def begin(
@@ -49,12 +59,13 @@ class RunDirectory(StoredRun):
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> RunDirectory:
         """Create a new run in its own folder below `runs`; RequestError if the request is invalid."""
         checked = engine.check(request)
         path = create_run_folder(runs, new_header(engine, checked, configuration=configuration, now=now))
-        return cls(path, engine, checked.with_run_id(path.name), keep_traces=keep_traces)
+        return cls(path, engine, checked.with_run_id(path.name), keep_traces=keep_traces, observers=observers)
 
     @classmethod
     def resume(
@@ -65,11 +76,13 @@ class RunDirectory(StoredRun):
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
     ) -> RunDirectory:
         """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
         header, checked = read_header(path), engine.check(request)
         notes = check_inputs(header, engine, checked, configuration=configuration, where=os.fspath(path))
-        return cls(path, engine, checked.with_run_id(header.run_id), keep_traces=keep_traces, notes=notes)
+        checked = checked.with_run_id(header.run_id)
+        return cls(path, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
 
     @property
     def journal(self) -> EventFile:

@@ -11,6 +11,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.stages.contracts import AggregateResult
+from promptiter.wording import plural
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
 """The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
@@ -75,7 +76,10 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events."""
+    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events.
+
+    `dropped` counts what blaming stages said about unknown surfaces and steps, which was thrown away.
+    """
 
     round: int
     train: EvaluationSummary | None
@@ -83,13 +87,15 @@ class RoundSummary:
     candidates: tuple[CandidateSummary, ...]
     skipped: str = ""
     notes: tuple[SearchNote, ...] = ()
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
     """All rounds of a run. `reasons` gives, by surface, the reason for each accepted patch.
 
-    `no_blame` says why no surface was blamed, if rounds ran without blaming any.
+    `no_blame` says why no surface was blamed, if rounds ran without blaming any; `problems` are what the user should
+    know about the stages.
     """
 
     rounds: tuple[RoundSummary, ...] = ()
@@ -97,6 +103,7 @@ class SearchSummary:
     rejections: tuple[RejectionSummary, ...] = ()
     reasons: Mapping[str, tuple[BlameReason, ...]] = field(default_factory=dict)
     no_blame: str = ""
+    problems: tuple[str, ...] = ()
 
 
 def summarize_rounds(result: RunResult) -> SearchSummary:
@@ -117,12 +124,14 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         no_blame.add(each)
         reasons.add(each, signals)
     blamed = blame.summaries()
+    dropped = describe_dropped(sum(each.dropped for each in rounds))
     return SearchSummary(
         rounds=tuple(rounds),
         blame=blamed,
         rejections=tuple(rejections),
         reasons=reasons.accepted,
         no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
+        problems=(dropped,) if dropped else (),
     )
 
 
@@ -155,6 +164,17 @@ def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummar
         candidates=tuple(_summarize_candidate(candidate) for candidate in each.candidates),
         skipped=each.skipped,
         notes=each.notes,
+        dropped=sum(one.dropped for one in get_passes(each)),
+    )
+
+
+def describe_dropped(count: int) -> str:
+    """Say that answers of blaming stages were thrown away, and why; empty if none were."""
+    if not count:
+        return ""
+    return (
+        f"{plural(count, 'answer')} of the blaming stage {'was' if count == 1 else 'were'} thrown away: the named "
+        "surface was not read at that step, or there is no such surface or step"
     )
 
 

@@ -33,6 +33,8 @@ from traces import TraceError
 class StoredRun:
     """One run, ready to start or to resume. `notes` are messages that the user should see.
 
+    Its `observers` watch every execution of it; `run` may be given more.
+
     A cache that the gateway was given is shared with other runs; answers from it are copied into the run's own.
     """
 
@@ -45,6 +47,7 @@ class StoredRun:
         *,
         keep_traces: KeepTraces = "all",
         notes: Sequence[str] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.run_id = run_id
         self.notes = list(notes)
@@ -52,6 +55,7 @@ class StoredRun:
         self._engine = engine
         self._checked = checked
         self._keep_traces = keep_traces
+        self._observers = tuple(observers)
 
     @classmethod
     async def create(
@@ -62,12 +66,14 @@ class StoredRun:
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> StoredRun:
         """Create a new run; RequestError if the request is invalid."""
         checked = engine.check(request)
         header = await store.create(new_header(engine, checked, configuration=configuration, now=now))
-        return StoredRun(store, header.run_id, engine, checked.with_run_id(header.run_id), keep_traces=keep_traces)
+        checked = checked.with_run_id(header.run_id)
+        return StoredRun(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
 
     @classmethod
     async def load(
@@ -79,12 +85,13 @@ class StoredRun:
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
     ) -> StoredRun:
         """Load a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
         header, checked = (await store.view(run_id)).header, engine.check(request)
         notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
         checked = checked.with_run_id(header.run_id)
-        return StoredRun(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes)
+        return StoredRun(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
 
     async def run(
         self,
@@ -127,7 +134,11 @@ class StoredRun:
             )
             try:
                 outcome = await self._engine.execute(
-                    self._checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer
+                    self._checked,
+                    services,
+                    observers=(*self._observers, *observers),
+                    interrupt=interrupt,
+                    reviewer=reviewer,
                 )
                 if not isinstance(outcome.error, RunLockedError):  # otherwise the run belongs to another process
                     await self._write_result(run, outcome.result)

@@ -15,6 +15,7 @@ from promptiter.backprop.backward_pass import (
     BackwardPass,
     count_cases,
     describe_failed_attribution,
+    describe_failed_merge,
     group_by_surface,
 )
 from promptiter.backprop.blame_check import weight_gradients
@@ -103,7 +104,7 @@ class BlameFinder:
         async def attribute() -> LossesAttributed:
             await session.restore_traces(evaluation, eval_set, profile)
             blames = await work.attribute(losses, self.attributor)
-            self.failures.handle(describe_failed_attribution(blames, self.attributor))
+            self.failures.handle("backwarder", describe_failed_attribution(blames, self.attributor))
             return LossesAttributed(blames=blames)
 
         async def merge() -> GradientsMerged:
@@ -115,6 +116,7 @@ class BlameFinder:
                 min_support=self.min_support,
                 min_case_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
             )
+            self.failures.handle("aggregator", describe_failed_merge(merged, self.aggregator))
             kept, below_support = (
                 order_by_priority(each, evaluation.rows, unsure=session.validator.untrusted_nodes)
                 for each in (merged.signals, merged.below_support)
@@ -133,11 +135,13 @@ class BlameFinder:
             evaluation=evaluation.number,
         )
         attributed = await session.record(LossesAttributed, attribute, request=key, phase=phase)
+        self.failures.note_success("backwarder", any(blame.gradients for blame in attributed.blames))
         gradients = group_by_surface(attributed.blames, without=patched)
         if self.check is not None and known is None:
             gradients = await self._check_gradients(gradients, evaluation, eval_set, profile, phase=phase)
         merged = await session.record(GradientsMerged, merge, request=key, phase=phase)
-        self.failures.has_worked = self.failures.has_worked or bool(merged.signals)
+        signals = (*merged.signals, *merged.below_support)
+        self.failures.note_success("aggregator", any(signal.error is None for signal in signals))
         return BlameReport(
             round=session.round,
             profile=profile,

@@ -41,6 +41,7 @@ class PatchProposer:
             return PatchesWritten(blamed_in=report.round)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
         result = await self._session.record(PatchesWritten, lambda: self._propose(report), request=key)
+        self._failures.note_success("optimizer", bool(result.patches or result.refused))
         self.rejected.add(result.refused)
         return result
 
@@ -57,7 +58,7 @@ class PatchProposer:
             find_rejected=self.rejected.for_surface,
         )
         attempts = await writer.write(report.signals, report.gradients)
-        self._failures.handle(describe_total_failure(attempts, self._optimizer))
+        self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
         reviewed = [
             await self._review_attempt(each, signal, report.profile)
             for each, signal in zip(attempts, report.signals, strict=True)

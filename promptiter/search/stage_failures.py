@@ -1,22 +1,31 @@
-"""StageFailures: a stage that fails on everything ends the run, unless stages have worked before."""
+"""StageFailures: a stage that fails on everything ends the run, unless it has worked before."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 from promptiter.engine.session import Session
 from promptiter.errors import StageError
 
+Stage: TypeAlias = Literal["backwarder", "aggregator", "optimizer"]
+
 
 class StageFailures:
-    """The failures of the stages of one run. `has_worked` says whether a stage ever produced a signal."""
+    """The failures of the stages of one run."""
 
     def __init__(self, session: Session) -> None:
-        self.has_worked = False
         self._session = session
+        self._working: set[Stage] = set()
 
-    def handle(self, problem: str | None) -> None:
-        """End the run if no stage ever worked; otherwise only report the problem, so that earlier results are kept."""
+    def note_success(self, stage: Stage, is_working: bool) -> None:
+        """Note whether a stage returned something that could be used."""
+        if is_working:
+            self._working.add(stage)
+
+    def handle(self, stage: Stage, problem: str | None) -> None:
+        """End the run if the stage never worked; otherwise report the problem, so that earlier results are kept."""
         if problem is None:
             return
-        if not self.has_worked:
+        if stage not in self._working:
             raise StageError(problem)
         self._session.report(problem)

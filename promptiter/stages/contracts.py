@@ -1,18 +1,20 @@
 """The replaceable stages of the backward pass: the request and the result of each.
 
 A Backwarder sees one step, an Attributor one trace (step by step, or in one call), an Aggregator all gradients of one
-surface, an Optimizer one surface and its signal. Each has one method; all requests are plain data.
+surface, an Optimizer one surface and its signal. Each has one method, which is async, or synchronous and called in a
+thread. All requests are plain data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.evaluation.score import Finding
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
-from promptiter.stages.losses import CaseLoss, Category, Severity
+from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from promptiter.structure import StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 from traces.model import Json
@@ -55,6 +57,13 @@ class SurfaceGradient:
     check: BlameVerdict = "unchecked"
     id: str = ""
 
+    def __post_init__(self) -> None:
+        for name, value, known in (("severity", self.severity, SEVERITIES), ("category", self.category, CATEGORIES)):
+            if value not in known:
+                raise ValueError(f"the {name} of a gradient is {value!r}; give one of {', '.join(known)}")
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"the confidence of a gradient is {self.confidence!r}; give a number from 0 to 1")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardRequest:
@@ -91,6 +100,16 @@ class BackwardResult:
     error: str | None = None
     note: str = ""
 
+    def __post_init__(self) -> None:
+        _check_items("gradients", self.gradients, SurfaceGradient)
+        _check_items("packets", self.packets, GradientPacket)
+
+
+def _check_items(name: str, items: Iterable[object], kind: type) -> None:
+    for each in items:
+        if not isinstance(each, kind):
+            raise TypeError(f"the {name} of a BackwardResult hold {each!r:.60}; give a tuple of {kind.__name__}")
+
 
 @runtime_checkable
 class NamesModel(Protocol):
@@ -100,10 +119,18 @@ class NamesModel(Protocol):
     def model(self) -> str | None: ...
 
 
+@runtime_checkable
+class CallsModel(NamesModel, Protocol):
+    """A stage that calls its model through its own gateway, or through that of the run if it has none."""
+
+    @property
+    def gateway(self) -> Gateway | None: ...
+
+
 class Backwarder(Protocol):
     """Blames one step. Called once for each step with packets, concurrently; a ModelError skips only that step."""
 
-    async def backward(self, request: BackwardRequest) -> BackwardResult:
+    def backward(self, request: BackwardRequest) -> Awaitable[BackwardResult] | BackwardResult:
         """Return gradients on the step's blamable surfaces and packets to its predecessors."""
 
 
@@ -133,7 +160,7 @@ class AttributeRequest:
 class Attributor(Protocol):
     """Attributes the losses of one trace to surfaces. Called once for each failed trace, concurrently."""
 
-    async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+    def attribute(self, request: AttributeRequest) -> Awaitable[list[BackwardResult]] | list[BackwardResult]:
         """Return the results of the examined steps, in the order of the trace."""
 
 
@@ -166,7 +193,7 @@ class AggregateResult:
 class Aggregator(Protocol):
     """Merges the gradients of one surface. Called once for each blamed surface, concurrently."""
 
-    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+    def aggregate(self, request: AggregateRequest) -> Awaitable[AggregateResult] | AggregateResult:
         """Return the signal of the surface."""
 
 
@@ -227,11 +254,15 @@ class OptimizeResult:
     patch: SurfacePatch | None
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if self.patch is not None and not isinstance(self.patch, SurfacePatch):
+            raise TypeError(f"the patch of an OptimizeResult is {self.patch!r:.60}; give a SurfacePatch, or None")
+
 
 class Optimizer(Protocol):
     """Writes one patch. Called once for each surface whose signal has enough support, concurrently."""
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    def optimize(self, request: OptimizeRequest) -> Awaitable[OptimizeResult] | OptimizeResult:
         """Return a patch with a new value of the surface."""
 
 

@@ -16,6 +16,9 @@ Category: TypeAlias = Literal[
     "response", "format", "wrong_tool", "wrong_arguments", "route", "knowledge", "error", "other"
 ]
 
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -88,7 +91,7 @@ def check_hints(hints: Iterable[LossHint], *, metrics: Collection[str], case_ids
         if hint.metric not in metrics:
             unknown = _describe_unknown("metric", hint.metric, metrics)
             problems.append(f"the loss hint of case {hint.case_id!r} names {unknown}")
-        if hint.severity not in (None, *get_args(Severity)):
+        if hint.severity not in (None, *SEVERITIES):
             problems.append(f"the loss hint of case {hint.case_id!r} has severity {hint.severity!r}; use P0 to P3")
     return problems
 

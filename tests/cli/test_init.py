@@ -14,7 +14,15 @@ from promptiter.config.loading import load_agent
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = ["README.md", "agent.py", "metrics.json", "promptiter.yaml", "data/train.jsonl", "data/validation.jsonl"]
+WRITTEN = [
+    "README.md",
+    "agent.py",
+    "metrics.json",
+    "promptiter.yaml",
+    "data/train.jsonl",
+    "data/validation.jsonl",
+    "promptiter.schema.json",
+]
 
 
 def test_a_starter_is_written_and_the_next_command_printed(run: Run, tmp_path: Path) -> None:
@@ -69,10 +77,10 @@ def test_settings_in_the_comments_of_the_starter_are_valid(
 ) -> None:
     run("init", tmp_path)
     path = tmp_path / "promptiter.yaml"
-    below_the_title = path.read_text().partition("\n")[2]
+    below_the_title = path.read_text().split("\n", 2)[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
     config = read_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"}).config
-    assert (config.models.stages.optimizer, config.budget.max_usd, config.evaluation.repeats) == ("gpt-4o", 2.0, 3)
+    assert (config.stages.models, config.budget.max_usd, config.evaluation.repeats) == (("gpt-4o",), 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None
     assert config.stop.minutes == 30
@@ -99,4 +107,5 @@ def test_the_wheel_holds_the_starter(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     [wheel] = tmp_path.glob("*.whl")
-    assert {f"promptiter/starter/{path}" for path in WRITTEN} <= set(zipfile.ZipFile(wheel).namelist())
+    shipped = {f"promptiter/{'config' if 'schema' in path else 'starter'}/{path}" for path in WRITTEN}
+    assert shipped <= set(zipfile.ZipFile(wheel).namelist())

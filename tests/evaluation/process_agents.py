@@ -12,7 +12,7 @@ from pathlib import Path
 
 from promptiter.agents.function import agent, ask, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import surface
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import ModelError
 
 

@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from examples.research_desk import agent as research_desk
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Edge, Join
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, surface
+from promptiter.agents.nodes import FunctionNode, ModelNode
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -283,8 +287,22 @@ def test_there_are_three_objectives_and_weights_count() -> None:
         weights={"a": 3.0},
     )
     assert [each.case_id for each in found.rows] == ["x", "y"]
-    assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.75, 0.5, 0.125)
-    assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.75, 0.5, -0.125]
+    assert (found.mean_score, found.pass_rate, found.weighted_loss) == (0.875, 0.5, 0.125)
+    assert [found.objective(name) for name in ("mean_score", "pass_rate", "weighted_loss")] == [0.875, 0.5, -0.125]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"exct": 2.0}, r"there is no metric 'exct' to weigh \(did you mean 'exact'\?\); the metrics are exact, short"),
+        ({"exact": -1.0}, "the weight of 'exact' is -1.0; give a finite number of at least 0"),
+        ({"exact": float("nan")}, "the weight of 'exact' is nan; give"),
+        ({"exact": 0, "short": 0}, "all metrics have the weight 0; give one of them more"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_refused(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        Evaluator([metric(name="exact"), metric(name="short")], weights=weights)
 
 
 @pytest.mark.parametrize("cap", [10, None])
@@ -304,8 +322,70 @@ async def test_an_agent_that_returns_no_agent_run_is_an_errored_case() -> None:
         async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
             return case.text  # type: ignore[return-value]
 
-    found = await evaluator().evaluate(Odd(), questions(2))
-    assert {row.error.type for row in found.rows if row.error} == {"TypeError"}
+    class Older(Odd):
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+            return AgentRun(output={"answer": case.text})  # type: ignore[arg-type]
+
+    found = await evaluator().evaluate(Odd(), questions(1))
+    assert [row.error.message for row in found.rows if row.error] == [
+        "Odd.run() returned 'q0'; return an AgentRun, such as AgentRun(output='...')"
+    ]
+    found = await evaluator().evaluate(Older(), questions(1))
+    assert [row.error.message for row in found.rows if row.error] == [
+        (
+            "Older.run() returned an AgentRun with the output {'answer': 'q0'}; give a text as the output, and other "
+            "data as `data`"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "'forgetful' returned None; return the answer, as a text or as data"),
+        (Decimal("1.5"), "'forgetful' returned Decimal('1.5'), which is not data; return a text, a dict or a list"),
+        ({"reply": open}, "'forgetful' returned {'reply': <built-in function open>}, which is not data; "),
+    ],
+)
+async def test_an_answer_that_is_not_data_is_an_errored_case(answer: object, message: str) -> None:
+    @agent(instruction="Answer.")
+    async def forgetful(question: str) -> object:
+        return answer
+
+    [row] = (await evaluator().evaluate(forgetful, questions(1))).rows
+    assert row.error is not None
+    assert row.error.message.startswith(message)
+    assert [score.value for score in row.scores] == [None]
+
+
+async def test_models_and_dates_are_data() -> None:
+    class Reply(BaseModel):
+        text: str
+        days: set[int]
+
+    @agent(instruction="Answer.")
+    async def typed(question: str) -> Reply:
+        return Reply(text=question, days={3})
+
+    [row] = (await evaluator().evaluate(typed, questions(1))).rows
+    assert (row.error, row.output) == (None, '{"text":"q0","days":[3]}')
+
+
+async def test_a_synchronous_agent_is_run_in_a_thread() -> None:
+    threads: set[str] = set()
+
+    class Blocking:
+        def describe(self) -> StructureSnapshot:
+            return shout.describe()
+
+        def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+            threads.add(threading.current_thread().name)
+            return AgentRun(output=case.text)
+
+    found = await evaluator().evaluate(Blocking(), questions(2))  # type: ignore[arg-type]
+    assert [row.output for row in found.rows] == ["q0", "q1"]
+    assert threads
+    assert threading.current_thread().name not in threads
 
 
 async def test_equal_calls_of_different_turns_are_different_calls() -> None:

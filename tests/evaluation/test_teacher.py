@@ -6,7 +6,7 @@ import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent, ask
-from promptiter.agents.nodes import surface
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, ModelUnavailableError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario, Turn
 from promptiter.evaluation.teacher import write_expected_answers

@@ -13,7 +13,7 @@ from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-from promptiter.stages.contracts import AttributeRequest, Attributor, SurfaceGradient
+from promptiter.stages.contracts import AttributeRequest, SurfaceGradient
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 
@@ -42,7 +42,7 @@ async def blame(made: Scenario, *, is_whole: bool, error_rate: float = 0.0) -> t
     expert = Expert(made, error_rate=error_rate)
     gateway = Gateway(models={"expert": expert.model})
     whole, backwarder = LLMAttributor("expert", gateway=gateway), LLMBackwarder("expert", gateway=gateway)
-    attributor: Attributor = whole if is_whole else StepwiseAttributor(backwarder)
+    attributor = whole if is_whole else StepwiseAttributor(backwarder)
     answers = await asyncio.gather(*map(attributor.attribute, await collect_failures(made)))
     found = {gradient for results in answers for result in results for gradient in result.gradients}
     return found, expert.calls["backwarder"]

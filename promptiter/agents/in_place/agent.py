@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
 from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
-from promptiter.agents.nodes import NodeContext
+from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import AgentError, SetupError
@@ -81,7 +81,7 @@ class InPlaceAgent:
         given = Profile.of(inner, {surface_id: profile.value(surface_id, snapshot) for surface_id in inner.surface_ids})
         try:
             async with self._hold(wanted):
-                run = await agent.run(case, given, context or RunContext())
+                run = await run_agent(agent, case, given, context or RunContext())
         except AgentError as error:
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         return self._clear_reads(run)

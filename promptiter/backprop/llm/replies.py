@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
 
@@ -17,13 +17,10 @@ from promptiter.backprop.llm.model_stage import build_object_schema
 from promptiter.evaluation.score import Finding
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import BackwardRequest, SurfaceGradient
-from promptiter.stages.losses import CaseLoss, Category, Severity
+from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from traces.model import Json
 
 W = TypeVar("W", Severity, Category)
-
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,13 @@ def init(
 ) -> None:
     """Write a starter project that runs as it is, offline.
 
-    It has a promptiter.yaml, an agent, eval sets and metrics, and needs no key and no network.
+    It has a promptiter.yaml with its schema for editors, an agent, eval sets and metrics, and needs no key and no
+    network.
     """
+    from promptiter.config.schema import FILE_NAME, read_schema
+
     starter = dict(_list_files(files("promptiter") / "starter", PurePosixPath()))
+    starter[PurePosixPath(FILE_NAME)] = read_schema()
     taken = [str(path) for path in starter if (folder / path).exists()]
     if taken and not force:
         raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")

@@ -22,7 +22,13 @@ from promptiter.cli.views.run import (
     shorten_reason,
 )
 from promptiter.runlog.results import SearchNote
-from promptiter.runs.round_summary import BlameOutcome, CandidateSummary, EvaluationSummary, RejectionSummary
+from promptiter.runs.round_summary import (
+    BlameOutcome,
+    CandidateSummary,
+    EvaluationSummary,
+    RejectionSummary,
+    describe_dropped,
+)
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
@@ -107,6 +113,8 @@ def print_rounds(screen: Console, summary: RunSummary) -> None:
             add_row("" if number else str(each.round), "" if number else _figures(each.train), *line)
         for note in each.notes:
             add_row("", "", "", "", _format_note(note))
+        if each.dropped:
+            add_row("", "", "", "", Text(describe_dropped(each.dropped), "yellow"))
     screen.print(table)
     if summary.stopped:
         screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)

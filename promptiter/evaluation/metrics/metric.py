@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
 from promptiter.agents.base import AgentRun
-from promptiter.errors import MetricError
+from promptiter.errors import MetricError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Finding, Score
 from promptiter.wording import shorten
@@ -22,6 +22,9 @@ MAX_FINDINGS = 100
 """A score keeps at most this many findings. Its reason counts the others."""
 
 SHOWN_FINDINGS = 3
+
+ROUNDING = 1e-9
+"""Scores may be outside 0 to 1 by this much."""
 
 
 class Metric(Protocol):
@@ -45,6 +48,31 @@ class Metric(Protocol):
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         """The score of one run."""
+
+
+def check_metric(metric: object) -> None:
+    """Raise SetupError if an object is not a metric, or its threshold can never decide anything."""
+    if isinstance(metric, type) or not callable(metric) or not all(hasattr(metric, name) for name in _ATTRIBUTES):
+        raise SetupError(
+            f"{metric!r:.60} is not a metric; give FunctionMetric(name=..., function=...), or use build_metrics"
+        )
+    name, threshold = getattr(metric, "name", ""), getattr(metric, "threshold", None)
+    if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise SetupError(
+            f"the threshold of metric {name!r} is {threshold!r}; scores are from 0 to 1, so give a number in that range"
+        )
+
+
+_ATTRIBUTES = ("name", "threshold", "needs_reference")
+
+
+def check_score(score: object, metric: Metric) -> Score:
+    """The score that a metric returned, or an unscored one if it is not a score from 0 to 1."""
+    if not isinstance(score, Score):
+        return leave_unscored(metric, f"metric {metric.name!r} returned {score!r:.60}; return a Score")
+    if score.value is None or -ROUNDING <= score.value <= 1 + ROUNDING:
+        return score
+    return leave_unscored(metric, f"metric {metric.name!r} returned {score.value:g}; return a score from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import GRACE_S, CaseJob, CaseRunner
 from promptiter.evaluation.workers.job_messages import (
@@ -192,12 +192,12 @@ class _WatchedAgent:
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         if context.deadline_s is None:
-            return await self.agent.run(case, profile, context)
+            return await run_agent(self.agent, case, profile, context)
         timer = threading.Timer(context.deadline_s + 2 * GRACE_S, self._on_overdue)
         timer.daemon = True
         timer.start()
         try:
-            return await self.agent.run(case, profile, context)
+            return await run_agent(self.agent, case, profile, context)
         finally:
             timer.cancel()
 

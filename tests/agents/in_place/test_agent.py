@@ -15,7 +15,7 @@ from promptiter.agents.function import chain, node
 from promptiter.agents.in_place import exit_hooks
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import restore
-from promptiter.agents.nodes import surface
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import EditedSourceError, SetupError, StructureMismatchError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator

@@ -189,7 +189,7 @@ async def test_equal_questions_of_different_cases_are_one_call_even_at_the_same_
         model = Slow(json.dumps({"gradients": [blame], "packets": packets}))
     gateway = Gateway(models={"m": model})
     whole, walk = LLMAttributor("m", gateway=gateway), StepwiseAttributor(LLMBackwarder("m", gateway=gateway))
-    stage: Attributor = whole if is_whole else walk
+    stage = whole if is_whole else walk
     first, second, again = await asyncio.gather(
         stage.attribute(same_trace_of("c1")),
         stage.attribute(same_trace_of("c2")),

@@ -91,7 +91,7 @@ def test_custom_prompts_are_counted_as_they_are() -> None:
 
 async def test_the_chosen_method_is_used_and_noted() -> None:
     model = ScriptedModel([NOTHING_IN_IT])
-    stage: Attributor = cheapest(model)
+    stage = cheapest(model)
     assert isinstance(stage, Attributor)
     results = await stage.attribute(chain(10))
     assert len(model.requests) == 1

@@ -10,8 +10,8 @@ import pytest
 
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.agents.function import agent, ask
-from promptiter.agents.nodes import surface
 from promptiter.agents.runner import Runner
+from promptiter.agents.surface_scope import surface
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -152,8 +152,8 @@ async def test_a_judge_with_its_own_key_is_named_as_in_the_file() -> None:
 @pytest.mark.parametrize(
     ("judge", "problem"),
     [
-        (f"{HERE}:strictt", "does not exist.*did you mean 'strict'"),
-        ("no_such_module:judge", "the judge 'no_such_module:judge' cannot be imported"),
+        (f"{HERE}:strictt", "has no 'strictt'.*did you mean 'strict'"),
+        ("no_such_module:judge", "the judge 'no_such_module:judge': cannot import 'no_such_module'"),
         (f"{HERE}:NOT_A_RUNNER", "is 3; name an agent, or a function from message to answer"),
         ({"model_name": f"{HERE}:strict", "generation_config": {"temperature": 0}}, "generation_config is for models"),
     ],

@@ -1,0 +1,55 @@
+"""The parameters of a function node: which of them receive the output of which node, and which the node's input."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from promptiter.errors import AgentError, SetupError
+from traces.model import Json
+
+PROVIDED = frozenset(("input", "item", "node_context"))
+"""Names that parameters may have besides those of nodes."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def find_input_parameter(node_name: str, function: Callable[..., Any], names: Collection[str]) -> str | None:
+    """The parameter that receives the node's input: the only one that must be given and is not named after a node.
+
+    If all have other names and defaults, it is the first. Raises SetupError if a parameter cannot be provided.
+    """
+    parameters = _list_parameters(function)
+    others = [each for each in parameters.values() if each.name not in PROVIDED and each.name not in names]
+    required = [each.name for each in others if each.default is inspect.Parameter.empty]
+    has_named = len(others) < len(parameters)
+    if len(required) > 1 or (required and has_named):
+        raise SetupError(
+            f"node {node_name!r} takes {', '.join(required)}, which are not nodes; name parameters after nodes, or "
+            f"{', '.join(sorted(PROVIDED))}"
+        )
+    if required or not others or has_named:
+        return required[0] if required else None
+    return others[0].name
+
+
+def bind_arguments(
+    node_name: str, function: Callable[..., Any], *, known: Mapping[str, Json], names: Collection[str], incoming: Json
+) -> dict[str, Json]:
+    """The arguments of a call. `known` has the values by name, `names` are the nodes, `incoming` is its input."""
+    input_parameter = find_input_parameter(node_name, function, names)
+    arguments: dict[str, Json] = {}
+    for name, parameter in _list_parameters(function).items():
+        if name in known:
+            arguments[name] = known[name]
+        elif name == input_parameter:
+            arguments[name] = incoming
+        elif parameter.default is inspect.Parameter.empty:
+            raise AgentError(f"node {node_name!r} takes {name!r}, but no node of that name ran before it")
+    return arguments
+
+
+def _list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(function).parameters
+    return {name: each for name, each in parameters.items() if each.kind not in _VARIADIC}

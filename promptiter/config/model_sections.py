@@ -1,0 +1,99 @@
+"""`models` of promptiter.yaml: the settings of each model by its name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+
+from promptiter.config.fields import Above0, Amount, Count, Section
+from promptiter.llm.secret import hide_by_name
+from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
+from promptiter.registry import MODELS
+from traces.model import Json
+
+
+def _keep_validated(value: Json, validate: ValidatorFunctionWrapHandler) -> Json:
+    return value if isinstance(value, BaseModel) else validate(value)
+
+
+def _hide_headers(value: Json) -> Json:
+    return hide_by_name({"headers": value})["headers"]
+
+
+class ModelPrice(Section):
+    """Dollars per million tokens."""
+
+    input_usd_per_million: Amount
+    """Dollars per million input tokens."""
+    output_usd_per_million: Amount
+    """Dollars per million output tokens."""
+    cached_usd_per_million: Amount | None = None
+    """Dollars per million cached input tokens."""
+
+
+class ModelSettings(Section):
+    """Settings of one model: where it is served, with its key and price.
+
+    Headers are treated as secrets, except for a few such as `Content-Type`, and so are options with a secret's name.
+    """
+
+    api_base: ExpandedText | None = Field(default=None, repr=False)
+    """Address of the server."""
+    api_key: SecretText = None
+    """Best given as `${VAR}`, which is read from the environment."""
+    headers: Annotated[SecretValues, AfterValidator(_hide_headers)] = Field(default_factory=dict)
+    """HTTP headers. Values are treated as secrets."""
+    timeout_s: Above0 | None = None
+    """Time limit of a call."""
+    options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
+    """Temperature and so on, for the stages that ask this model. The nodes of your agent have options of their own."""
+    price: ModelPrice | None = None
+    """`input_usd_per_million`, `output_usd_per_million` and, optionally, `cached_usd_per_million`. By default the price
+    on litellm's list.
+    """
+    requests_per_minute: Count | None = None
+    """Rate limit."""
+    tokens_per_minute: Count | None = None
+    """Rate limit."""
+
+
+class Models(Section):
+    """The settings of models by name. Registered models declare their own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Annotated[ModelSettings, WrapValidator(_keep_validated)]] = Field(init=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_registered(cls, value: Json) -> Json:
+        """Validate the settings of registered models with the schema that each declares."""
+        if not isinstance(value, dict):
+            return value
+        kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
+        read = create_model("Registered", **kinds).model_validate({name: value[name] for name in kinds})
+        return value | {name: getattr(read, name) for name in kinds}
+
+    @property
+    def settings(self) -> dict[str, ModelSettings]:
+        """The settings of models that a service provides."""
+        return {name: each for name, each in self._extra.items() if isinstance(each, ModelSettings)}
+
+    @property
+    def registered(self) -> dict[str, BaseModel]:
+        """The settings of registered models."""
+        return {name: each for name, each in self._extra.items() if not isinstance(each, ModelSettings)}
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        return self.__pydantic_extra__ or {}

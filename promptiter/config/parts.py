@@ -1,0 +1,215 @@
+"""Builds the parts that promptiter.yaml names: searches, stages, observers, executors, scorers.
+
+A part is a class, a function that builds it, or the part itself. Everything is checked here, before anything is spent:
+the options against the signature of the class or function, and the part against what its kind must be able to do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, ValidationError, create_model
+
+from promptiter.config.fields import PartEntry
+from promptiter.errors import RequestError, SetupError, nearest
+from promptiter.evaluation.scorer import Scorer
+from promptiter.llm.secret import reveal
+from promptiter.references import load_reference
+from promptiter.registry import EXECUTORS, OBSERVERS, SEARCHES, Registry
+from promptiter.user_files import Location, describe_problems
+from promptiter.wording import join_names, shorten
+
+
+@dataclass(frozen=True, slots=True)
+class PartKind:
+    """A kind of part: its name, its method with the names of the arguments, and where its names are registered."""
+
+    name: str
+    method: str
+    arguments: tuple[str, ...]
+    registry: Registry[Any] | None = None
+    is_async: bool = False
+
+    def load(self, name: str) -> Any:
+        """What a name refers to: a class, a function that builds the part, or the part itself."""
+        return load_reference(name) if self.registry is None else self.registry.get(name)
+
+    def describe(self) -> str:
+        """How its method is defined."""
+        return f"{'async ' * self.is_async}def {self.method}({', '.join(('self', *self.arguments))})"
+
+
+SEARCH = PartKind("search", "search", ("session",), SEARCHES, is_async=True)
+OBSERVER = PartKind("observer", "observe", ("event",), OBSERVERS)
+EXECUTOR = PartKind("executor", "run", ("jobs", "host"), EXECUTORS)
+STAGES = {
+    "backwarder": PartKind("backwarder", "backward", ("request",)),
+    "attributor": PartKind("attributor", "attribute", ("request",)),
+    "aggregator": PartKind("aggregator", "aggregate", ("request",)),
+    "optimizer": PartKind("optimizer", "optimize", ("request",)),
+    "corrector": PartKind("corrector", "correct", ("request",)),
+}
+
+
+def build_part(
+    entry: PartEntry,
+    kind: PartKind,
+    *,
+    place: str,
+    supplied: Mapping[str, Any] | None = None,
+    supplied_by: Mapping[str, str] | None = None,
+) -> Any:
+    """Build the part that an entry names. `supplied` are arguments that other keys of the file give.
+
+    `supplied_by` are the keys of all arguments that can be supplied, by the name of the argument.
+
+    Raises a SetupError, or a RequestError with all problems of the options, that starts with the place.
+    """
+    found = _load(entry, kind.load, place=place)
+    if not inspect.isclass(found) and hasattr(found, kind.method):
+        if entry.options:
+            raise SetupError(f"{place}.options: {entry.name!r} is already built, so it takes no options; remove them")
+        return _check_part(found, kind, f"{place}: {entry.name!r}")
+    if not callable(found) or (inspect.isclass(found) and not hasattr(found, kind.method)):
+        raise SetupError(f"{place}: {entry.name!r} is {_describe(found)}, not {_need(kind, found)}")
+    elsewhere = supplied_by or {}
+    given = {name: value for name, value in (supplied or {}).items() if name in list_parameters(found)}
+    options = read_options(found, reveal(entry.options), place=f"{place}.options", taken=elsewhere)
+    if missing := _find_missing(found, {*given, *options}):
+        advice = "" if inspect.isclass(found) else f", or name a class or function that builds {_need(kind, found)}"
+        keys = [elsewhere.get(name, f"{place}.options.{name}") for name in missing]
+        raise SetupError(
+            f"{place}: {entry.name!r} needs {join_names(missing, limit=5)}; give {join_names(keys, limit=5)}{advice}"
+        )
+    try:
+        part = found(**given, **options)
+    except SetupError as error:
+        raise SetupError(f"{place}: {error}") from error
+    except Exception as error:
+        raise SetupError(f"{place}: {entry.name!r} cannot be built: {type(error).__name__}: {error}") from error
+    if inspect.iscoroutine(part):
+        part.close()
+        raise SetupError(f"{place}: {entry.name!r} is async, so it cannot build {_need(kind, None)}; make it a def")
+    return _check_part(part, kind, f"{place}: {entry.name!r}")
+
+
+def build_scorer(entry: PartEntry, *, place: str = "scorer") -> Scorer:
+    """The scorer that an entry names: a Scorer, or a function of the profile, the context if it wants, and options."""
+    found = _load(entry, load_reference, place=place)
+    if isinstance(found, Scorer) and not entry.options:
+        return found
+    if isinstance(found, Scorer):
+        raise SetupError(f"{place}.options: {entry.name!r} is a Scorer, which takes no options; name its function")
+    if not callable(found) or inspect.isclass(found):
+        raise SetupError(
+            f"{place}: {entry.name!r} is {_describe(found)}, not a scorer; name a function of a profile that returns "
+            "its scores, or a Scorer"
+        )
+    first = list(list_parameters(found))[:1]
+    options = read_options(found, reveal(entry.options), place=f"{place}.options", taken=dict.fromkeys(first, ""))
+    missing = [name for name in _find_missing(found, options) if name not in (*first, "context")]
+    if not first or missing:
+        needs = f"needs {join_names(missing, limit=5)}" if missing else "takes no arguments"
+        raise SetupError(
+            f"{place}: {entry.name!r} {needs}; a scorer takes (profile) or (profile, context), and its options"
+        )
+    return Scorer(partial(found, **options) if options else found)
+
+
+def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a class or function that can be given by name; none if it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in parameters.items() if each.kind in kinds}
+
+
+def read_options(
+    function: Callable[..., Any], options: Mapping[str, Any], *, place: str, taken: Mapping[str, str]
+) -> dict[str, Any]:
+    """Check options against the signature of a function. A RequestError says what is wrong with each.
+
+    `taken` are parameters that are not options, with the key of the file that gives them.
+    """
+    if wrong := [name for name in options if taken.get(name)]:
+        raise RequestError(f"{place}: unknown key {name!r}; it is given as {taken[name]!r}" for name in wrong)
+    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
+        return dict(options)
+    try:
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    except Exception:  # noqa: BLE001 - annotations may name what exists for type checkers only
+        hints = {}
+    parameters = {name: each for name, each in list_parameters(function).items() if name not in taken}
+    fields: dict[str, Any] = {
+        f"option_{number}": (
+            hint if _is_plain(hint := hints.get(name, Any)) else Any,
+            Field(default=None, validation_alias=name),
+        )
+        for number, name in enumerate(parameters)
+    }
+    model = create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        read = model.model_validate(dict(options))
+    except ValidationError as error:
+        problems = describe_problems(error, model, Location("", path=place))
+        raise RequestError(problem.removeprefix(": ") for problem in problems) from error
+    numbers = {name: number for number, name in enumerate(parameters)}
+    return {name: getattr(read, f"option_{numbers[name]}") for name in options}
+
+
+def _load(entry: PartEntry, load: Callable[[str], Any], *, place: str) -> Any:
+    try:
+        return load(entry.name)
+    except SetupError as error:
+        raise SetupError(f"{place}: {error}") from error
+
+
+def _check_part(part: Any, kind: PartKind, place: str) -> Any:
+    """Refuse a part that lacks the method of its kind, or whose method takes other arguments."""
+    method = getattr(part, kind.method, None)
+    if not callable(method):
+        raise SetupError(f"{place} is {_describe(part)}, not {_need(kind, part)}")
+    try:
+        inspect.signature(method).bind(*kind.arguments)
+    except TypeError as error:
+        raise SetupError(f"{place}: {kind.method} does not fit: {error}; define it as `{kind.describe()}`") from error
+    except ValueError:  # a builtin without a signature
+        return part
+    if kind.is_async and not inspect.iscoroutinefunction(inspect.unwrap(method)):
+        raise SetupError(f"{place}: {kind.method} is not async; define it as `{kind.describe()}`")
+    return part
+
+
+def _find_missing(function: Callable[..., Any], given: Iterable[str]) -> list[str]:
+    parameters = list_parameters(function).items()
+    return [name for name, each in parameters if each.default is each.empty and name not in set(given)]
+
+
+def _need(kind: PartKind, found: object) -> str:
+    article = "an" if kind.name[0] in "aeiou" else "a"
+    return f"{article} {kind.name}: it needs `{kind.describe()}`{nearest(kind.method, dir(found))}"
+
+
+def _describe(found: object) -> str:
+    if inspect.isclass(found):
+        return f"the class {found.__name__}"
+    return f"a {type(found).__name__}" if hasattr(type(found), "__dict__") and callable(found) else shorten(found)
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a file can hold a value of this type, so that pydantic can check it."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return all(map(_is_plain, get_args(hint)))
+    if origin is Literal:
+        return True
+    if origin in (list, tuple, dict):
+        return all(each is Ellipsis or _is_plain(each) for each in get_args(hint))
+    return hint in (int, float, str, bool, list, tuple, dict, NoneType, Any)

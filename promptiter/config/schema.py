@@ -1,0 +1,97 @@
+"""The JSON Schema of promptiter.yaml, with which editors complete and check the file.
+
+It is generated from the models of the configuration, and shipped as promptiter.schema.json, which `promptiter init`
+writes beside promptiter.yaml. `make schema` generates it again.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+from typing import cast
+
+import orjson
+from pydantic import BaseModel
+
+from promptiter.config.fields import Section
+from promptiter.config.file import RunConfig
+from promptiter.config.model_sections import Models
+from promptiter.registry import DEFAULT_MODEL, MODELS
+from traces.model import Json
+
+FILE_NAME = "promptiter.schema.json"
+
+
+def read_schema() -> bytes:
+    """The schema as it was shipped."""
+    return files(__package__).joinpath(FILE_NAME).read_bytes()
+
+
+def build_schema() -> bytes:
+    """Generate the schema. Every key has the description that its field has."""
+    schema = RunConfig.model_json_schema()
+    definitions = schema["$defs"]
+    definitions[Models.__name__]["properties"] = {DEFAULT_MODEL: MODELS.get(DEFAULT_MODEL).Settings.model_json_schema()}
+    for section in _list_sections(Section):
+        found = schema if section is RunConfig else definitions.get(section.__name__, {})
+        for name, text in read_descriptions(section).items():
+            if name in found.get("properties", {}):
+                found["properties"][name] = {**_allow_empty(found["properties"][name]), "description": text}
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "promptiter.yaml",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+    return orjson.dumps(_tidy(whole), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each field of a section, by its key in the file."""
+    [definition] = ast.parse(dedent(inspect.getsource(section))).body
+    body = cast("ast.ClassDef", definition).body
+    texts: dict[str, str] = {}
+    for field, after in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            name = field.target.id
+            key = section.model_fields[name].alias or name
+            texts[key] = " ".join(str(cast("ast.Constant", after.value).value).split())
+    return texts
+
+
+def _allow_empty(schema: dict[str, Json]) -> dict[str, Json]:
+    """A section may be empty, which is null in YAML, as when all of its keys are commented out."""
+    if "$ref" not in schema:
+        return schema
+    others = {key: value for key, value in schema.items() if key != "$ref"}
+    return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}], **others}
+
+
+def _list_sections(section: type[BaseModel]) -> list[type[BaseModel]]:
+    below = section.__subclasses__()
+    return [*below, *(each for one in below for each in _list_sections(one))]
+
+
+def _tidy(value: Json, *, is_table: bool = False) -> Json:
+    """The schema without what pydantic adds for programs: titles of properties, and defaults of whole sections."""
+    if isinstance(value, list):
+        return [_tidy(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    dropped = () if is_table else [key for key in ("title", "default") if _is_noise(key, value)]
+    return {
+        key: _tidy(each, is_table=key in ("properties", "$defs")) for key, each in value.items() if key not in dropped
+    }
+
+
+def _is_noise(key: str, schema: dict[str, Json]) -> bool:
+    if key == "title":
+        return "$schema" not in schema
+    return schema.get(key) in (None, [], "") or isinstance(schema.get(key), dict)
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / FILE_NAME).write_bytes(build_schema())

@@ -1,0 +1,140 @@
+"""Builds the search of promptiter.yaml with its stages: those that ask a model, and your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from promptiter.config.fields import PartEntry
+from promptiter.config.file import RunConfig
+from promptiter.config.model_sections import Models
+from promptiter.config.parts import SEARCH, STAGES, build_part, list_parameters, read_options
+from promptiter.config.policies import build_goal
+from promptiter.config.sections import Stages
+from promptiter.engine.engine import DEFAULT_SEARCH
+from promptiter.errors import RequestError, SetupError
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.secret import reveal
+from promptiter.references import is_reference
+from promptiter.registry import OFFLINE_STAGES
+
+if TYPE_CHECKING:
+    from promptiter.engine.session import Search
+
+
+def build_search(config: RunConfig) -> Search:
+    """Build the search of the file, by default the one for its goal, with the stages that it takes."""
+    goal = build_goal(config.goal).kind
+    entry = config.search or PartEntry(name=DEFAULT_SEARCH if goal == "score" else goal)
+    stages = build_stages(config.stages, config.models)
+    if config.search is not None:
+        _check_stages(config, entry)
+    search: Search = build_part(entry, SEARCH, place="search", supplied=stages, supplied_by=_KEYS)
+    return search
+
+
+def find_models_of_stages(config: RunConfig) -> tuple[str, ...]:
+    """The models that the stages ask. The searches for goals other than the score have no stages."""
+    is_used = config.search is not None or build_goal(config.goal).kind == "score"
+    return config.stages.models if is_used else ()
+
+
+def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
+    """A problem for each model of the stages without a price, if dollars are capped. The engine checks the others."""
+    if gateway.budget is None or not gateway.budget.needs_prices:
+        return
+    for model in find_models_of_stages(config):
+        if gateway.price(model) is None:
+            yield (
+                f"budget.max_usd cannot be enforced: the price of model {model!r} is unknown; "
+                f"set its price under models, or budget.allow_unknown_price"
+            )
+
+
+def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
+    """Build the stages of the file as arguments of a search: `backwarder`, `aggregator`, `optimizer`, `check`."""
+    from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+    from promptiter.search.gradient_check import MOST_CHECKED, GradientCheck
+
+    built = {role: _build_stage(role, entry, models) for role, entry in stages.given.items()}
+    walk, whole, corrector = (built.get(role) for role in ("backwarder", "attributor", "corrector"))
+    blaming = walk or whole
+    if walk is not None and whole is not None:
+        if any(is_reference(stages.given[role].name) for role in ("backwarder", "attributor")):
+            raise SetupError("stages: backwarder and attributor both blame; give one of them, or a model for each")
+        blaming = CheapestAttributor(whole, walk)
+    arguments = {"backwarder": blaming, "aggregator": built.get("aggregator"), "optimizer": built.get("optimizer")}
+    arguments = {name: stage for name, stage in arguments.items() if stage is not None}
+    if stages.check_gradients == "off":
+        return {**arguments, "check": None}
+    if corrector is None and stages.check_gradients == "auto":
+        return arguments
+    most = MOST_CHECKED if stages.check_gradients == "auto" else stages.check_gradients
+    correctors = (OFFLINE_STAGES.get("corrector")(), *([corrector] if corrector else []))
+    return {**arguments, "check": GradientCheck(*correctors, most=most)}
+
+
+def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
+    """A stage of one's own, or the stage of this role that asks a model."""
+    place = f"stages.{role}"
+    if is_reference(entry.name):
+        return build_part(entry, STAGES[role], place=place)
+    kind = _load_model_stage(role)
+    others = {name: "" for name in list_parameters(kind) if name not in ("model_options", "max_prompt_tokens")}
+    options = read_options(kind, reveal(entry.options), place=f"{place}.options", taken=others)
+    settings = models.settings[entry.name].options if entry.name in models.settings else {}
+    try:
+        return kind(entry.name, **{**options, "model_options": {**settings, **(options.get("model_options") or {})}})
+    except SetupError as error:
+        raise SetupError(f"{place}: {error}") from error
+
+
+def _load_model_stage(role: str) -> Callable[..., Any]:
+    from promptiter.backprop.llm.aggregator import LLMAggregator
+    from promptiter.backprop.llm.attributor import LLMAttributor
+    from promptiter.backprop.llm.backwarder import LLMBackwarder
+    from promptiter.backprop.llm.corrector import LLMCorrector
+    from promptiter.backprop.llm.optimizer import LLMOptimizer
+
+    return {
+        "backwarder": LLMBackwarder,
+        "attributor": LLMAttributor,
+        "aggregator": LLMAggregator,
+        "optimizer": LLMOptimizer,
+        "corrector": LLMCorrector,
+    }[role]
+
+
+def _check_stages(config: RunConfig, entry: PartEntry) -> None:
+    """Refuse stages that the search of the file would not use. `stages: MODEL` is for those that it takes."""
+    try:
+        taken = list_parameters(SEARCH.load(entry.name))
+    except SetupError:
+        return  # building the search reports it
+    unused = [role for role in config.stages.given if _ARGUMENTS[role] not in taken]
+    if config.stages.is_one_model and len(unused) < len(config.stages.given):
+        return
+    if unused:
+        raise RequestError(
+            f"stages.{role}: the search {entry.name!r} has no parameter {_ARGUMENTS[role]!r}; remove the stage, or "
+            "choose another search"
+            for role in unused
+        )
+
+
+_ARGUMENTS = {
+    "backwarder": "backwarder",
+    "attributor": "backwarder",
+    "aggregator": "aggregator",
+    "optimizer": "optimizer",
+    "corrector": "check",
+}
+"""The argument of a search that each stage is given as."""
+
+_KEYS = {
+    "backwarder": "stages.backwarder",
+    "aggregator": "stages.aggregator",
+    "optimizer": "stages.optimizer",
+    "check": "stages.check_gradients",
+}
+"""The key that gives each argument of a search."""

@@ -1,0 +1,189 @@
+"""Checks that each part of a run is of the right kind: agent, evaluator, stages, search, observers, request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from promptiter.agents.base import check_agent
+from promptiter.agents.runner import is_agent
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.result import Objective
+from promptiter.evaluation.scorer import Scorer
+from promptiter.policies.acceptance import ComposablePolicy
+from promptiter.policies.combine import describe_policy, is_number, iter_policies
+from promptiter.policies.final_test import FinalTest
+from promptiter.policies.goals import Goal
+from promptiter.policies.stopping import ComposableStop
+from promptiter.profile import Profile
+from promptiter.runlog.results import RunRequest
+from promptiter.stages.losses import LossHint, LossPlacement
+from promptiter.structure import StructureSnapshot
+
+SETS = ("train", "validation", "cases", "test")
+"""The fields of a request that hold eval sets."""
+
+_ROLES = {
+    "backwarder": ("backward", "attribute"),
+    "aggregator": ("aggregate",),
+    "optimizer": ("optimize",),
+    "search": ("search",),
+}
+"""The parts of an engine, and the methods of which each needs one."""
+
+
+def check_parts(agent: object, evaluator: object) -> None:
+    """Raise SetupError if the agent or the evaluator of an engine is something else."""
+    if not isinstance(agent, StructureSnapshot):
+        check_agent(agent)
+    if not isinstance(evaluator, Evaluator):
+        raise SetupError(f"the evaluator is {evaluator!r:.60}; give an Evaluator, such as Evaluator(metrics)")
+
+
+def check_roles(**parts: object) -> None:
+    """Raise SetupError if a stage or search does not fit its role: `check_roles(optimizer=mine)`."""
+    for role, part in parts.items():
+        if part is not None and not _has_method(part, _ROLES[role]):
+            raise SetupError(_describe_wrong_part(part, role))
+
+
+def check_structure(structure: object, agent: object) -> None:
+    """Raise SetupError if `describe` of an agent returned something else than a structure."""
+    if not isinstance(structure, StructureSnapshot):
+        name = type(agent).__name__
+        raise SetupError(f"{name}.describe() returned {structure!r:.60}; return a StructureSnapshot")
+
+
+def check_observers(observers: Sequence[object]) -> None:
+    """Raise SetupError if one of the observers cannot observe."""
+    for observer in observers:
+        if not _has_method(observer, ("observe",)):
+            raise SetupError(f"{_name(observer)} is not an observer; give an object with the method observe(event)")
+
+
+def check_request_type(request: object) -> None:
+    """Raise SetupError if a request is something else."""
+    if not isinstance(request, RunRequest):
+        raise SetupError(f"the request is {request!r:.60}; give a RunRequest, such as RunRequest(train=..., ...)")
+
+
+def _has_method(part: object, methods: Collection[str]) -> bool:
+    return not isinstance(part, type) and any(callable(getattr(part, name, None)) for name in methods)
+
+
+def _describe_wrong_part(part: object, role: str) -> str:
+    methods = " or ".join(_ROLES[role])
+    if isinstance(part, type):
+        return f"{part.__name__} is a class, not {_a(role)}; create an object of it: {part.__name__}(...)"
+    others = [other for other, names in _ROLES.items() if _has_method(part, names)]
+    if others:
+        return f"{_name(part)} is {_a(others[0])}, not {_a(role)}; give it as {others[0]}="
+    return f"{_name(part)} is not {_a(role)}; give an object with the method {methods}"
+
+
+def _a(role: str) -> str:
+    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
+
+
+def _name(part: object) -> str:
+    """A value, or the class of an object whose repr says nothing else."""
+    return (
+        f"{part!r:.60}" if type(part).__repr__ is not object.__repr__ else f"an object of class {type(part).__name__}"
+    )
+
+
+def find_wrong_types(request: RunRequest) -> Iterator[str]:
+    """Yield the fields of a request with values of the wrong type, which the other checks could not handle."""
+    yield from _wrong_sets(request)
+    yield from _wrong_collections(request)
+    if not is_number(request.max_rounds) or request.max_rounds != int(request.max_rounds):
+        yield f"max_rounds is {request.max_rounds!r}; give a whole number"
+    if request.objective not in get_args(Objective):
+        yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
+    if request.scorer is not None and not callable(request.scorer) and not isinstance(request.scorer, Scorer):
+        yield f"scorer is {request.scorer!r:.60}; give a function of a profile that returns its scores"
+    if request.seed is not None and not isinstance(request.seed, int):
+        yield f"seed is {request.seed!r:.60}; give a whole number"
+    for name, kind, example in (
+        ("goal", Goal, "a Goal, such as Goal(kind='fewer_tokens')"),
+        (
+            "initial_profile",
+            Profile | None,
+            "a Profile, such as Profile.load('best.json') or Profile.of(structure, values)",
+        ),
+        ("evaluation", EvaluationOptions | None, "EvaluationOptions, such as EvaluationOptions(repeats=2)"),
+        ("final_test", FinalTest | None, "a FinalTest, such as FinalTest(repeats=2), or None"),
+    ):
+        if not isinstance(getattr(request, name), kind):
+            yield f"{name} is {getattr(request, name)!r:.60}; give {example}"
+    for name in ("teacher", "judge"):
+        runner: object = getattr(request, name)
+        if runner is not None and not isinstance(runner, str) and not is_agent(runner) and not callable(runner):
+            yield f"{name} is {runner!r:.60}; give the name of a model, an agent, or a function from message to answer"
+    yield from _wrong_policies("acceptance", request.acceptance)
+    yield from _wrong_policies("stop", request.stop)
+
+
+def _wrong_sets(request: RunRequest) -> Iterator[str]:
+    for name in SETS:
+        value = getattr(request, name)
+        if value is None:
+            continue
+        sets = [value] if isinstance(value, EvalSet) else value
+        if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
+            advice = f"; load_eval_set({value!r:.60}) reads one from a file" if isinstance(value, str) else ""
+            yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them{advice}"
+
+
+def _wrong_collections(request: RunRequest) -> Iterator[str]:
+    if isinstance(request.targets, str):
+        yield f"targets is {request.targets!r}; give a list: [{request.targets!r}]"
+    if not isinstance(request.protected, frozenset | set):
+        example = f"frozenset([{request.protected!r:.60}])" if isinstance(request.protected, str) else "a set of ids"
+        yield f"protected is {request.protected!r:.60}; give {example}"
+    for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
+        if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
+            yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyKind:
+    """How to recognize a kind of policy: by its base class, or by the types that its `decide` names."""
+
+    base: type
+    types: frozenset[str]
+    name: str
+    example: str
+
+    def fits(self, policy: object) -> bool:
+        hints = getattr(getattr(policy, "decide", None), "__annotations__", {})
+        named = {getattr(hint, "__name__", str(hint)) for hint in hints.values()}
+        return isinstance(policy, self.base) or not self.types.isdisjoint(named)
+
+
+_KINDS = {
+    "acceptance": _PolicyKind(
+        ComposablePolicy,
+        frozenset(("Evidence", "AcceptanceDecision")),
+        "an acceptance policy",
+        "MinGain(0.005)",
+    ),
+    "stop": _PolicyKind(ComposableStop, frozenset(("Progress", "StopDecision")), "a stop policy", "Patience(3)"),
+}
+
+
+def _wrong_policies(field: str, policy: object) -> Iterator[str]:
+    """Find policies without `decide`, those for another field, also as parts of combined ones, and async ones."""
+    wanted, [other] = _KINDS[field], [name for name in _KINDS if name != field]
+    for part in [] if policy is None and field == "stop" else iter_policies(policy):
+        if not _has_method(part, ("decide",)):
+            yield f"{field} is {part!r:.60}; give {wanted.name}, such as {wanted.example}, with the method decide"
+        elif _KINDS[other].fits(part):
+            what = f"{describe_policy(part)}, which is {_KINDS[other].name}"
+            yield f"{field} has {what}; give it as {other}, and here {wanted.name} such as {wanted.example}"
+        elif inspect.iscoroutinefunction(getattr(part, "decide", None)):
+            yield f"{field} has {describe_policy(part)}, whose decide is async; write it with def"

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from promptiter.api import load_run
+from promptiter.backprop.llm.optimizer import LLMOptimizer
+from promptiter.backprop.propagate import StepwiseAttributor
+from promptiter.config.effective_config import build_effective_config
+from promptiter.config.fields import PartEntry
+from promptiter.config.parts import EXECUTOR, OBSERVER, SEARCH, STAGES, PartKind, build_part, build_scorer
+from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
+from promptiter.evaluation.process_executor import ProcessExecutor
+from promptiter.registry import OBSERVERS, SEARCHES
+from promptiter.search.rounds import BackpropRounds
+from tests.config import own_parts
+from tests.config.conftest import FILE, load, problems, write_config
+
+MODULE = "tests.config.own_parts"
+
+
+def build(name: str, kind: PartKind = SEARCH, **options: Any) -> Any:
+    return build_part(PartEntry(name=f"{MODULE}:{name}", options=options), kind, place=kind.name)
+
+
+def refused(name: str, kind: PartKind = SEARCH, **options: Any) -> str:
+    with pytest.raises((SetupError, RequestError)) as caught:
+        build(name, kind, **options)
+    return str(caught.value)
+
+
+def test_a_part_is_a_class_a_function_that_builds_it_or_the_part_itself() -> None:
+    one = build("OneRule", rule="Answer in French.", times=2)
+    assert (type(one), one.rule, one.times) == (own_parts.OneRule, "Answer in French.", 2)
+    assert build("make_search", rule="x").rule == "x"
+    assert build("make_search").rule == "Be brief."
+    assert build("built_search") is own_parts.built_search
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoSearch", "is the class NoSearch, not a search: it needs `async def search(self, session)` (did you mean"),
+        ("seven", "is 7, not a search: it needs `async def search(self, session)`"),
+        ("make_nothing", "is None, not a search"),
+        ("make_search_async", "is async, so it cannot build a search"),
+        ("search_function", "needs session; give search.options.session, or name a class or function that builds"),
+        ("SyncSearch", "search is not async; define it as `async def search(self, session)`"),
+        ("OtherArguments", "search does not fit: too many positional arguments; define it as `async def search("),
+        ("OneRule", "needs rule; give search.options.rule"),
+        ("Demanding", "cannot be built: ValueError: depth 1 is too little"),
+        ("OneRul", "has no 'OneRul' (did you mean 'OneRule'?)"),
+    ],
+)
+def test_the_wrong_kind_of_object_is_refused_before_a_run(name: str, message: str) -> None:
+    said = refused(name)
+    assert said.startswith("search: ")
+    assert message in said
+
+
+def test_each_option_is_checked_against_the_signature() -> None:
+    said = refused("OneRule", rul="x", times="many", how="middle")
+    assert said.splitlines()[1:] == [
+        "  - search.options.times: must be a whole number, not 'many'",
+        "  - search.options.how: must be 'end' or 'start', not 'middle'",
+        "  - search.options: unknown key 'rul' (did you mean 'rule'?)",
+    ]
+    assert "'tests.config.own_parts:built_search' is already built, so it takes no options" in refused(
+        "built_search", rule="x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("OneRule", STAGES["optimizer"], "not an optimizer: it needs `def optimize(self, request)`"),
+        ("OwnOptimizer", STAGES["aggregator"], "not an aggregator: it needs `def aggregate(self, request)`"),
+        ("OwnOptimizer", OBSERVER, "not an observer: it needs `def observe(self, event)`"),
+        ("Collector", EXECUTOR, "not an executor: it needs `def run(self, jobs, host)`"),
+    ],
+)
+def test_every_kind_says_what_it_needs(name: str, kind: PartKind, message: str) -> None:
+    assert message in refused(name, kind)
+
+
+def test_registered_names_are_found_and_wrong_ones_have_a_suggestion() -> None:
+    assert {"backprop", "cheaper", "fewer_tokens"} <= set(SEARCHES.names())
+    rounds = build_part(PartEntry(name="backprop", options={"passes": 2}), SEARCH, place="search")
+    assert isinstance(rounds, BackpropRounds)
+    assert rounds.passes == 2
+    with pytest.raises(SetupError, match=r"search: unknown search: 'backprob' \(did you mean 'backprop'\?\)"):
+        build_part(PartEntry(name="backprob"), SEARCH, place="search")
+    OBSERVERS.register("collector_of_tests", own_parts.Collector)
+    assert isinstance(build_part(PartEntry(name="collector_of_tests"), OBSERVER, place=""), own_parts.Collector)
+
+
+def test_a_scorer_is_a_function_of_a_profile_with_options() -> None:
+    def entry(name: str, **options: Any) -> PartEntry:
+        return PartEntry(name=f"{MODULE}:{name}", options=options)
+
+    assert build_scorer(entry("scorer")) is own_parts.scorer
+    assert build_scorer(entry("score_length")).name == f"{MODULE}:score_length"
+    assert build_scorer(entry("score_length", longest=10)).name == f"{MODULE}:score_length"
+    for name, message in {
+        "seven": "is 7, not a scorer; name a function of a profile",
+        "score_two": "needs other; a scorer takes",
+        "score_nothing": "takes no arguments; a scorer takes",
+    }.items():
+        with pytest.raises(SetupError, match=message):
+            build_scorer(entry(name))
+    with pytest.raises(RequestError, match=r"scorer.options: unknown key 'longst' \(did you mean 'longest'\?\)"):
+        build_scorer(entry("score_length", longst=3))
+
+
+def test_a_file_names_its_search_stages_observers_executor_and_weights(folder: Path) -> None:
+    run = load(
+        folder,
+        """
+        search: {name: backprop, options: {passes: 2}}
+        stages:
+          backwarder: tests.config.own_parts:OwnBackwarder
+          optimizer: {name: "tests.config.own_parts:OwnOptimizer", options: {sentence: Be exact.}}
+        observers:
+          - tests.config.own_parts:Collector
+          - {name: "tests.config.own_parts:Collector", options: {token: "${TOKEN}"}}
+        executor: {name: "tests.config.own_parts:OwnExecutor", options: {cluster: big}}
+        weights: {exact_match: 2}
+        evaluation: {concurrency: 3}
+        """,
+        TOKEN="a-secret-token",
+    )
+    search = run.engine.search
+    assert isinstance(search, BackpropRounds)
+    assert search.passes == 2
+    assert isinstance(search.attributor, StepwiseAttributor)
+    assert isinstance(search.optimizer, own_parts.OwnOptimizer)
+    assert search.optimizer.sentence == "Be exact."
+    assert [getattr(each, "token", None) for each in run.observers] == ["", "a-secret-token"]
+    executor = run.engine.evaluator.executor
+    assert isinstance(executor, own_parts.OwnExecutor)
+    assert (executor.cluster, executor.concurrency) == ("big", 3)
+    assert run.engine.evaluator.weights == {"exact_match": 2.0}
+    assert run.gateway.redactor.redact_text("a-secret-token") == "***"
+    assert "a-secret-token" not in repr(run.config)
+    document = build_effective_config(run).document
+    assert document["observers"][1] == {"name": f"{MODULE}:Collector", "options": {"token": "${TOKEN}"}}
+    again = folder / "again.yaml"
+    again.write_bytes(orjson.dumps(document))
+    assert load_run(again, environ={"TOKEN": "t"}).config.search == run.config.search
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("local", LocalExecutor), ("thread", ThreadExecutor), ("process", ProcessExecutor)]
+)
+def test_the_executors_have_names(folder: Path, name: str, kind: type) -> None:
+    assert isinstance(load(folder, f"executor: {name}").engine.evaluator.executor, kind)
+
+
+def test_a_search_of_ones_own_gets_the_stages_that_it_takes(folder: Path) -> None:
+    search = load(folder, f"search: {MODULE}:WithStages\nstages: {{optimizer: simulated}}").engine.search
+    assert isinstance(search, own_parts.WithStages)
+    assert isinstance(search.optimizer, LLMOptimizer)
+    search = load(folder, f"search: {MODULE}:WithStages\nstages: simulated").engine.search
+    assert isinstance(search, own_parts.WithStages)
+    assert load(folder, f"search: {MODULE}:WithStages").engine.search.optimizer == "mine"  # type: ignore[attr-defined]
+    assert problems(folder, f"{FILE}search: {MODULE}:WithStages\nstages: {{aggregator: simulated}}\n") == [
+        (
+            f"stages.aggregator: the search '{MODULE}:WithStages' has no parameter 'aggregator'; remove the stage, or "
+            "choose another search"
+        )
+    ]
+
+
+def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
+    stages = "{optimizer: {name: simulated, options: {max_prompt_tokens: 50000, model_options: {temperature: 1}}}}"
+    optimizer = load(folder, f"stages: {stages}").engine.search.optimizer  # type: ignore[attr-defined]
+    assert (optimizer.max_prompt_tokens, optimizer.model_options) == (50_000, {"temperature": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("search: 7", "search: must be a name, module:attr, or a mapping with name and options, not 7"),
+        ("search: {nam: backprop}", "search: unknown key 'nam' (did you mean 'name'?)"),
+        (
+            "search: {name: backprop, options: {pases: 2}}",
+            "search.options: unknown key 'pases' (did you mean 'passes'?)",
+        ),
+        (
+            "search: {name: backprop, options: {optimizer: x}}",
+            "search.options: unknown key 'optimizer'; it is given as 'stages.optimizer'",
+        ),
+        (
+            "stages: {optimizer: {name: simulated, options: {max_prompt_token: 1}}}",
+            "stages.optimizer.options: unknown key 'max_prompt_token' (did you mean 'max_prompt_tokens'?)",
+        ),
+        ("stages: {optimizer: 'no_such:X'}", "stages.optimizer: cannot import 'no_such': ModuleNotFoundError"),
+        (
+            "stages: {backwarder: 'OWN:OwnBackwarder', attributor: simulated}",
+            "stages: backwarder and attributor both blame; give one of them",
+        ),
+        ("executor: proces", "executor: unknown executor: 'proces' (did you mean 'process'?)"),
+        (
+            "executor: {name: local, options: {concurrency: 3}}",
+            "executor.options: unknown key 'concurrency'; it is given as 'evaluation.concurrency'",
+        ),
+        ("observers: ['OWN:OneRule']", "observers[0]: 'OWN:OneRule' is the class OneRule, not an observer"),
+        ("weights: {exact_mach: 2}", "weights: there is no metric 'exact_mach' to weigh (did you mean 'exact_match'?)"),
+        ("weights: {exact_match: high}", "weights.exact_match: must be a number, not 'high'"),
+        (
+            "scorer: OWN:score_length",
+            "scorer: scores without cases and metrics; remove train, validation, metrics",
+        ),
+    ],
+)
+def test_each_problem_of_a_part_names_its_key(folder: Path, text: str, expected: str) -> None:
+    [problem] = problems(folder, f"{FILE}{text}\n".replace("OWN", MODULE))
+    assert problem.startswith(expected.replace("OWN", MODULE))
+
+
+def test_a_file_with_a_scorer_needs_no_cases(folder: Path) -> None:
+    text = f"agent: config_agent:agent\nscorer: {{name: '{MODULE}:score_length', options: {{longest: 10}}}}\n"
+    run = load_run(write_config(folder, f"{text}search: {MODULE}:WithStages\nmax_rounds: 0\n"))
+    assert run.checked.shape == "scorer"
+    result = run.engine.run_sync(run.request)
+    assert result.baseline_score == 1.0
+    assert "metrics" not in build_effective_config(run).document
+
+
+def test_observers_of_the_file_watch_the_run(folder: Path) -> None:
+    own_parts.Collector.seen.clear()
+    run = load(folder, f"observers: {MODULE}:Collector\nmax_rounds: 0")
+    run.begin().run_sync()
+    assert own_parts.Collector.seen[0] == "run_started"
+    assert own_parts.Collector.seen[-1] == "run_completed"
+
+
+def test_a_metric_of_ones_own_works_from_yaml_and_from_a_metrics_file(folder: Path) -> None:
+    metric = f"{{metric_name: short, evaluator_name: '{MODULE}:brevity', criterion: {{longest: 5}}}}"
+    run = load_run(write_config(folder, FILE.replace("metrics.json", f"[{metric}]")))
+    assert [each.name for each in run.engine.evaluator.metrics] == ["short"]
+    named = (
+        f"{{metrics: [{{metric_name: brief, criterion: {{longest: 5}}}}], evaluators: {{brief: '{MODULE}:brevity'}}}}"
+    )
+    run = load_run(write_config(folder, FILE.replace("metrics.json", named)))
+    assert [each.name for each in run.engine.evaluator.metrics] == ["brief"]
+    wrong = {"metric_name": "brief", "criterion": {"longst": 5}}
+    document = {"metrics": [wrong], "evaluators": {"brief": f"{MODULE}:brevity"}}
+    (folder / "metrics.json").write_bytes(orjson.dumps(document))
+    [problem] = problems(folder, FILE)
+    assert problem.startswith("metrics: ")
+    assert "'brief' does not take (case, run) and the criterion as options" in problem

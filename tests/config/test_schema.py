@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from promptiter.config.fields import PartEntry
+from promptiter.config.file import RunConfig, read_document
+from promptiter.config.model_sections import ModelSettings
+from promptiter.config.schema import build_schema, read_descriptions, read_schema
+from promptiter.config.sections import (
+    Acceptance,
+    BudgetCaps,
+    EvaluationSection,
+    FinalTestSection,
+    HintEntry,
+    LossPlacementEntry,
+    Shares,
+    Stages,
+    Stop,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+SECTIONS: dict[str, type[BaseModel]] = {
+    "Top level": RunConfig,
+    "split": Shares,
+    "Parts": PartEntry,
+    "stages": Stages,
+    "models.NAME": ModelSettings,
+    "acceptance": Acceptance,
+    "final_test": FinalTestSection,
+    "stop": Stop,
+    "budget": BudgetCaps,
+    "evaluation": EvaluationSection,
+    "loss_placements": LossPlacementEntry,
+    "hints": HintEntry,
+}
+ACCEPTED = """
+train: [a.jsonl, b.jsonl]
+validation: a.jsonl
+metrics: [{metric_name: exact_match}]
+weights: {exact_match: 2}
+stages: gpt-4o
+search: {name: backprop, options: {passes: 2}}
+observers: my:Observer
+executor: process
+goal: fewer_tokens
+final_test: false
+budget:
+models:
+  simulated: {compliance: 1.0}
+  gpt-4o: {api_key: "${KEY}", price: {input_usd_per_million: 1, output_usd_per_million: 2}}
+acceptance: {protected: a, constraints: [{figure: tokens, at_most: 7}]}
+stop: {patience: 2, required_metrics: all}
+json: true
+---
+stages: {backwarder: gpt-4o, optimizer: {name: "my:Optimizer", options: {a: 1}}, check_gradients: off}
+observers: ["my:Observer", {name: "my:Other"}]
+scorer: my:score
+final_test: {repeats: 3}
+goal: {cheaper: {models: [small]}}
+metrics: metrics.json
+"""
+
+
+@pytest.fixture(scope="module")
+def schema() -> Draft202012Validator:
+    return Draft202012Validator(orjson.loads(build_schema()))
+
+
+def test_the_shipped_schema_is_current() -> None:
+    assert read_schema() == build_schema(), "run `make schema`"
+
+
+def test_the_schema_is_one(schema: Draft202012Validator) -> None:
+    Draft202012Validator.check_schema(schema.schema)
+
+
+@pytest.mark.parametrize("document", list(yaml.safe_load_all(ACCEPTED)), ids=["first", "second"])
+def test_what_the_reader_accepts_is_valid(schema: Draft202012Validator, document: dict[str, Any]) -> None:
+    given = {key: value for key, value in document.items() if value is not None}  # as the file is read
+    assert read_document(given, file=Path("promptiter.yaml"), environ={"KEY": "k"}).problems == ()
+    assert [error.message for error in schema.iter_errors(document)] == []
+
+
+def test_the_starter_is_valid_and_names_the_schema(schema: Draft202012Validator) -> None:
+    text = (files("promptiter") / "starter" / "promptiter.yaml").read_text()
+    assert text.splitlines()[0] == "# yaml-language-server: $schema=promptiter.schema.json"
+    assert [error.message for error in schema.iter_errors(yaml.safe_load(text))] == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"metrcs": "metrics.json"},
+        {"max_rounds": "many"},
+        {"stop": {"patiance": 3}},
+        {"stages": {"optimiser": "gpt-4o"}},
+        {"models": {"gpt-4o": {"api_keys": "x"}}},
+        {"models": {"simulated": {"complience": 1}}},
+        {"search": {"nam": "backprop"}},
+        {"observers": [7]},
+        {"goal": "fame"},
+        {"alpha": 2},
+    ],
+    ids=str,
+)
+def test_what_the_reader_refuses_is_not_valid(schema: Draft202012Validator, document: dict[str, Any]) -> None:
+    assert read_document(document, file=Path("promptiter.yaml"), environ={}).problems
+    assert list(schema.iter_errors(document))
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_keys_are_described_as_on_the_configuration_page(title: str) -> None:
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", section, re.MULTILINE)
+    shown = {key: re.sub(r"; see below| See \[[^]]*\]\([^)]*\)\.", "", text) for key, text in rows}
+    assert shown == read_descriptions(SECTIONS[title])
+
+
+def test_every_key_of_every_section_is_described() -> None:
+    whole = orjson.loads(build_schema())
+    found = {"promptiter.yaml": whole, **whole["$defs"]}
+    keys = [(name, key, each) for name, one in found.items() for key, each in one.get("properties", {}).items()]
+    assert [(name, key) for name, key, each in keys if not each.get("description")] == []

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from promptiter.agents.graph import GraphAgent
+from promptiter.engine.engine import Engine
+from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import ScriptedModel
+from promptiter.policies.acceptance import AnyGain, ComposablePolicy, MinGain
+from promptiter.policies.evidence import AcceptanceDecision, Evidence
+from promptiter.policies.stopping import ComposableStop, MaxRounds, Patience, Progress, StopDecision, TargetScore
+from promptiter.structure import StructureSnapshot
+from tests.worlds import desk
+from tests.worlds.desk_stages import Blames, Merges, Writes
+
+ADVICE = "decorate it with @agent(instruction=...) from promptiter.agents"
+AS_STOP = "give it as stop, and here an acceptance policy such as MinGain(0.005)"
+AS_ACCEPTANCE = "give it as acceptance, and here a stop policy such as Patience(3)"
+
+
+async def answer(question: str) -> str:
+    return question
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (len, f"len is a plain function, not an agent; {ADVICE}"),
+        (answer, f"answer is a plain function, not an agent; {ADVICE}"),
+        (GraphAgent, "GraphAgent is a class, not an agent; create an object of it: GraphAgent(...)"),
+        ("my_agent:agent", "'my_agent:agent' is not an agent: it needs the methods describe and run; see GraphAgent"),
+    ],
+)
+def test_what_is_not_an_agent_is_refused_with_advice(wrong: Any, message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        Engine(wrong, desk.evaluator())
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((Writes(), None, None), "an object of class Writes is an optimizer, not a backwarder; give it as optimizer="),
+        ((Blames, None, None), "Blames is a class, not a backwarder; create an object of it: Blames(...)"),
+        ((None, "gpt-5", None), "'gpt-5' is not an aggregator; give an object with the method aggregate"),
+        (
+            (None, None, Merges()),
+            "an object of class Merges is an aggregator, not an optimizer; give it as aggregator=",
+        ),
+    ],
+)
+def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        Engine(desk.agent(), desk.evaluator(), *stages)
+    assert str(caught.value) == message
+
+
+def test_metrics_are_no_evaluator() -> None:
+    metric: Any = FunctionMetric(name="careful", function=desk.score)
+    with pytest.raises(
+        SetupError, match=r"the evaluator is \[FunctionMetric.*; give an Evaluator, such as Evaluator\("
+    ):
+        Engine(desk.agent(), [metric])  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"the metrics of an Evaluator are FunctionMetric.*; give a list"):
+        Evaluator(metric)
+    with pytest.raises(SetupError, match="'contains' is not a metric; give FunctionMetric"):
+        Evaluator(["contains"])  # type: ignore[list-item]
+
+
+class StopsNever:
+    def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
+        return StopDecision(False)
+
+
+class AcceptsLater:
+    async def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        return evidence.accept("later")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"acceptance": Patience(2)},
+        f"acceptance has Patience(2), which is a stop policy; {AS_STOP}",
+    ),
+    (
+        {"acceptance": MinGain(0.1) & Patience(2)},  # type: ignore[operator]
+        f"acceptance has Patience(2), which is a stop policy; {AS_STOP}",
+    ),
+    (
+        {"acceptance": StopsNever()},
+        f"acceptance has StopsNever(), which is a stop policy; {AS_STOP}",
+    ),
+    (
+        {"stop": MinGain(0.1)},
+        f"stop has MinGain(0.1), which is an acceptance policy; {AS_ACCEPTANCE}",
+    ),
+    ({"stop": "never"}, "stop is 'never'; give a stop policy, such as Patience(3), with the method decide"),
+    (
+        {"acceptance": AcceptsLater()},
+        "acceptance has AcceptsLater(), whose decide is async; write it with def",
+    ),
+    (
+        {"stop": TargetScore(95) | Patience(2)},
+        "target_score is 95, but mean_score is from 0 to 1; give a number in that range, such as 0.95 for 95%",
+    ),
+    (
+        {"stop": TargetScore(-1), "objective": "weighted_loss"},
+        "target_score is -1, but weighted_loss is from 0 to 1; give a number in that range",
+    ),
+    (
+        {"test": "oops"},
+        "test is 'oops'; give an EvalSet, or a list of them; load_eval_set('oops') reads one from a file",
+    ),
+    ({"final_test": True}, "final_test is True; give a FinalTest, such as FinalTest(repeats=2), or None"),
+    ({"seed": "a"}, "seed is 'a'; give a whole number"),
+    ({"max_rounds": True}, "max_rounds is True; give a whole number"),
+    ({"evaluation": 5}, "evaluation is 5; give EvaluationOptions, such as EvaluationOptions(repeats=2)"),
+    ({"protected": "validation-0"}, "protected is 'validation-0'; give frozenset(['validation-0'])"),
+    (
+        {"initial_profile": {}},
+        "initial_profile is {}; give a Profile, such as Profile.load('best.json') or Profile.of(structure, values)",
+    ),
+    ({"teacher": 5}, "teacher is 5; give the name of a model, an agent, or a function from message to answer"),
+    ({"judge": 5}, "judge is 5; give the name of a model, an agent, or a function from message to answer"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG, ids=[message.split(";")[0] for _, message in WRONG])
+async def test_a_wrong_value_in_a_request_is_refused_before_anything_is_paid(
+    fields: dict[str, Any], message: str
+) -> None:
+    gateway = Gateway(models={"scripted": ScriptedModel([])})  # any call fails
+    with pytest.raises(RequestError) as caught:
+        await desk.engine(gateway=gateway).run(desk.request(**fields))
+    assert caught.value.problems == (message,)
+
+
+async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_is_paid() -> None:
+    gateway = Gateway(models={"scripted": ScriptedModel([])})
+    engine = desk.engine(gateway=gateway)
+    with pytest.raises(SetupError, match=r"the request is \{'train': 1\}; give a RunRequest"):
+        await engine.run({"train": 1})  # type: ignore[arg-type]
+    with pytest.raises(
+        SetupError, match="<built-in function print> is not an observer; give an object with the method"
+    ):
+        await engine.run(desk.request(), observers=[print])  # type: ignore[list-item]
+
+    class Vague:
+        def describe(self) -> StructureSnapshot:
+            return None  # type: ignore[return-value]
+
+        async def run(self) -> None: ...
+
+    with pytest.raises(SetupError, match=r"Vague\.describe\(\) returned None; return a StructureSnapshot"):
+        await Engine(Vague(), desk.evaluator()).run(desk.request())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threshold", [1.5, -0.1, float("nan"), "1"])
+def test_a_threshold_outside_of_the_scores_is_refused(threshold: Any) -> None:
+    with pytest.raises(SetupError, match=r"the threshold of metric 'careful' is .*; scores are from 0 to 1, so give a"):
+        Evaluator([FunctionMetric(name="careful", function=desk.score, threshold=threshold)])
+
+
+async def test_a_score_outside_of_0_to_1_is_unscored() -> None:
+    metric = FunctionMetric(name="points", function=lambda _case, _run: 95)
+    evaluator = Evaluator([metric], gateway=desk.evaluator().gateway)
+    result = await Engine(desk.agent(), evaluator).run(desk.request())
+    assert result.verdict == "invalid_eval"
+    assert "metric 'points' returned 95; return a score from 0 to 1" in str(result)
+
+
+class Mine(ComposablePolicy):
+    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        return evidence.accept_if((evidence.gain or 0) > 0, "mine")
+
+
+class MyStop(ComposableStop):
+    def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
+        return StopDecision(False)
+
+
+async def test_policies_of_ones_own_compose_from_both_sides() -> None:
+    request = desk.request(
+        acceptance=(Mine() & Mine()) | (Mine() & MinGain(0.1)) | (AnyGain() & Mine()),
+        stop=MyStop() | (MyStop() & MaxRounds(1)) | (MaxRounds(9) & MyStop()),
+    )
+    assert repr(request.stop) == "MyStop() | MyStop() & MaxRounds(1) | MaxRounds(9) & MyStop()"
+    result = await desk.engine(desk.DRAFT, desk.POLISH).run(request)
+    assert (result.verdict, len(result.rounds)) == ("improved", 2)
+    assert result.rounds[0].decision is not None
+    assert result.rounds[0].decision.reason.startswith("mine")
+
+
+async def test_a_stop_policy_that_returns_something_else_is_named() -> None:
+    class Always:
+        def decide(self, progress: Any) -> bool:  # noqa: ARG002
+            return True
+
+    with pytest.raises(Exception, match=r"Always\(\) answered True; return a StopDecision"):
+        await desk.engine(desk.DRAFT).run(desk.request(stop=Always()))

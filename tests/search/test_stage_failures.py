@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from promptiter.backprop.record import get_passes
+from promptiter.engine.engine import Engine
+from promptiter.engine.run import RunFailedError
+from promptiter.errors import StageError
+from promptiter.policies.stopping import TargetScore
+from promptiter.profile import SurfacePatch
+from promptiter.runs.summary import summarize
+from promptiter.stages.contracts import (
+    AggregateRequest,
+    AggregateResult,
+    AttributeRequest,
+    BackwardRequest,
+    BackwardResult,
+    OptimizeRequest,
+    OptimizeResult,
+    SurfaceGradient,
+)
+from tests.worlds import desk
+from tests.worlds.desk_stages import Blames, Merges, Writes
+
+
+def engine(backwarder: Any = None, aggregator: Any = None, optimizer: Any = None) -> Engine:
+    return Engine(desk.agent(), desk.evaluator(), backwarder or Blames(), aggregator or Merges(), optimizer or Writes())
+
+
+async def fail(built: Engine) -> str:
+    with pytest.raises(RunFailedError) as caught:
+        await built.run(desk.request())
+    assert isinstance(caught.value.__cause__, StageError)
+    assert caught.value.result.status == "failed"
+    return str(caught.value.__cause__)
+
+
+class Broken:
+    """Every method raises."""
+
+    async def backward(self, request: BackwardRequest) -> BackwardResult:
+        raise ValueError(f"no idea of {request.step.id}")
+
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        raise ValueError(f"too much about {request.surface.id}")
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        raise ValueError(f"no words for {request.surface.id}")
+
+
+async def test_each_stage_that_fails_on_everything_ends_the_run_as_failed() -> None:
+    assert await fail(engine(Broken())) == "Broken failed and blamed no surface: ValueError: no idea of polish"
+    assert await fail(engine(None, Broken())) == (
+        "Broken failed and merged no gradients: ValueError: too much about draft#instruction"
+    )
+    assert await fail(engine(None, None, Broken())) == (
+        "Broken failed and wrote no patch: draft#instruction: ValueError: no words for draft#instruction"
+    )
+
+
+class ReturnsNone:
+    async def backward(self, request: BackwardRequest) -> None: ...
+    async def aggregate(self, request: AggregateRequest) -> None: ...
+    async def optimize(self, request: OptimizeRequest) -> None: ...
+
+
+class ReturnsText:
+    async def attribute(self, request: AttributeRequest) -> list[str]:
+        return [f"the prompt of {request.case_loss.case_id}"]
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        return OptimizeResult(patch=f"{request.surface.value} Be careful.")  # type: ignore[arg-type]
+
+
+async def test_a_wrong_return_value_is_named_with_the_class_of_the_stage() -> None:
+    assert "ReturnsNone.backward() returned None; return a value of type BackwardResult" in await fail(
+        engine(ReturnsNone())
+    )
+    assert "ReturnsNone.aggregate() returned None; return a value of type AggregateResult" in await fail(
+        engine(None, ReturnsNone())
+    )
+    assert "ReturnsNone.optimize() returned None; return a value of type OptimizeResult" in await fail(
+        engine(None, None, ReturnsNone())
+    )
+    assert "returned a list with 'the prompt of train-0'; return a list of BackwardResult" in await fail(
+        engine(ReturnsText())
+    )
+    assert "the patch of an OptimizeResult is 'Draft. Be careful.'; give a SurfacePatch, or None" in await fail(
+        engine(None, None, ReturnsText())
+    )
+
+
+def test_a_gradient_with_an_unknown_word_is_refused_where_it_is_made() -> None:
+    fields: Any = {"surface_id": "a#instruction", "case_id": "c", "step_id": "a", "text": "be brief"}
+    with pytest.raises(ValueError, match="the severity of a gradient is 'high'; give one of P0, P1, P2, P3"):
+        SurfaceGradient(**fields | {"severity": "high"})
+    with pytest.raises(ValueError, match="the category of a gradient is 'style'; give one of response, format"):
+        SurfaceGradient(**fields | {"category": "style"})
+    with pytest.raises(ValueError, match="the confidence of a gradient is 90; give a number from 0 to 1"):
+        SurfaceGradient(**fields, confidence=90)
+    with pytest.raises(TypeError, match="the gradients of a BackwardResult hold 'be brief'; give a tuple of Surface"):
+        BackwardResult(step_id="a", gradients=("be brief",))  # type: ignore[arg-type]
+
+
+class InThreads:
+    """Synchronous stages, which note the threads they are called in."""
+
+    def __init__(self) -> None:
+        self.threads: set[str] = set()
+
+    def backward(self, request: BackwardRequest) -> BackwardResult:
+        self.threads.add(threading.current_thread().name)
+        blamed = [
+            SurfaceGradient(surface_id=each, case_id=request.case_id, step_id=request.step.id, text="be careful")
+            for each in request.blamable
+        ]
+        return BackwardResult(step_id=request.step.id, gradients=tuple(blamed))
+
+    def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        self.threads.add(threading.current_thread().name)
+        cases = tuple(sorted({each.case_id for each in request.gradients}))
+        return AggregateResult(surface_id=request.surface.id, text="be careful", case_ids=cases, support=len(cases))
+
+    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        self.threads.add(threading.current_thread().name)
+        value = f"{request.surface.value} Be careful, careful."
+        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+
+
+async def test_synchronous_stages_are_called_in_threads() -> None:
+    stages = InThreads()
+    result = await engine(stages, stages, stages).run(desk.request(stop=TargetScore(1.0)))
+    assert result.status == "succeeded"
+    assert "polish#instruction" in {change.surface_id for change in result.changes}
+    assert stages.threads
+    assert threading.current_thread().name not in stages.threads
+
+
+class NamesTheWrongSurface:
+    async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+        step = request.trace.steps[-1].id
+        gradient = SurfaceGradient(surface_id="plan#instruction", case_id="", step_id=step, text="be careful")
+        return [BackwardResult(step_id=step, gradients=(gradient,))]
+
+
+async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
+    result = await engine(NamesTheWrongSurface()).run(desk.request())
+    assert result.verdict == "no_evidence"
+    assert [each.dropped for each in get_passes(result.rounds[0])] == [3]
+    summary = summarize(result)
+    thrown_away = (
+        "3 answers of the blaming stage were thrown away: the named surface was not read at that step, or there is no "
+        "such surface or step"
+    )
+    assert summary.problems == (thrown_away,)
+    assert [each.dropped for each in summary.rounds] == [3]
+    assert summary.no_blame == "no surface could be blamed for the failures"
