@@ -11,7 +11,8 @@ import re
 
 from promptiter.agents.edges import Choice, Edge, Join
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 
 FIELDS = ("order number", "product", "amount", "quantity", "date", "priority")
