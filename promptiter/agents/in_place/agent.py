@@ -31,7 +31,7 @@ from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
 from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
-from promptiter.agents.nodes import NodeContext
+from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import AgentError, SetupError
