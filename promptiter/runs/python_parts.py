@@ -12,10 +12,10 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
@@ -52,7 +52,7 @@ def describe_parts(
     try:
         packed: dict[str, Json] = {
             "gateway": packer.pack_gateway(evaluator),
-            "agent": packer.pack_part(engine.agent, "the agent"),
+            "agent": refer_to(engine.agent) or packer.pack(engine.agent, "the agent"),
             "search": packer.pack_part(engine.search, "the search"),
             "metrics": [packer.pack_metric(each, f"the metric {each.name!r}") for each in evaluator.metrics],
             "executor": packer.pack_part(evaluator.executor, "the executor"),
@@ -111,20 +111,31 @@ class _PartPacker(Packer):
         self._gateway = gateway
 
     def pack_part(self, value: Any, place: str) -> Json:
-        """Pack a part by its name in a module if it has one, otherwise by the arguments of its class."""
-        return refer_to(value) or self.pack(value, place)
+        """Pack a part by its name in a module, or by the arguments of its class.
+
+        promptiter's own classes are packed by their arguments first: looking for a name takes hundredths of a second.
+        """
+        if not type(value).__module__.startswith("promptiter."):
+            return refer_to(value) or self.pack(value, place)
+        try:
+            return self.pack(value, place)
+        except SetupError:
+            if (reference := refer_to(value)) is None:
+                raise
+            return reference
 
     def pack_metric(self, metric: Any, place: str) -> Json:
-        packed = self.pack_part(metric, place)
-        is_named = isinstance(packed, dict) and "$ref" in packed
-        if isinstance(metric, JudgeMetric) and not is_named:
-            served = [self._gateway.model(each.model) for each in metric.judges if each.runner is None]
-            if any(isinstance(each, JudgeEndpoint) for each in served):
-                raise SetupError(
-                    f"{place} has a judge with an address or key of its own; give it as a model of the gateway, or "
-                    "assign the metric to a name at the top level of a module"
-                )
-        return packed
+        if isinstance(metric, JudgeMetric):
+            served = [metric.gateway.model(each.model) for each in metric.judges if each.runner is None]
+            if any(isinstance(each, JudgeEndpoint) for each in served):  # only build_metrics adds it to a gateway
+                return refer_to(metric) or self._refuse_judge(place)
+        return self.pack_part(metric, place)
+
+    def _refuse_judge(self, place: str) -> NoReturn:
+        raise SetupError(
+            f"{place} has a judge with an address or key of its own; give it as a model of the gateway, or assign the "
+            "metric to a name at the top level of a module"
+        )
 
     def pack_gateway(self, evaluator: Evaluator) -> Json:
         """Pack the name of the gateway; None if the evaluator made its own."""
@@ -145,6 +156,7 @@ class _PartPacker(Packer):
         return packed, nameless
 
     def pack_object(self, value: Any, place: str) -> Json:
+        kind: type = type(value)
         if isinstance(value, Secret):
             variable = re.fullmatch(r"\$\{(\w+)\}", str(value))
             if variable is None:
@@ -154,6 +166,8 @@ class _PartPacker(Packer):
             if value is self._gateway or value.shares_models_with(self._gateway):
                 return {"$gateway": 0}
             return refer_to(value) or self.pack_unnamed(value, place)
+        if kind.__module__.startswith("promptiter.") and not is_dataclass(value) and _find_arguments(value) is not None:
+            return self.pack_unnamed(value, place)
         return super().pack_object(value, place)
 
     def pack_unnamed(self, value: Any, place: str) -> Json:
@@ -217,14 +231,14 @@ def _find_arguments(value: Any) -> tuple[list[Any], dict[str, Any]] | None:
 
 def _explain_nameless(value: Any, place: str) -> str:
     if inspect.isroutine(value):
-        return f"{place} is the function {value.__qualname__} that has no name; define it at the top level of a module"
+        return f"{place} ({value.__qualname__}) has no name; define it at the top level of a module"
     kind: type = type(value)
     advice = "assign it to a name at the top level of a module"
     if refer_to_class(kind) is None:
         advice += ", or define its class there"
     elif not isinstance(value, Gateway):
         advice += ", or let its class store its arguments under their names (`self.rule = rule`)"
-    return f"{place} is a {kind.__name__} that has no name; {advice}"
+    return f"{place} ({kind.__name__}) has no name; {advice}"
 
 
 def _find_folders(packed: Json) -> Iterator[str]:

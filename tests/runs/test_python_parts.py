@@ -111,20 +111,19 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
         pass
 
     assert find_problem(make_engine(Local("x"))) == (
-        "the search is a Local that has no name; assign it to a name at the top level of a module, or define its "
-        "class there"
+        "the search (Local) has no name; assign it to a name at the top level of a module, or define its class there"
     )
     assert find_problem(make_engine(named_parts.Forgetful("x"))) == (
-        "the search is a Forgetful that has no name; assign it to a name at the top level of a module, or let its "
+        "the search (Forgetful) has no name; assign it to a name at the top level of a module, or let its "
         "class store its arguments under their names (`self.rule = rule`)"
     )
     metric = FunctionMetric(name="always", function=named_parts.make_function())
     assert find_problem(make_engine(metrics=[metric])) == (
-        "the metric 'always'.function is the function make_function.<locals>.always that has no name; define it at "
+        "the metric 'always'.function (make_function.<locals>.always) has no name; define it at "
         "the top level of a module"
     )
     assert find_problem(make_engine(gateway=Gateway())) == (
-        "the gateway of the evaluator is a Gateway that has no name; assign it to a name at the top level of a module"
+        "the gateway of the evaluator (Gateway) has no name; assign it to a name at the top level of a module"
     )
     assert find_problem(make_engine(gateway=None)) == ""
 
@@ -132,7 +131,21 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
         def decide(self, evidence: object) -> Any: ...
 
     found = find_problem(make_engine(), make_request(acceptance=MinGain(0.1) & OwnPolicy()))
-    assert found.startswith("acceptance of the request is a OwnPolicy that has no name")
+    assert found.startswith("an argument of acceptance of the request (OwnPolicy) has no name")
+
+
+def test_a_judge_with_an_address_of_its_own_needs_a_name() -> None:
+    model = {"model_name": "tiny", "provider_name": "openai", "base_url": "http://localhost:1", "api_key": "none"}
+    rubric = {"id": "1", "content": {"text": "Is it kind?"}}
+    judge: Any = {
+        "metric_name": "llm_rubric_response",
+        "criterion": {"llm_judge": {"judge_model": model, "rubrics": [rubric]}},
+    }
+    found = find_problem(make_engine(metrics=build_metrics([judge], gateway=named_parts.gateway)))
+    assert found.startswith("the metric 'llm_rubric_response' has a judge with an address or key of its own; give it")
+    del judge["criterion"]["llm_judge"]["judge_model"]
+    served = build_metrics([judge], gateway=named_parts.gateway, judge="simulated")
+    assert rebuild_run(describe_parts(make_engine(metrics=served), make_request())).engine.evaluator.metrics == served
 
 
 def test_secrets_are_not_stored() -> None:
@@ -192,7 +205,7 @@ def test_a_run_with_a_nameless_part_says_so_when_it_is_resumed(tmp_path: Path) -
         resume_run(run.path)
     assert str(refused.value) == (
         f"the run {str(run.path)!r} was started from Python, and cannot be built again: the gateway of the evaluator "
-        "is a Gateway that has no name; assign it to a name at the top level of a module; or resume it from Python: "
+        "(Gateway) has no name; assign it to a name at the top level of a module; or resume it from Python: "
         "RunDirectory.resume(folder, engine, request).run_sync()"
     )
 
