@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from promptiter.engine.audit import find_undeclared_reads
-from promptiter.engine.evaluations import CaseRepeat, EvaluationRequest, Evaluations
+from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
 from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence

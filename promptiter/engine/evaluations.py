@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from promptiter.agents.base import Agent
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import CaseRuns, Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, CaseRuns, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import CaseFinished, EvaluationFinished, EvaluationMeasured, EvaluationStarted
 from traces import digest
-
-CaseRepeat: TypeAlias = tuple[str, int]
-"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.errors import EvalSetError, SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
+from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
@@ -25,6 +26,9 @@ from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+
+CaseRepeat: TypeAlias = tuple[str, int]
+"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,6 @@ class EvaluationOptions:
     case_timeout_s: float | None = None
     max_errored_fraction: float = 0.25
     seed: int | None = None
-    run_id: str = ""
 
     def __post_init__(self) -> None:
         if self.repeats < 1 or self.concurrency < 1:
@@ -52,7 +55,7 @@ class CaseRuns:
 
     eval_set: EvalSet
     profile: Profile
-    runs: Sequence[tuple[str, int]]
+    runs: Sequence[CaseRepeat]
 
 
 class Evaluator:
@@ -161,7 +164,7 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile,
         *,
-        runs: Sequence[tuple[str, int]] | None = None,
+        runs: Sequence[CaseRepeat] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
         """Yield the rows as they finish, in any order, without keeping them.
 
@@ -206,11 +209,11 @@ class Evaluator:
         vars(other).update(parts)
         return other
 
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
+    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
-            context=RunContext(run_id=self.options.run_id, seed=self.seed, deadline_s=self.options.case_timeout_s),
+            context=RunContext(seed=self.seed, deadline_s=self.options.case_timeout_s),
             user_simulator=self.user_simulator,
         )
         gateway = self.gateway.with_seed(self.seed)
@@ -225,7 +228,7 @@ class Evaluator:
             )
 
 
-def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
+def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, describe_timeout
-from promptiter.evaluation.executor import Finished, run_concurrently
+from promptiter.evaluation.executor import FinishedJob, run_concurrently
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.workers.frames import FrameKind, encode_frame, read_frame
 from promptiter.evaluation.workers.job_host import JobHost
@@ -61,7 +61,7 @@ class ProcessExecutor:
         self._idle.clear()
         _stop(self._all)
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         if os.name == "nt":
             raise SetupError("ProcessExecutor does not work on Windows; use ThreadExecutor, or WSL")
         if is_worker_process():

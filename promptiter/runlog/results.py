@@ -122,8 +122,8 @@ class RoundResult:
     """One round: its candidates, and how the search came to them.
 
     `evaluations` are those of other profiles than the candidates: the train cases under `input_profile`, the profile
-    that was accepted when the round began, or that profile on the repeats of a candidate. `details` is the search's own
-    account of the round, `notes` are its other events. `skipped` says why a round has no candidate.
+    that was accepted when the round began, or that profile on the repeats of a candidate. `details` is what the
+    search recorded of the round, `notes` are its other events. `skipped` says why a round has no candidate.
     """
 
     round: int

@@ -24,7 +24,7 @@ from promptiter.errors import BadRequestError, RateLimitedError, SetupError
 from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
+from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.result import Evaluation
@@ -220,7 +220,7 @@ async def test_each_job_runs_in_a_process_that_knows_nothing_but_its_bytes() -> 
 class FreshProcesses:
     """Runs each job in a process of its own."""
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         for job in jobs:
             with ProcessExecutor(workers=1) as executor:
                 async for finished in executor.run([job], host):

@@ -11,7 +11,7 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
-from promptiter.evaluation.executor import Executor, Finished, run_concurrently
+from promptiter.evaluation.executor import Executor, FinishedJob, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.judge import make_judge_builders
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
@@ -43,14 +43,14 @@ class Pipe:
 
 def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
     evaluator = office.make_evaluator()
-    runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext(run_id="r"))
+    runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext())
     return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
 
 
 class BytesExecutor:
     """Sends jobs, calls and results as bytes, to workers in this process."""
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         worker = JobWorker(Pipe(host))
 
         async def send(job: CaseJob) -> CaseRow:
