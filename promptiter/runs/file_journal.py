@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from promptiter.concurrency import finish_before_cancel, run_in_thread
+from promptiter.concurrency import run_in_thread
 from promptiter.errors import JournalError
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
@@ -52,7 +52,7 @@ class FileJournal:
     async def append(self, event: Event) -> None:
         """Append one line. JournalError if it could not be written; the file then ends where it did before."""
         if self._lock is not None and self._lock.is_due:
-            await finish_before_cancel(run_in_thread(self._lock.renew))
+            await run_in_thread(self._lock.renew)
         line = format_line(encode_event(event))
         file, end = await self._open_for_append()
         if event.seq != end.lines:
@@ -65,7 +65,7 @@ class FileJournal:
             self._write(file, line)
             self._end = FileEnd(end.lines + 1, end.size + len(line))
             if event.type in self._fsync:
-                await finish_before_cancel(run_in_thread(lambda: os.fsync(file)))
+                await run_in_thread(lambda: os.fsync(file))
         except OSError as error:
             self._end = end
             with suppress(OSError):
@@ -75,7 +75,7 @@ class FileJournal:
     async def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on; see EventFile.read."""
         with closing(self._events.read(start)) as events:
-            while batch := await finish_before_cancel(run_in_thread(lambda: list(islice(events, READ_AHEAD)))):
+            while batch := await run_in_thread(lambda: list(islice(events, READ_AHEAD))):
                 for event in batch:
                     yield event
 

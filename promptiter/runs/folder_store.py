@@ -19,7 +19,7 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptiter.concurrency import finish_before_cancel, run_in_thread
+from promptiter.concurrency import run_in_thread
 from promptiter.errors import SetupError
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceFolder
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
@@ -73,10 +73,10 @@ class FolderStore:
         stack = ExitStack()
         stack.callback(lock.release)
         try:
-            await finish_before_cancel(run_in_thread(lock.acquire))
-            yield await finish_before_cancel(run_in_thread(lambda: _open_files(path, lock, stack)))
+            await run_in_thread(lock.acquire)
+            yield await run_in_thread(lambda: _open_files(path, lock, stack))
         finally:
-            await finish_before_cancel(run_in_thread(stack.close))
+            await run_in_thread(stack.close)
 
     async def view(self, run_id: str) -> FolderView:
         path = await run_in_thread(lambda: self._find(run_id))
@@ -125,7 +125,7 @@ class FolderRun:
             self.lock.renew()  # raises if another process took over the run
             write_artifacts(self.path, result, keep_traces=keep_traces)
 
-        await finish_before_cancel(run_in_thread(write))
+        await run_in_thread(write)
 
 
 @dataclass(frozen=True, slots=True)

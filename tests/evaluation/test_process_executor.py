@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
@@ -114,9 +115,7 @@ async def test_a_case_whose_process_dies_once_is_run_again_and_pays_nothing_twic
 
 
 @pytest.mark.slow
-async def test_prints_and_reads_of_user_code_do_not_disturb_the_frames(
-    processes: ProcessExecutor, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_prints_and_reads_of_user_code_do_not_disturb_the_frames(capfd: pytest.CaptureFixture[str]) -> None:
     with ProcessExecutor(workers=1) as executor:
         found = await evaluate(executor, "print a", "print b")
     assert [row.output for row in found.rows] == ["a, input ''", "b, input ''"]
@@ -160,6 +159,24 @@ def test_processes_are_reused_by_other_event_loops_and_end_with_the_executor() -
     [worker] = executor._all
     del executor
     assert is_gone(worker._process.pid)
+
+
+@pytest.mark.slow
+async def test_evaluations_of_several_threads_share_the_processes() -> None:
+    with ProcessExecutor(workers=1) as executor:
+        other = threading.Thread(target=lambda: asyncio.run(evaluate(executor, "hello")))
+
+        async def wait_for_other(request: ModelRequest, *, repeat: int) -> ModelReply:
+            other.start()
+            while other.is_alive() and not executor._slots._waiters:  # noqa: ASYNC110 - of another thread
+                await asyncio.sleep(0.01)
+            assert other.is_alive(), "it did not wait for a free process"
+            return ModelReply(text="done")
+
+        found = await evaluate(executor, "catch x", gateway=Gateway(models={"m": wait_for_other}))
+        assert [row.output for row in found.rows] == ["done"]
+        await asyncio.to_thread(other.join)
+        assert len(executor._all) == 1
 
 
 @pytest.mark.slow
