@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
+from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, SetupError
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase
+from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase, check_payload_class
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
@@ -89,6 +89,7 @@ class EventLog:
 
     async def note(self, payload: P, *, request: str | None = None) -> P:
         """Return a fact that follows from earlier ones as the journal has it: replayed, or appended now."""
+        check_payload_class(type(payload))
         return await self.take(type(payload), request=request) or await self.append(payload, request=request)
 
     async def _peek(self) -> Event | None:
@@ -120,8 +121,24 @@ class EventLog:
 
         Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
+        check_payload_class(type(payload))
         await self._peek()  # reads an earlier end of the run, after which this event is written
-        event = Event(
+        try:
+            event = self._build_event(payload, request)
+            written = event.payload
+        except ValueError as error:  # pydantic's errors are ValueErrors too
+            raise SetupError(
+                f"{type(payload).__qualname__} cannot be recorded as JSON and read back: {error}; "
+                "give its fields plain values of their types"
+            ) from error
+        assert isinstance(written, type(payload)), "a registered class is read back as itself"
+        await finish_before_cancel(self._write(event))
+        for observer in list(self._observers):
+            await self._notify(observer, event)
+        return written
+
+    def _build_event(self, payload: Payload, request: str | None) -> Event:
+        return Event(
             seq=self._seq,
             run_id=self.run_id,
             round=self.round,
@@ -132,12 +149,6 @@ class EventLog:
             data=self._redactor.redact_known_json(to_plain(payload)),
             measured=EventMeasured(elapsed_s=round(self.meter.elapsed_s, 3)),
         )
-        written = event.payload
-        assert isinstance(written, type(payload)), f"{type(payload).__name__} is not registered with event_type"
-        await finish_before_cancel(self._write(event))
-        for observer in list(self._observers):
-            await self._notify(observer, event)
-        return written
 
     async def _write(self, event: Event) -> None:
         await self.journal.append(event)
