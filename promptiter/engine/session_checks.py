@@ -15,9 +15,8 @@ def check_search(search: Callable[..., object]) -> None:
     """Raise if the method `search` of a search is not async: it could not await its session."""
     method = inspect.unwrap(search)
     if not inspect.iscoroutinefunction(method) and not inspect.iscoroutinefunction(type(method).__call__):
-        raise SetupError(
-            f"{getattr(method, '__qualname__', method)} is not a coroutine function; write `async def search(self, session)`"
-        )
+        name = getattr(method, "__qualname__", repr(method))
+        raise SetupError(f"{name} is not a coroutine function; write `async def search(self, session)`")
 
 
 def check_pairs(pairs: Sequence[object]) -> None:
