@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, SetupError
+from promptiter.errors import BudgetEndedError, JournalError, NonDeterministicSearchError, SetupError
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase, check_payload_class
+from promptiter.runlog.events import (
+    Event,
+    EventMeasured,
+    Observer,
+    Payload,
+    Phase,
+    UnknownPayload,
+    check_payload_class,
+)
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
@@ -71,6 +79,8 @@ class EventLog:
         payload = event.payload
         if isinstance(payload, BudgetEnded) and kind is not BudgetEnded:
             raise BudgetEndedError(payload.message, cap=payload.cap)
+        if isinstance(payload, UnknownPayload) and event.type == kind.event_type:
+            raise JournalError(f"event {event.seq} of the journal cannot be read: {payload.problem}")
         if not isinstance(payload, kind) or (request is not None and event.request != request):
             raise NonDeterministicSearchError(
                 f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for "
@@ -123,14 +133,14 @@ class EventLog:
         """
         check_payload_class(type(payload))
         await self._peek()  # reads an earlier end of the run, after which this event is written
+        name = type(payload).__qualname__
         try:
             event = self._build_event(payload, request)
-            written = event.payload
-        except ValueError as error:  # pydantic's errors are ValueErrors too
-            raise SetupError(
-                f"{type(payload).__qualname__} cannot be recorded as JSON and read back: {error}; "
-                "give its fields plain values of their types"
-            ) from error
+        except ValueError as error:  # errors of pydantic are ValueErrors
+            raise SetupError(f"{name} cannot be recorded as JSON: {error}; give its fields plain values") from error
+        written = event.payload
+        if isinstance(written, UnknownPayload):
+            raise SetupError(f"{name} cannot be read back: {written.problem}; give its fields values of their types")
         assert isinstance(written, type(payload)), "a registered class is read back as itself"
         await finish_before_cancel(self._write(event))
         for observer in list(self._observers):
