@@ -103,7 +103,7 @@ class RunContract(StoreHooks):
         single, engine = SmallRun(), SmallRun().engine
         expected = await single.engine.run(single.request)
         store = self.make_store(tmp_path, Clock())
-        runs = [await StoredRun.create(store, engine, single.request) for _ in range(4)]
+        runs = [await StoredRun.begin(store, engine, single.request) for _ in range(4)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run.run()) for run in runs]
         for run, task in zip(runs, tasks, strict=True):
@@ -144,9 +144,9 @@ async def execute_run(store: Store, process: SmallRun | None = None) -> tuple[Ru
     small = process or SmallRun()
     known = await store.list_ids()
     run = (
-        await StoredRun.load(store, known[0], small.engine, small.request)
+        await StoredRun.resume(store, known[0], small.engine, small.request)
         if known
-        else await StoredRun.create(store, small.engine, small.request)
+        else await StoredRun.begin(store, small.engine, small.request)
     )
     return await run.run(), small.asked
 
