@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from traces.model import Json
 
@@ -24,3 +24,9 @@ def from_plain(shape: Any, data: Json) -> Any:
 @cache
 def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
+
+
+def describe_first_problem(error: ValidationError) -> str:
+    """Describe the first thing that is wrong with data."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

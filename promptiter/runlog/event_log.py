@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
+from promptiter.errors import BudgetEndedError, JournalError, NonDeterministicSearchError
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase
+from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase, UnknownPayload
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
@@ -71,6 +71,8 @@ class EventLog:
         payload = event.payload
         if isinstance(payload, BudgetEnded) and kind is not BudgetEnded:
             raise BudgetEndedError(payload.message, cap=payload.cap)
+        if isinstance(payload, UnknownPayload) and event.type == kind.event_type:
+            raise JournalError(f"event {event.seq} of the journal cannot be read: {payload.problem}")
         if not isinstance(payload, kind) or (request is not None and event.request != request):
             raise NonDeterministicSearchError(
                 f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for "

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from promptiter.errors import JournalError
+from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
 
 DECISIONS: frozenset[str] = frozenset(("decision", "round_completed", "run_completed", "stop"))
@@ -57,6 +58,7 @@ class MemoryJournal:
     async def append(self, event: Event) -> None:
         if event.seq != len(self.events):
             raise JournalError(f"the journal has {len(self.events)} events, and the next has number {event.seq}")
+        encode_event(event)  # what a file could not keep is refused here too
         self.events.append(event)
 
     async def read(self, start: int = 0) -> AsyncIterator[Event]:

@@ -168,7 +168,8 @@ class RoundResult:
     def all_evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations of candidates and of other profiles, in the order of their numbers."""
         found = (*self.evaluations, *(each for one in self.candidates for each in one.evaluations))
-        return tuple(sorted(found, key=lambda each: each.number or 0))
+        by_number = {each.number or 0: each for each in found}  # candidates with the same profile share evaluations
+        return tuple(by_number[number] for number in sorted(by_number))
 
     @property
     def compared(self) -> Evaluation | None:

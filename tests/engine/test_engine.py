@@ -31,6 +31,7 @@ from promptiter.llm.redaction import Redactor
 from promptiter.policies.acceptance import MinGain, NoRegression
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stop_limits import MaxCalls, MaxEvaluations
 from promptiter.policies.stopping import Patience, TargetScore
@@ -470,8 +471,9 @@ async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result
             if event.seq == self.seq:
                 task.cancel()
 
-    whole, asked = MemoryJournal(), desk.request(final_test=None)
+    whole, asked = MemoryJournal(), desk.request(max_rounds=1, final_test=FinalTest(repeats=2))
     expected = await desk.engine(DRAFT).run(asked, journal=whole)
+    assert expected.stop_reason == "max_rounds"
     for seq in range(len(whole.events) - 1):
         journal, run = MemoryJournal(), desk.engine(DRAFT)
         task = asyncio.ensure_future(run.run(asked, journal=journal, observers=[Cancels(seq)]))
