@@ -85,8 +85,8 @@ class PairedEvaluation:
         """Return this pair with the rows of another."""
         return replace(
             self,
-            accepted=replace(self.accepted, rows=(*self.accepted.rows, *more.accepted.rows)),
-            candidate=replace(self.candidate, rows=(*self.candidate.rows, *more.candidate.rows)),
+            accepted=self.accepted.merge(more.accepted),
+            candidate=self.candidate.merge(more.candidate),
             accepted_from={**self.accepted_from, **more.accepted_from},
             candidate_from={**self.candidate_from, **more.candidate_from},
         )

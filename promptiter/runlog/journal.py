@@ -20,14 +20,8 @@ class EventReader(Protocol):
         """Yield the events from a sequence number on, in order. Skipping events should be cheap."""
 
 
-class Journal(Protocol):
-    """The log of one run. The engine appends one event at a time, on the event loop, so no method may block it."""
-
-    async def append(self, event: Event) -> None:
-        """Store an event. Once this returns, the event survives the process. A failure ends the run.
-
-        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended.
-        """
+class EventSource(Protocol):
+    """The events of one run. The engine reads them on the event loop, so no method may block it."""
 
     def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on, in order. A resumed run reads them all before it appends."""
@@ -42,6 +36,16 @@ class Journal(Protocol):
         """Return a reader of the same events that works without an event loop.
 
         The engine uses it in a thread, and hands it to the result of the run, which outlives the journal.
+        """
+
+
+class Journal(EventSource, Protocol):
+    """The log of one run. The engine appends one event at a time, on the event loop."""
+
+    async def append(self, event: Event) -> None:
+        """Store an event. Once this returns, the event survives the process. A failure ends the run.
+
+        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended.
         """
 
 

@@ -6,7 +6,7 @@ Each line is a single append, and nothing is rewritten, so the last event of a l
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -27,8 +27,9 @@ READ_AHEAD = 128
 class FileJournal:
     """The journal of one run. One process appends (`lock` ensures that); any number may read at the same time.
 
-    The file is synced after events of the types in `fsync`. `dropped` describes a line that a crash tore, once the
-    journal was read or appended to: that line is skipped, and removed before the next one is written.
+    The file is synced after events of the types in `fsync`. The calls of `before_sync`, made before such an event is
+    written, sync what it rests on. `dropped` describes a line that a crash tore, once the journal was read or appended
+    to: that line is skipped, and removed before the next one is written.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class FileJournal:
         path: str | os.PathLike[str],
         *,
         fsync: Collection[str] = DECISIONS,
+        before_sync: Sequence[Callable[[], Awaitable[None]]] = (),
         lock: RunLock | None = None,
     ) -> None:
         self.path = Path(path)
         self._events = EventFile(path)
         self._fsync = frozenset(fsync)
+        self._before_sync = tuple(before_sync)
         self._lock = lock
         self._file: int | None = None
         self._end = FileEnd(0, 0)  # of the open file
@@ -51,6 +54,9 @@ class FileJournal:
 
     async def append(self, event: Event) -> None:
         """Append one line. JournalError if it could not be written; the file then ends where it did before."""
+        if event.type in self._fsync:
+            for sync in self._before_sync:
+                await sync()
         if self._lock is not None and self._lock.is_due:
             await run_in_thread(self._lock.renew)
         line = format_line(encode_event(event))

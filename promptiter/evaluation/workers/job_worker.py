@@ -23,11 +23,12 @@ from promptiter.evaluation.workers.job_messages import (
     unpack_runner,
 )
 from promptiter.evaluation.workers.wire_format import pack, unpack, unpack_plain
-from promptiter.llm.gateway import Gateway, ToolFunction, execute_tool
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import Secret
+from promptiter.llm.tools import ToolFunction, execute_tool
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces.model import Json
