@@ -303,7 +303,7 @@ def test_the_agent_of_a_script_is_found_and_its_run_must_be_guarded(guard: str, 
     script = tmp_path / "my_script.py"
     script.write_text(
         "import asyncio\n"
-        "from promptiter.agents import agent\n"
+        "from promptiter.agents import agent, chain\n"
         "from promptiter.evaluation import *\n"
         "@agent(instruction='x')\n"
         "async def mine(text: str) -> str: return text + '?'\n"
@@ -311,14 +311,16 @@ def test_the_agent_of_a_script_is_found_and_its_run_must_be_guarded(guard: str, 
         f"{guard}\n"
         "    cases = EvalSet(id='s', cases=(EvalCase(id='a', turns=(Turn(user='hello'),)),))\n"
         "    subject = Evaluator([FunctionMetric(name='e', function=score)], executor=ProcessExecutor(workers=1))\n"
+        "    guarded = chain('guarded', mine)\n"
         "    print(asyncio.run(subject.evaluate(mine, cases)).rows[0].output)\n"
+        "    print(asyncio.run(subject.evaluate(guarded, cases)).rows[0].output)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     if guard == "if True:":
         assert "SetupError" in done.stderr
         assert "start it under `if __name__ == '__main__':`" in done.stderr
     else:
-        assert (done.stdout, done.returncode) == ("hello?\n", 0), done.stderr
+        assert (done.stdout, done.returncode) == ("hello?\nhello?\n", 0), done.stderr
 
 
 @pytest.mark.slow

@@ -164,9 +164,14 @@ class ForwardingGateway(Gateway):
         async def execute() -> bytes:
             try:
                 answer = ForwardedAnswer(value=await execute_tool(function, arguments))
-                return pack(answer, self._handles, place=f"the result of tool {name!r}")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - raised in the host
-                return pack(ForwardedAnswer(error=error), self._handles)
+                answer = ForwardedAnswer(error=error)
+            try:
+                return pack(answer, self._handles)
+            except SetupError:
+                message = f"the result of tool {name!r} cannot be written as JSON"
+                advice = "return texts, numbers, lists, and dicts with text keys"
+                return pack(ForwardedAnswer(error=SetupError(f"{message}; {advice}")), self._handles)
 
         return await self._forward(call, execute)
 

@@ -22,7 +22,7 @@ from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostEr
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
@@ -142,6 +142,12 @@ async def test_a_tool_of_a_lost_worker_is_executed_by_another_one_that_waits_for
     assert row.error is None
     assert "kettle" in row.output
     assert "WorkerLostError: gone" in str((await host.receive(await lost)).error)
+
+
+async def test_a_tool_that_returns_no_json_is_a_wrong_setup() -> None:
+    gateway = WorkerHandles(Pipe(make_host())).get_gateway(0)
+    with pytest.raises(SetupError, match=r"the result of tool 'look_up' cannot be written as JSON; return texts, num"):
+        await gateway.call_tool("look_up", {}, lambda: {"a", "b"}, CallSite())
 
 
 async def test_a_module_that_fails_in_the_worker_is_a_wrong_setup() -> None:
