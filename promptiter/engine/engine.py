@@ -25,9 +25,10 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
-from promptiter.errors import SetupError
+from promptiter.engine.session_checks import check_search
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.scorer import DescribedAgent
+from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
@@ -83,6 +84,8 @@ class Engine:
         """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
         if isinstance(request, CheckedRequest):
             return request
+        if isinstance(self.agent, DescribedAgent) and request.scorer is None:
+            raise RequestError([NO_AGENT])
         return check_request(request, self.describe(), self.evaluator)
 
     async def run(
@@ -175,7 +178,7 @@ class Engine:
                 await restore_agent(self.agent)
 
 
-def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: object) -> None:
+def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: Search | None) -> None:
     """Reject objects that are not stages before the first evaluation is paid."""
     for part, name, methods in (
         (backwarder, "backwarder", ("backward", "attribute")),
@@ -185,6 +188,8 @@ def _check_parts(backwarder: object, aggregator: object, optimizer: object, sear
     ):
         if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
             raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
+    if search is not None:
+        check_search(search.search)
 
 
 def new_run_id(started: datetime, checked: CheckedRequest) -> str:

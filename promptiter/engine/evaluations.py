@@ -60,7 +60,11 @@ class Evaluations:
         return evaluation
 
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
-        """Run the cases of several requests at once, and return their evaluations in the order of the requests."""
+        """Run the cases of several requests at once, and return their evaluations in the order of the requests.
+
+        All requests are checked before the first is recorded: a run whose search is fixed can be resumed.
+        """
+        self._evaluator.check(self._agent, ((each.eval_set, each.profile) for each in requests))
         batch = [self._number_request(request) for request in requests]
         marks = [await self._start(each) for each in batch]
         await self._replay(batch)

@@ -181,18 +181,9 @@ class Evaluator:
 
         All run under one concurrency limit.
         """
-        if not self.metrics:
-            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
-        structure = agent.describe()
-        jobs: list[Iterable[CaseJob]] = []
-        for number, each in enumerate(batch):
-            each.profile.check(structure)
-            cases = each.eval_set.by_id
-            if len(cases) < len(each.eval_set.cases):
-                raise EvalSetError(f"eval set {each.eval_set.id!r} has duplicate case ids")
-            self._check_scenarios(cases.values())
-            jobs.append(_list_jobs(number, each, cases))
-        async with aclosing(self._execute(agent, chain.from_iterable(jobs))) as finished:
+        self.check(agent, ((each.eval_set, each.profile) for each in batch))
+        jobs = chain.from_iterable(_list_jobs(number, each) for number, each in enumerate(batch))
+        async with aclosing(self._execute(agent, jobs)) as finished:
             async for job, row in finished:
                 yield job.evaluation, row
 
@@ -220,8 +211,19 @@ class Evaluator:
         gateway.bind_to_running_loop()
         return self.executor.run(jobs, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
 
-    def _check_scenarios(self, cases: Iterable[EvalCase]) -> None:
-        scenarios = [case.id for case in cases if case.scenario is not None]
+    def check(self, agent: Agent, pairs: Iterable[tuple[EvalSet, Profile]]) -> None:
+        """Raise if one of these evaluations could not start: no metrics, another structure, duplicate case ids."""
+        if not self.metrics:
+            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
+        structure = agent.describe()
+        for eval_set, profile in pairs:
+            profile.check(structure)
+            if len(eval_set.by_id) < len(eval_set.cases):
+                raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
+            self._check_scenarios(eval_set)
+
+    def _check_scenarios(self, eval_set: EvalSet) -> None:
+        scenarios = [case.id for case in eval_set.cases if case.scenario is not None]
         if scenarios and self.user_simulator is None:
             raise SetupError(
                 f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
@@ -233,6 +235,7 @@ def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 
 
-def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> Iterator[CaseJob]:
+def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
+    cases = wanted.eval_set.by_id
     for case_id, repeat in wanted.runs:
         yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)

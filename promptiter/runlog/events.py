@@ -14,7 +14,7 @@ An event that cannot be read here, because its type is unknown or its version ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -96,6 +96,11 @@ def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
     """Register a payload class under the type of its events. A changed class gets a higher version."""
 
     def register(payload: type[P]) -> type[P]:
+        if not is_dataclass(payload):
+            raise SetupError(
+                f"{payload.__qualname__} is not a dataclass; write @event_type({name!r}) "
+                "above @dataclass(frozen=True, slots=True, kw_only=True)"
+            )
         known, module = _types.get(name), BUILT_IN.get(name)
         if module is not None and module != payload.__module__:
             raise SetupError(f"the event type {name!r} is one of promptiter's own; choose another, such as 'my.{name}'")
@@ -107,6 +112,17 @@ def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
         return payload
 
     return register
+
+
+def check_payload_class(kind: object) -> None:
+    """Raise if events of this class could not be read back, because it is not registered."""
+    if not isinstance(kind, type) or not issubclass(kind, Payload):
+        name = getattr(kind, "__qualname__", repr(kind))
+        raise SetupError(
+            f"an event has a payload, and {name} is not one; record a dataclass registered with @event_type"
+        )
+    if kind is not _find_type(kind.event_type):
+        raise SetupError(f"{kind.__qualname__} is not registered; write @event_type(...) above its @dataclass")
 
 
 class EventMeasured(BaseModel):
