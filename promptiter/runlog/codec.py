@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from traces.model import Json
 
 
-def to_plain(value: Any, shape: Any = None) -> Json:
-    """Return a record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` gives the type of a plain container."""
-    shape = type(value) if shape is None else shape
+def to_plain(value: Any) -> Json:
+    """Return a record as JSON data."""
+    shape: Any = type(value)
     return _adapter(shape).dump_python(value, mode="json")
 
 
