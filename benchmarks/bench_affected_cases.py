@@ -38,7 +38,8 @@ from typing import Literal, TypeAlias, get_args
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.session import Session

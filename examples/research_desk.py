@@ -26,9 +26,8 @@ def retrieve(input: str) -> str:  # noqa: A002 - parameters are named after what
 
 def route(context: NodeContext) -> str:
     """Rewrite the question once, unless the review accepts the draft."""
-    return (
-        "finalize" if "rewrite" in context.outputs or "ACCEPT" in str(context.outputs["reviewer"]) else "need_revision"
-    )
+    is_done = context.visits("rewrite") == 1 or "ACCEPT" in context.outputs["reviewer"]
+    return "finalize" if is_done else "need_revision"
 
 
 agent = GraphAgent(

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 NodeKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
 SurfaceType: TypeAlias = Literal[
-    "instruction", "global_instruction", "examples", "tool", "skill", "model", "parameter", "file"
+    "instruction", "global_instruction", "prompt", "examples", "tool", "field", "skill", "model", "parameter", "file"
 ]
 SURFACE_TYPES: tuple[SurfaceType, ...] = get_args(SurfaceType)
-TEXT_TYPES = frozenset(("instruction", "global_instruction", "tool", "skill", "file"))
+TEXT_TYPES = frozenset(("instruction", "global_instruction", "prompt", "tool", "field", "skill", "file"))
 EXAMPLE_ROLES = ("user", "assistant")
 
 
@@ -51,7 +51,7 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """One editable slot of a node, with its baseline value. For a tool this is the description."""
+    """One editable slot of a node, with its baseline value. For a tool or an output field this is the description."""
 
     node_id: str
     type: SurfaceType

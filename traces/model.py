@@ -1,8 +1,8 @@
 """What happened in one run of an agent: the ExecutionTrace and its Steps.
 
-A step is one execution of one node. Its predecessors are the steps whose results it used. A node that runs in a loop
-gives several steps, so a trace is always a DAG. Building an ExecutionTrace checks that and puts the steps in canonical
-order: the same steps always make the same trace, whatever order they arrived in.
+A step is one execution of one node. Its predecessors are the steps whose results it used or that triggered it. A node
+that runs in a loop gives several steps, so a trace is always a DAG. Building an ExecutionTrace checks that and puts the
+steps in canonical order: the same steps always make the same trace, whatever order they arrived in.
 
 Everything here is frozen, plain data. Do not change a mapping or JSON value after passing it in.
 """
@@ -124,7 +124,8 @@ def _edge_sort_key(edge: Edge) -> tuple[str, str, str, float]:
 class Step:
     """One execution of one node.
 
-    `id` is a path that does not depend on timing (`planner`, `planner~2`, `research[3]/search`). `surface_reads` maps
+    `id` is a path that does not depend on timing (`planner`, `planner~2`, `research[3]/search`). `edges` say which
+    predecessors were read (data) and which only triggered the step (control), if these differ. `surface_reads` maps
     the id of each surface that was read to the digest of its value; None means unknown, so the step may have read any
     surface. Times are nanoseconds since 1970; 0 means unknown, as in OpenTelemetry.
     """
@@ -160,6 +161,13 @@ class Step:
         for edge in self.edges:
             if edge.source not in self.predecessors:
                 raise UnknownPredecessorError(self.id, edge.source, known=self.predecessors)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The predecessors that only triggered this step: it did not read their outputs, as its edges say."""
+        read = {edge.source for edge in self.edges if edge.kind == "data"}
+        triggers = (edge.source for edge in self.edges if edge.kind == "control" and edge.evidence == "recorded")
+        return tuple(source for source in triggers if source not in read)
 
     @property
     def duration_ns(self) -> int | None:

@@ -30,6 +30,7 @@ from traces.errors import BrokenTraceError, NoActiveRecordingError, TraceError
 from traces.model import (
     EMPTY,
     STEP_KINDS,
+    Edge,
     ExecutionTrace,
     Failure,
     Json,
@@ -210,6 +211,7 @@ class OpenStep:
     _output: Snapshot = field(default=EMPTY, init=False)
     _error: Failure | None = field(default=None, init=False)
     _surface_reads: dict[str, str] = field(default_factory=dict, init=False)
+    _read: frozenset[str] | None = field(default=None, init=False)
     _start_ns: int | None = field(default=None, init=False)
     _end_ns: int | None = field(default=None, init=False)
 
@@ -217,6 +219,8 @@ class OpenStep:
         if name == "usage" and not isinstance(value, Usage | None):
             raise TypeError(f"usage must be a traces.Usage, got {value!r:.60}")
         object.__setattr__(self, name, value)
+        if name == "input" and hasattr(self, "scope") and self.scope.recording.keeps_steps:
+            self._input = take_snapshot(value, self.scope.recording.blobs)  # now: the step may change the value
 
     @property
     def has_ended(self) -> bool:
@@ -257,8 +261,6 @@ class OpenStep:
         if position is not None and position.scope is self._inner:  # otherwise a generator was closed out of order
             outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
-        if self._input is EMPTY:
-            self._input = take_snapshot(self.input, recording.blobs)  # set inside the step
         self._output = take_snapshot(self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
@@ -274,6 +276,14 @@ class OpenStep:
             self._surface_reads[surface_id] = digest(value)
         return value
 
+    def read_from(self, sources: Iterable[OpenStep | str]) -> None:
+        """Record whose outputs this step read, if these are not just the steps that it follows.
+
+        They become its predecessors, with an edge of kind `data`. Steps that it follows but did not read only triggered
+        it: their edges are of kind `control`.
+        """
+        self._read = frozenset(source if isinstance(source, str) else source.id for source in sources)
+
     def call_tool(self, name: str, arguments: Any = None, *, call_id: str | None = None) -> OpenToolCall:
         """Record a tool call of this step: a context manager; set its `result`."""
         recording = self.scope.recording
@@ -287,11 +297,13 @@ class OpenStep:
         )
 
     def freeze(self) -> Step:
+        edges = self._build_edges()
         return Step(
             id=self.id,
             node_id=self.node_id,
             kind=self.kind,
-            predecessors=tuple(self.predecessors),
+            predecessors=tuple(self.predecessors | {edge.source for edge in edges}),
+            edges=edges,
             surface_reads=dict(self._surface_reads),
             input=self._input,
             output=self._output,
@@ -301,6 +313,17 @@ class OpenStep:
             start_ns=self._start_ns,
             end_ns=self._end_ns,
             attributes=to_plain_json(self.attributes),
+        )
+
+    def _build_edges(self) -> tuple[Edge, ...]:
+        """Which predecessors were read, and which only triggered the step; nothing if these are the same."""
+        triggers = self._inner.start
+        if self._read is None or self._read == triggers:
+            return ()
+        read = self._read | (self.predecessors - triggers)  # and its last inner steps
+        return tuple(
+            Edge(source=source, kind="data" if source in read else "control")
+            for source in sorted(read | self.predecessors)
         )
 
 

@@ -14,9 +14,9 @@ from promptiter.agents.function import chain as chain
 from promptiter.agents.function import node as node
 from promptiter.agents.graph import GraphAgent as GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
+from promptiter.agents.node_context import NodeContext as NodeContext
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
-from promptiter.agents.nodes import NodeContext as NodeContext
 from promptiter.agents.nodes import Parameter as Parameter
 from promptiter.agents.nodes import Tool as Tool
 from promptiter.agents.surface_scope import surface as surface

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from promptiter.agents.nodes import NodeContext
+from promptiter.agents.node_context import NodeContext
 from traces.model import Json
 
 

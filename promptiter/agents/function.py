@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from promptiter.agents.edges import Edge
-from promptiter.agents.graph import AnyNode, GraphAgent
+from promptiter.agents.flow import AnyNode
+from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import Declared, FunctionNode
 from promptiter.agents.serving import serve_function
 from promptiter.agents.step_calls import StepCalls, current_calls

@@ -1,52 +1,32 @@
-"""The built-in graph runtime, with loops, branches, joins, fan-outs and nested agents. A run records its trace.
-
-Tokens travel along the edges. A node runs as soon as a token reaches it, in its own task; a join waits for one token
-from each of its sources. A token carries the outputs of the nodes on its path, so what a node sees depends on the
-graph and never on timing.
-"""
+"""GraphAgent: an agent as a graph, with loops, branches, joins, fan-outs and nested agents. A run records its trace."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, to_answer, to_text
-from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, list_arrows
-from promptiter.agents.nodes import FunctionNode, GraphNode, NodeContext
+from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_answer, to_text
+from promptiter.agents.edges import AnyEdge, Choice, Join, list_arrows
+from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, copy_value, run_graph
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.parameters import find_input_parameter
 from promptiter.agents.serving import serve_calls
-from promptiter.agents.step_calls import StepCalls, current_calls
-from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.agents.step_calls import current_calls
+from promptiter.errors import SetupError
 from promptiter.profile import Profile, find_active_profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
-from traces import Failure, Recording, record, step
+from traces import Failure, Recording, record
 from traces.model import Json, sum_usage
-
-_FATAL_ERRORS = (BudgetEndedError, UnexpectedCallError, SetupError)
-"""Errors that concern more than one case: they end the evaluation."""
-
-AnyNode: TypeAlias = "GraphNode | GraphAgent"
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A path through the graph: the steps it came from, and by node the visit number and output of the last visit."""
-
-    steps: tuple[str, ...] = ()
-    outputs: Mapping[str, tuple[int, Json]] = field(default_factory=dict)
-    predecessors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphAgent:
-    """An agent as a graph. `output` names the node whose last output is the answer; by default the only final node.
+    """An agent as a graph. The answer is the output of the final node that ran, or of the node that `output` names.
 
     `bound` has the values that `with_profile` has put in place of the baseline.
     """
@@ -87,7 +67,7 @@ class GraphAgent:
         context = RunContext() if outer is None else replace(outer.context, substitutes=())
         read = self._build_reader(self._find_profile())
         with serve_calls(), record(self.name, resolve=read, keep_steps=outer is not None):
-            return await self._flow(case, context, prefix="", after=())
+            return await run_graph(self, case, context)
 
     async def run(self, case: CaseInput, profile: Profile | None = None, context: RunContext | None = None) -> AgentRun:
         """Run once. An error of a node becomes the error of the run; errors that end the evaluation are raised.
@@ -122,8 +102,8 @@ class GraphAgent:
         try:
             with recording:
                 async with limit:
-                    return to_answer(await self._flow(case, context, prefix="", after=()), name=self.name), None
-        except _FATAL_ERRORS:
+                    return to_answer(await run_graph(self, case, context), name=self.name), None
+        except FATAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
             if limit.expired():
@@ -134,16 +114,23 @@ class GraphAgent:
         """True for every node of the graph and of nested graphs, not for steps that a function records itself."""
         return any(node.id == node_id for node in self.describe().nodes)
 
+    @property
+    def final_nodes(self) -> tuple[str, ...]:
+        """The nodes one of which has the answer: that named by `output`, or all that no edge leaves."""
+        return (self.output,) if self.output else _find_final_nodes(self)
+
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         """The surfaces of all its nodes, below its own id, for use as a node of another agent."""
+        prefix = f"{node_id}/" if node_id else ""
+        values = {f"{prefix}{name}": value for name, value in self.bound.overrides.items()} if self.bound else {}
         ids = child_ids((node.name for node in self.nodes), parent=node_id)
-        return tuple(surface for node, inner in zip(self.nodes, ids, strict=True) for surface in node.surfaces(inner))
+        surfaces = (surface for node, inner in zip(self.nodes, ids, strict=True) for surface in node.surfaces(inner))
+        return tuple(replace(each, value=values[each.id]) if each.id in values else each for each in surfaces)
 
     @cached_property
     def _snapshot(self) -> StructureSnapshot:
-        nodes, edges, surfaces = _collect_structure(self, "")
-        values = self.bound.overrides if self.bound else {}
-        surfaces = tuple(replace(each, value=values[each.id]) if each.id in values else each for each in surfaces)
+        nodes, edges = _collect_structure(self, "")
+        surfaces = self.surfaces("")
         return StructureSnapshot(nodes=nodes, edges=edges, surfaces=surfaces, entry=self.entry, name=self.name)
 
     @cached_property
@@ -160,186 +147,26 @@ class GraphAgent:
     def _build_reader(self, profile: Profile) -> Callable[[str], Json]:
         """How a run reads surfaces by their id."""
         snapshot = self.describe()
-        return lambda surface_id: _copy(profile.value(surface_id, snapshot))
-
-    async def _flow(self, case: CaseInput, context: RunContext, *, prefix: str, after: tuple[str, ...]) -> Json:
-        flow = _Flow(self, case, context, prefix)
-        try:
-            async with asyncio.TaskGroup() as group:
-                flow.start(group, after)
-        except BaseExceptionGroup as errors:
-            raise _find_cause(errors) from errors
-        return flow.get_output()
+        return lambda surface_id: copy_value(profile.value(surface_id, snapshot))
 
 
-class _Flow:
-    """One run of a graph: the tokens waiting at joins, and the outputs so far."""
-
-    def __init__(self, agent: GraphAgent, case: CaseInput, context: RunContext, prefix: str) -> None:
-        self.agent = agent
-        self.case = case
-        self.context = context
-        ids = child_ids((node.name for node in agent.nodes), parent=prefix)
-        self.nodes = {node.name: (node, node_id) for node, node_id in zip(agent.nodes, ids, strict=True)}
-        self.waiting: dict[int, dict[str, deque[_Token]]] = {}
-        self.last: dict[str, tuple[int, Json]] = {}
-        self.order = {node.name: number for number, node in enumerate(agent.nodes)}
-        self.failures: list[tuple[int, int, Exception]] = []
-
-    def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
-        self.group = group
-        self._spawn(self.agent.entry, _Token(steps=after))
-
-    def get_output(self) -> Json:
-        """The output of the run. Raises the error of the failed node that comes first in the graph."""
-        if self.failures:
-            raise min(self.failures, key=lambda failure: failure[:2])[2]
-        output = self.agent.output
-        if output not in self.last:
-            waits = [
-                edge
-                for number, edge in enumerate(self.agent.edges)
-                if isinstance(edge, Join) and any(self.waiting.get(number, {}).values())
-            ]
-            joins = "".join(f"; the join before {join.target!r} is still waiting" for join in waits)
-            raise AgentError(f"the run of {self.agent.name!r} ended before node {output!r} had run{joins}")
-        return self.last[output][1]
-
-    def _spawn(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
-        self.group.create_task(self._arrive(name, token, items))
-
-    async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
-        """Run a node and send its token on. An error ends this path only, so that timing has no influence."""
-        visit = token.outputs.get(name, (0, None))[0] + 1
-        try:
-            token = await self._visit(name, token, visit, items)
-            self._leave(name, token)
-        except _FATAL_ERRORS:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised when all paths have ended
-            self.failures.append((self.order[name], visit, error))
-
-    async def _visit(self, name: str, token: _Token, visit: int, items: Sequence[Json] | None) -> _Token:
-        if visit > self.agent.max_visits:
-            raise AgentError(
-                f"node {name!r} was reached more than {self.agent.max_visits} times, probably in an endless loop; "
-                "fix the condition of the loop, or raise max_visits"
-            )
-        node_context = self._build_context(token)
-        if items is None:
-            step_id, output = await self._execute(name, token, node_context, index=None)
-            steps: tuple[str, ...] = (step_id,)
-        else:
-            done = await asyncio.gather(
-                *(
-                    self._execute(name, token, replace(node_context, item=item), index=index)
-                    for index, item in enumerate(items)
-                ),
-                return_exceptions=True,
-            )
-            if error := next((each for each in done if isinstance(each, BaseException)), None):
-                raise next((each for each in done if isinstance(each, _FATAL_ERRORS)), error)
-            finished = [each for each in done if not isinstance(each, BaseException)]
-            steps, output = tuple(step_id for step_id, _ in finished) or token.steps, [value for _, value in finished]
-        if name not in self.last or visit >= self.last[name][0]:
-            self.last[name] = (visit, output)
-        return _Token(steps, {**token.outputs, name: (visit, output)}, (name,))
-
-    async def _execute(
-        self, name: str, token: _Token, node_context: NodeContext, *, index: int | None
-    ) -> tuple[str, Json]:
-        node, node_id = self.nodes[name]
-        with step(node_id, kind=node.kind, after=token.steps, index=index) as opened:
-            given = self.context.substitute_for(opened.id)
-            if given is not None:
-                opened.input, opened.output = node_context.incoming, _copy(given.output)
-                opened.attributes[SUBSTITUTED] = True
-            elif isinstance(node, GraphAgent):
-                opened.input = to_text(node_context.incoming)
-                case = replace(self.case, text=opened.input, history=())
-                opened.output = await node._flow(case, self.context, prefix=node_id, after=token.steps)
-            else:
-                is_live = not opened.scope.recording.keeps_steps
-                calls = StepCalls(opened, self.context, is_live=is_live, outer=current_calls.get(None))
-                before = current_calls.set(calls)
-                try:
-                    opened.output = await node.run(node_context, calls)
-                finally:
-                    current_calls.reset(before)
-            return opened.id, opened.output
-
-    def _leave(self, name: str, token: _Token) -> None:
-        """Send a token along all edges that leave a node."""
-        node_context = self._build_context(token)
-        for number, edge in enumerate(self.agent.edges):
-            match edge:
-                case Edge(source=source, target=target) if source == name:
-                    self._spawn(target, token)
-                case FanOut(source=source, target=target, items=items) if source == name:
-                    self._spawn(target, token, items(node_context))
-                case Choice(source=source, route=route, targets=targets) if source == name:
-                    key = route(node_context)
-                    if key is not None and key not in targets:
-                        known = ", ".join(targets)
-                        raise AgentError(f"the route after {name!r} returned {key!r}; known are {known}")
-                    if key is not None:
-                        self._spawn(targets[key], token)
-                case Join(sources=sources, target=target) if name in sources:
-                    self._wait(number, edge, name, token)
-                case _:
-                    continue
-
-    def _build_context(self, token: _Token) -> NodeContext:
-        return NodeContext(
-            case=self.case,
-            outputs={name: output for name, (_, output) in token.outputs.items()},
-            predecessors=token.predecessors,
-            visit_counts=dict.fromkeys(self.order, 0) | {name: visit for name, (visit, _) in token.outputs.items()},
-        )
-
-    def _wait(self, number: int, join: Join, name: str, token: _Token) -> None:
-        arrived = self.waiting.setdefault(number, {source: deque() for source in join.sources})
-        arrived[name].append(token)
-        if all(arrived.values()):
-            self._spawn(
-                join.target, _merge_tokens([arrived[source].popleft() for source in join.sources], join.sources)
-            )
-
-
-def _merge_tokens(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:
-    """Merge the tokens of a join: of each node the latest visit, on a tie that of the first source."""
-    outputs: dict[str, tuple[int, Json]] = {}
-    for token in tokens:
-        for name, (visit, output) in token.outputs.items():
-            if name not in outputs or visit > outputs[name][0]:
-                outputs[name] = (visit, output)
-    return _Token(tuple(each for token in tokens for each in token.steps), outputs, sources)
-
-
-def _collect_structure(
-    agent: GraphAgent, prefix: str
-) -> tuple[tuple[Node, ...], tuple[StructureEdge, ...], tuple[Surface, ...]]:
+def _collect_structure(graph: Graph, prefix: str) -> tuple[tuple[Node, ...], tuple[StructureEdge, ...]]:
     nodes: list[Node] = []
     edges: list[StructureEdge] = []
-    surfaces: list[Surface] = []
-    names = [node.name for node in agent.nodes]
+    names = [node.name for node in graph.nodes]
     ids = dict(zip(names, child_ids(names, parent=prefix), strict=True))
-    for node in agent.nodes:
-        node_id = ids[node.name]
-        nodes.append(Node(id=node_id, kind=node.kind))
-        if isinstance(node, GraphAgent):
-            inner_nodes, inner_edges, inner_surfaces = _collect_structure(node, node_id)
+    for node in graph.nodes:
+        nodes.append(Node(id=ids[node.name], kind=node.kind))
+        if isinstance(node, Graph):
+            inner_nodes, inner_edges = _collect_structure(node, ids[node.name])
             nodes += inner_nodes
             edges += inner_edges
-            surfaces += inner_surfaces
-        else:
-            surfaces += node.surfaces(node_id)
     edges += [
         StructureEdge(source=ids[source], target=ids[target], condition=key)
-        for edge in agent.edges
+        for edge in graph.edges
         for source, target, key in list_arrows(edge)
     ]
-    return tuple(nodes), tuple(edges), tuple(surfaces)
+    return tuple(nodes), tuple(edges)
 
 
 def _check(agent: GraphAgent) -> None:
@@ -348,8 +175,7 @@ def _check(agent: GraphAgent) -> None:
         raise SetupError(f"agent {agent.name!r} has no nodes")
     if len(set(names)) < len(names):
         raise SetupError(f"agent {agent.name!r}: node names must be unique, got {', '.join(sorted(names))}")
-    arrows = [arrow for edge in agent.edges for arrow in list_arrows(edge)]
-    for end in (end for source, target, _ in arrows for end in (source, target)):
+    for end in (end for edge in agent.edges for source, target, _ in list_arrows(edge) for end in (source, target)):
         if end not in names:
             raise SetupError(
                 f"agent {agent.name!r}: an edge names {end!r}, which is not a node; known are {', '.join(names)}"
@@ -357,29 +183,45 @@ def _check(agent: GraphAgent) -> None:
     for node in agent.nodes:
         if isinstance(node, FunctionNode):
             find_input_parameter(node.name, node.function, names)
+        elif isinstance(node, ModelNode):
+            node.check_prompt(names)
     object.__setattr__(agent, "entry", agent.entry or names[0])
-    finals = [name for name in names if name not in {source for source, _, _ in arrows}]
-    if not agent.output and len(finals) != 1:
-        raise SetupError(f"agent {agent.name!r} ends in {len(finals)} nodes; name the one with the answer: output=...")
-    object.__setattr__(agent, "output", agent.output or finals[0])
-    for what in (agent.entry, agent.output):
+    for what in (agent.entry, agent.output or agent.entry):
         if what not in names:
             raise SetupError(f"agent {agent.name!r} has no node {what!r}; known are {', '.join(names)}")
+    if not agent.output:
+        _check_final_nodes(agent)
 
 
-def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The most telling error of a group: one of promptiter's own, otherwise the first."""
-    causes: list[BaseException] = []
-    waiting: list[BaseException] = [errors]
-    while waiting:
-        error = waiting.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            waiting.extend(error.exceptions)
-        else:
-            causes.append(error)
-    return next((error for error in causes if isinstance(error, PromptiterError)), causes[0])
+def _check_final_nodes(agent: GraphAgent) -> None:
+    finals, reached = _find_final_nodes(agent), _find_reached(agent, certainly=False)
+    if not finals:
+        raise SetupError(f"agent {agent.name!r}: an edge leaves every node; name the one with the answer: output=...")
+    if unreached := [name for name in finals if name not in reached]:
+        raise SetupError(f"agent {agent.name!r}: no edge leads to {' or '.join(map(repr, unreached))}")
+    certain = _find_reached(agent, certainly=True)
+    if len(both := [name for name in finals if name in certain]) > 1:
+        raise SetupError(
+            f"agent {agent.name!r} always ends in {' and '.join(map(repr, both))}, so it has several answers; join "
+            "them, or name the node with the answer: output=..."
+        )
 
 
-def _copy(value: Json) -> Json:
-    """A copy that a run may modify."""
-    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+def _find_final_nodes(agent: GraphAgent) -> tuple[str, ...]:
+    left = {source for edge in agent.edges for source, _, _ in list_arrows(edge)}
+    return tuple(node.name for node in agent.nodes if node.name not in left)
+
+
+def _find_reached(agent: GraphAgent, *, certainly: bool) -> set[str]:
+    """The nodes that a run may reach, or those that every run reaches."""
+    reached = {agent.entry}
+    while True:
+        found = set(reached)
+        for edge in agent.edges:
+            if isinstance(edge, Join):
+                found |= {edge.target} if reached.issuperset(edge.sources) else set()
+            elif edge.source in reached and not (certainly and isinstance(edge, Choice)):
+                found |= {target for _, target, _ in list_arrows(edge)}
+        if found == reached:
+            return reached
+        reached = found

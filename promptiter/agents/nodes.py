@@ -10,18 +10,21 @@ import asyncio
 import contextvars
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
-from promptiter.agents.base import CaseInput, to_text
+from promptiter.agents.base import to_text
+from promptiter.agents.node_context import NO_ITEM, NodeContext
+from promptiter.agents.output_schema import OutputSchema, build_shape, list_descriptions, load_schema, set_descriptions
 from promptiter.agents.parameters import bind_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
-from promptiter.errors import AgentError, SetupError
+from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
+from promptiter.llm.structured import ask_until_usable
 from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep
@@ -30,53 +33,8 @@ from traces.snapshots import to_plain_json
 
 MAX_TOOL_ROUNDS = 8
 
-NO_ITEM = object()
-"""Marks the absence of an item, since an item may be None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeContext:
-    """What a node sees: the case, and by name the outputs of the nodes that ran before it on its path.
-
-    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it;
-    `visit_counts` has how often each node of the graph has run on this path.
-    """
-
-    case: CaseInput
-    outputs: Mapping[str, Json] = field(default_factory=dict)
-    predecessors: tuple[str, ...] = ()
-    item: Json = NO_ITEM
-    visit_counts: Mapping[str, int] = field(default_factory=dict)
-
-    def visits(self, name: str) -> int:
-        """How often a node has run on this path so far. A route can limit a loop with it.
-
-        lambda context: "finish" if context.visits("rewrite") == 2 else "rewrite"
-        """
-        if name not in self.visit_counts:
-            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.visit_counts)}")
-        return self.visit_counts[name]
-
-    @property
-    def input(self) -> str:
-        """The user's message."""
-        return self.case.text
-
-    @property
-    def incoming(self) -> Json:
-        """The node's input: its item, the output of its predecessor (of several, by name), or the user's message."""
-        if self.item is not NO_ITEM:
-            return self.item
-        if not self.predecessors:
-            return self.case.text
-        if len(self.predecessors) == 1:
-            return self.outputs[self.predecessors[0]]
-        return {name: self.outputs[name] for name in self.predecessors}
-
-    @property
-    def values(self) -> dict[str, Json]:
-        """What prompts and parameters refer to by name: `input`, `item`, and the outputs of nodes."""
-        return {"input": self.input, "item": None if self.item is NO_ITEM else self.item, **self.outputs}
+_FIELD = re.compile(r"\{([\w/~ -]+)\}")
+"""A field of a prompt, such as `{planner}`."""
 
 
 class GraphNode(Protocol):
@@ -164,8 +122,12 @@ class FunctionNode:
             names=context.visit_counts,
             incoming=context.incoming,
         )
-        calls.step.input = context.incoming
-        node_id = calls.step.node_id
+        node_id, received = calls.step.node_id, {**arguments}
+        if received.pop("node_context", None) is None:
+            calls.step.read_from(context.find_sources(received))
+        elif not received:
+            received["node_context"] = context.incoming
+        calls.step.input = next(iter(received.values())) if len(received) == 1 else received or None
         surface_ids = tuple(each.id for each in self.surfaces(node_id))
         with open_scope(node_id, surface_ids):
             if self.version is None:
@@ -188,7 +150,12 @@ class FunctionNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNode:
-    """A model call: instruction, few-shot examples, tools. `prompt` may contain outputs: `{input}`, `{planner}`."""
+    """A model call: instruction, few-shot examples, tools.
+
+    `prompt` is the template of the user's message; it may contain outputs: `{input}`, `{planner}`. A node that has not
+    run gives an empty text. With a `schema`, the output is JSON of that schema, and the descriptions of its fields are
+    surfaces. `global_instruction` comes before the instruction, `skills` are documents after it, by name.
+    """
 
     name: str
     instruction: str
@@ -202,6 +169,23 @@ class ModelNode:
     models: tuple[str, ...] = ()
     is_live: bool = False
     kind: NodeKind = "llm"
+    global_instruction: str | None = None
+    skills: Mapping[str, str] = field(default_factory=dict)
+    schema: OutputSchema | None = None
+    is_prompt_editable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.is_prompt_editable and self.prompt is None:
+            raise SetupError(f"node {self.name!r} has no prompt to edit; give one, such as prompt='{{input}}'")
+        if self.schema is not None:
+            object.__setattr__(self, "schema", load_schema(self.schema, node_name=self.name))
+
+    def check_prompt(self, names: Iterable[str]) -> None:
+        """Raise SetupError if the prompt contains what is probably a misspelled name of a node."""
+        known = {*names, "input", "item"}
+        for name in _FIELD.findall(self.prompt or ""):
+            if name not in known and (hint := nearest(name, known)):
+                raise SetupError(f"the prompt of node {self.name!r} has {{{name}}}, which is not a node{hint}")
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         examples = [{"role": message.role, "content": message.content} for message in self.examples]
@@ -217,21 +201,48 @@ class ModelNode:
             Surface(node_id=node_id, type="parameter", part=name, value=parameter.value, limits=parameter.limits)
             for name, parameter in self.parameters.items()
         ]
+        if self.global_instruction is not None:
+            surfaces.append(Surface(node_id=node_id, type="global_instruction", value=self.global_instruction))
+        surfaces += [
+            Surface(node_id=node_id, type="skill", part=name, value=text) for name, text in self.skills.items()
+        ]
+        if self.is_prompt_editable:
+            limits = Limits(placeholders=tuple(dict.fromkeys(_FIELD.findall(self.prompt or ""))))
+            surfaces.append(Surface(node_id=node_id, type="prompt", value=self.prompt, limits=limits))
+        surfaces += [
+            Surface(node_id=node_id, type="field", part=path, value=text)
+            for path, text in list_descriptions(self._schema or {}).items()
+        ]
         return tuple(surfaces)
+
+    @property
+    def _schema(self) -> Mapping[str, Json] | None:
+        return cast("Mapping[str, Json] | None", self.schema)  # a mapping since __post_init__
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
         request = self._build_request(context, calls.step)
         calls.step.input = request.messages[-1].content
+        schema = request.schema
+        if schema is None:
+            return (await self._ask(request, calls)).text
+
+        async def ask(messages: tuple[Message, ...], _: int) -> str:
+            return (await self._ask(replace(request, messages=messages), calls)).text
+
+        return await ask_until_usable(build_shape(schema), request.messages, ask, name=repr(request.model))
+
+    async def _ask(self, request: ModelRequest, calls: StepCalls) -> ModelReply:
+        """Ask the model, and call the tools that it wants, until it answers."""
         for _ in range(MAX_TOOL_ROUNDS):
             reply = await calls.ask(request, is_live=self.is_live)
             if not reply.tool_requests:
-                return reply.text
+                return reply
             request = await self._call_tools(request, reply, calls)
         raise AgentError(f"node {self.name!r} called tools {MAX_TOOL_ROUNDS} times in a row without an answer")
 
     def _build_request(self, context: NodeContext, step: OpenStep) -> ModelRequest:
         node_id = step.node_id
-        instruction = step.read_surface(f"{node_id}#instruction")
+        system = self._build_system_messages(step)
         examples = step.read_surface(f"{node_id}#examples")
         options = dict(self.options) | {
             name: step.read_surface(f"{node_id}#parameter.{name}") for name in self.parameters
@@ -240,22 +251,40 @@ class ModelNode:
         return ModelRequest(
             model=step.read_surface(f"{node_id}#model"),
             messages=(
-                *((Message("system", instruction),) if instruction else ()),
+                *system,
                 *(Message(each["role"], each["content"]) for each in examples),
                 *history,
-                Message("user", self._build_prompt(context)),
+                Message("user", self._build_prompt(context, step)),
             ),
             tools=tuple(
                 ToolSpec(tool.name, step.read_surface(f"{node_id}#tool.{tool.name}"), tool.parameters)
                 for tool in self.tools
             ),
             options=options,
+            schema=self._read_schema(step),
         )
 
-    def _build_prompt(self, context: NodeContext) -> str:
+    def _build_system_messages(self, step: OpenStep) -> tuple[Message, ...]:
+        node_id = step.node_id
+        texts = [] if self.global_instruction is None else [step.read_surface(f"{node_id}#global_instruction")]
+        texts.append(step.read_surface(f"{node_id}#instruction"))
+        texts += [f"# {name}\n{step.read_surface(f'{node_id}#skill.{name}')}" for name in self.skills]
+        return (Message("system", text),) if (text := "\n\n".join(filter(None, texts))) else ()
+
+    def _read_schema(self, step: OpenStep) -> Mapping[str, Json] | None:
+        if self._schema is None:
+            return None
+        paths = list_descriptions(self._schema)
+        return set_descriptions(
+            self._schema, {path: step.read_surface(f"{step.node_id}#field.{path}") for path in paths}
+        )
+
+    def _build_prompt(self, context: NodeContext, step: OpenStep) -> str:
         if self.prompt is not None:
-            known = context.values
-            return re.sub(r"\{([\w/~ -]+)\}", lambda match: to_text(known.get(match[1], match[0])), self.prompt)
+            template = step.read_surface(f"{step.node_id}#prompt") if self.is_prompt_editable else self.prompt
+            known = {**dict.fromkeys(context.visit_counts, ""), **context.values}
+            step.read_from(context.find_sources(context.outputs.keys() & {*_FIELD.findall(template)}))
+            return _FIELD.sub(lambda match: to_text(known.get(match[1], match[0])), template)
         incoming = context.incoming
         if context.item is NO_ITEM and len(context.predecessors) > 1:
             return "\n\n".join(f"{name}: {to_text(value)}" for name, value in incoming.items())

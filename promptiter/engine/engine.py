@@ -25,9 +25,11 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
-from promptiter.engine.type_checks import check_observers, check_parts, check_request_type, check_structure
+from promptiter.engine.session_checks import check_search
+from promptiter.engine.type_checks import check_observers, check_parts, check_request_type, check_roles, check_structure
+from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.scorer import DescribedAgent
+from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
@@ -67,7 +69,10 @@ class Engine:
     ) -> None:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
-        check_parts(agent, evaluator, backwarder=backwarder, aggregator=aggregator, optimizer=optimizer, search=search)
+        check_parts(agent, evaluator)
+        check_roles(search=search)
+        if search is not None:
+            check_search(search.search)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
@@ -85,6 +90,8 @@ class Engine:
         if isinstance(request, CheckedRequest):
             return request
         check_request_type(request)
+        if isinstance(self.agent, DescribedAgent) and request.scorer is None:
+            raise RequestError([NO_AGENT])
         snapshot = self.describe()
         check_structure(snapshot, self.agent)
         return check_request(request, snapshot, self.evaluator)
@@ -146,10 +153,7 @@ class Engine:
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
-        teacher = [request.teacher] if isinstance(request.teacher, str) else []
-        await run_in_thread(
-            lambda: check_models(self.agent, evaluator, profile=request.initial_profile, others=teacher)
-        )
+        await run_in_thread(lambda: self._check_models(evaluator, request))
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)
         meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
@@ -166,6 +170,11 @@ class Engine:
         async with self.using_agent():
             with evaluator.gateway.active():
                 return await run.execute(started)
+
+    def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
+        teacher = [request.teacher] if isinstance(request.teacher, str) else []
+        profile = request.initial_profile
+        check_models(self.agent, evaluator, profile=profile, others=teacher, search=self.search)
 
     @asynccontextmanager
     async def using_agent(self) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""Finds models that certainly cannot be called, before anything is spent: no key is set, or the provider is unknown."""
+"""Finds models that certainly cannot be called, before anything is paid: no key, or an unknown provider or name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from promptiter.agents.base import Agent
 from promptiter.agents.graph import GraphAgent
+from promptiter.engine.outline import ModelCallingSearch
 from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -13,14 +14,21 @@ from promptiter.profile import Profile
 
 
 def check_models(
-    agent: Agent, evaluator: Evaluator, *, profile: Profile | None = None, others: Iterable[str] = ()
+    agent: Agent,
+    evaluator: Evaluator,
+    *,
+    profile: Profile | None = None,
+    others: Iterable[str] = (),
+    search: object = None,
 ) -> None:
-    """Raise a RequestError with one line for each model that cannot be called: of the agent, of metrics, and `others`.
+    """Raise a RequestError with one line for each model that cannot be called: of agent, metrics, search, and `others`.
 
     An agent that is not a GraphAgent may call models without the gateway, so its models are not checked.
     """
     names = {*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *others}
-    if problems := evaluator.gateway.find_setup_problems(names):
+    gateway = evaluator.gateway
+    of_search = search.find_setup_problems(gateway) if isinstance(search, ModelCallingSearch) else []
+    if problems := list(dict.fromkeys((*gateway.find_setup_problems(names), *of_search))):
         raise RequestError(problems)
 
 

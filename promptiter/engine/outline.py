@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from promptiter.llm.gateway import Gateway
+
 UNKNOWN_MODEL = "unknown"
 """The model of a stage or node that is the user's own code."""
 
@@ -36,3 +38,11 @@ class OutlinedSearch(Protocol):
 
     def outline(self) -> SearchOutline:
         """Called before a run starts; must not block."""
+
+
+@runtime_checkable
+class ModelCallingSearch(Protocol):
+    """A search that can say before a run which of its models cannot be called."""
+
+    def find_setup_problems(self, gateway: Gateway) -> list[str]:
+        """One line for each such model. `gateway` is that of the run. May block."""

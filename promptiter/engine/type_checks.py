@@ -36,12 +36,16 @@ _ROLES = {
 """The parts of an engine, and the methods of which each needs one."""
 
 
-def check_parts(agent: object, evaluator: object, **parts: object) -> None:
-    """Raise SetupError if a part of an engine is of the wrong kind."""
+def check_parts(agent: object, evaluator: object) -> None:
+    """Raise SetupError if the agent or the evaluator of an engine is something else."""
     if not isinstance(agent, StructureSnapshot):
         check_agent(agent)
     if not isinstance(evaluator, Evaluator):
         raise SetupError(f"the evaluator is {evaluator!r:.60}; give an Evaluator, such as Evaluator(metrics)")
+
+
+def check_roles(**parts: object) -> None:
+    """Raise SetupError if a stage or search does not fit its role: `check_roles(optimizer=mine)`."""
     for role, part in parts.items():
         if part is not None and not _has_method(part, _ROLES[role]):
             raise SetupError(_describe_wrong_part(part, role))

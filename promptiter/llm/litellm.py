@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,6 +31,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import openai_messages
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
+from promptiter.llm.served_models import find_unserved_model
 from traces import Usage
 from traces.model import Json
 
@@ -59,6 +61,15 @@ class LiteLLMModel:
         if problem := _find_unknown_provider(name, self.api_base):
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
+
+    def find_unserved_model(self, name: str) -> str | None:
+        """Why the server of this model's `api_base` refuses it, if it does; blocking. Nothing is paid."""
+        if self.api_base is None or not self.api_base.startswith(("http://", "https://")):
+            return None
+        bare = load().get_llm_provider(name, api_base=self.api_base)[0]
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        place = str(self.settings["api_base"])
+        return find_unserved_model(bare, api_base=self.api_base, headers={**headers, **self.headers}, place=place)
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()
@@ -111,6 +122,8 @@ def load() -> ModuleType:
     os.environ.setdefault("LITELLM_LOG", "ERROR")
     import litellm
 
+    # A call that is cancelled while litellm prepares it in a thread leaves a coroutine that was not started.
+    warnings.filterwarnings("ignore", r"coroutine '[A-Z]\w+\.(acompletion|async_completion)' was never awaited")
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     return litellm

@@ -27,7 +27,9 @@ Figure: TypeAlias = Literal["usd", "tokens"]
 MARGIN = 0.05
 """A loss this small rarely matters, and 30 cases without run noise can exclude it."""
 
-SHORTENABLE_TYPES: frozenset[str] = frozenset(("instruction", "global_instruction", "tool", "skill", "examples"))
+SHORTENABLE_TYPES: frozenset[str] = frozenset(
+    ("instruction", "global_instruction", "prompt", "tool", "field", "skill", "examples")
+)
 """The types that can lose sentences or examples. A file may be code, where every line counts."""
 
 

@@ -92,14 +92,10 @@ def _text(value: Json) -> str:
 
 
 def _failed_traces(result: RunResult) -> set[str]:
-    """The trace digests of all cases that did not pass."""
-    digests: set[str] = set()
+    """The trace digests of all case runs that did not pass, in every evaluation of the run."""
     in_rounds = (each for one in result.rounds for each in one.all_evaluations)
-    for each in chain((result.baseline, result.accepted), in_rounds):
-        if each is not None:
-            passed = {case.case_id for case in each.cases if case.passed}
-            digests.update(name for row in each.rows if row.case_id not in passed for name in row.trace_digests)
-    return digests
+    rows = (row for each in chain(result.evaluations, in_rounds) for row in each.rows)
+    return {name for row in rows if not row.passed for name in row.trace_digests}
 
 
 def _prune(folder: Path, kept: Collection[str]) -> None:

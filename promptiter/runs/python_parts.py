@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from promptiter.agents.base import Agent
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
@@ -25,6 +26,7 @@ from promptiter.evaluation.metrics.judge_model import JudgeEndpoint
 from promptiter.evaluation.workers.wire_format import Packer, Unpacker, refer_to, refer_to_class
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import Secret
+from promptiter.references import is_of_script
 from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.artifacts import KeepTraces
@@ -52,7 +54,7 @@ def describe_parts(
     try:
         packed: dict[str, Json] = {
             "gateway": packer.pack_gateway(evaluator),
-            "agent": refer_to(engine.agent) or packer.pack(engine.agent, "the agent"),
+            "agent": packer.pack_agent(engine.agent),
             "search": packer.pack_part(engine.search, "the search"),
             "metrics": [packer.pack_metric(each, f"the metric {each.name!r}") for each in evaluator.metrics],
             "executor": packer.pack_part(evaluator.executor, "the executor"),
@@ -123,6 +125,13 @@ class _PartPacker(Packer):
             if (reference := refer_to(value)) is None:
                 raise
             return reference
+
+    def pack_agent(self, agent: Agent) -> Json:
+        """Pack the agent by its name. In a script that may be assigned too late; see `pack_agent` for workers."""
+        reference = refer_to(agent)
+        if reference is None or is_of_script(reference.get("$ref", "")):
+            return self.pack_part(agent, "the agent")
+        return reference
 
     def pack_metric(self, metric: Any, place: str) -> Json:
         if isinstance(metric, JudgeMetric):

@@ -18,9 +18,11 @@ from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
+from promptiter.engine.type_checks import check_roles
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.llm.gateway import Gateway
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
@@ -28,7 +30,7 @@ from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, NamesModel, Optimizer, Rejection
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel, Optimizer, Rejection
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""
@@ -60,6 +62,7 @@ class BackpropRounds:
         min_support: float = MIN_SUPPORT,
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
+        check_roles(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
         self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
@@ -115,11 +118,22 @@ class BackpropRounds:
             optimizer=_find_model(self.optimizer),
         )
 
+    def find_setup_problems(self, gateway: Gateway) -> list[str]:
+        """One line for each model of a stage that cannot be called."""
+        correctors = self.check.correctors if self.check is not None else ()
+        stages = (self._blaming_stage, self.aggregator, self.optimizer, *correctors)
+        asked = [
+            (each.gateway or gateway, each.model) for each in stages if isinstance(each, CallsModel) and each.model
+        ]
+        return list(dict.fromkeys(line for door, model in asked for line in door.find_setup_problems([model])))
+
+    @property
+    def _blaming_stage(self) -> Backwarder | Attributor:
+        return self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
+
     @property
     def _blaming_model(self) -> str | None:
-        return _find_model(
-            self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
-        )
+        return _find_model(self._blaming_stage)
 
     async def _propose(
         self, session: Session, finder: BlameFinder, proposer: PatchProposer, known: BlameReport

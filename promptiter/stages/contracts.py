@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.evaluation.score import Finding
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from promptiter.structure import StructureSnapshot, Surface
@@ -116,6 +117,14 @@ class NamesModel(Protocol):
 
     @property
     def model(self) -> str | None: ...
+
+
+@runtime_checkable
+class CallsModel(NamesModel, Protocol):
+    """A stage that calls its model through its own gateway, or through that of the run if it has none."""
+
+    @property
+    def gateway(self) -> Gateway | None: ...
 
 
 class Backwarder(Protocol):

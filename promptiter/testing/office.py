@@ -15,7 +15,8 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.function import ask_sync, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Tool
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
 from promptiter.agents.surface_scope import surface
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -204,7 +205,7 @@ def make_evaluator(
     return Evaluator(
         build_metrics(config, gateway=gateway),
         gateway=gateway,
-        options=EvaluationOptions(repeats=2, run_id="contract", case_timeout_s=case_timeout_s),
+        options=EvaluationOptions(repeats=2, case_timeout_s=case_timeout_s),
         executor=executor,
         user_simulator=UserSimulator(gateway, model="user", max_turns=3),
     )

@@ -10,7 +10,8 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Parameter, Tool
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool
 from promptiter.agents.surface_scope import surface
 from promptiter.errors import SetupError, StructureMismatchError, UnexpectedCallError
 from promptiter.llm.gateway import Gateway
@@ -39,7 +40,7 @@ def working_example() -> GraphAgent:
             Join(("retrieve", "compose"), "reviewer"),
             Choice(
                 "reviewer",
-                lambda context: "finalize" if "rewrite" in context.outputs else "need_revision",
+                lambda context: "finalize" if context.visits("rewrite") else "need_revision",
                 ROUTES,
             ),
             Edge("rewrite", "planner"),
@@ -348,7 +349,9 @@ async def test_a_profile_of_another_structure_is_refused_by_name() -> None:
     [
         (("a", "a"), (), "must be unique"),
         ((), (), "has no nodes"),
-        (("a", "b"), (), "ends in 2 nodes"),
+        (("a", "b"), (), "no edge leads to 'b'"),
+        (("a", "b", "c"), (Edge("a", "b"), Edge("a", "c")), "always ends in 'b' and 'c'.*join them, or name the node"),
+        (("a", "b"), (Edge("a", "b"), Edge("b", "a")), "an edge leaves every node; name the one with the answer"),
         (("a",), (Edge("a", "b"),), "names 'b', which is not a node"),
     ],
 )

@@ -8,7 +8,8 @@ from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext,
 from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext, Tool
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric

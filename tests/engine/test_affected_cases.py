@@ -9,7 +9,8 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet

@@ -10,7 +10,8 @@ from rich.console import Console
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode, NodeContext
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.record import get_passes
 from promptiter.cli.views.run import print_end
 from promptiter.engine.engine import Engine

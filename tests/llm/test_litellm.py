@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -220,3 +222,28 @@ async def test_tools_are_offered_to_the_server() -> None:
         reply = await gateway(server).ask(asked, CallSite(case_id="c"))
     assert reply.text == "done"
     assert [each["function"]["name"] for each in offered] == ["look_up"]
+
+
+CANCELLED = """
+import asyncio, gc
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import Message, ModelRequest
+
+async def main():
+    model = LiteLLMModel(api_base="http://127.0.0.1:9/v1", api_key="k")
+    for _ in range(5):
+        call = asyncio.ensure_future(model(ModelRequest(model="openai/m", messages=(Message("user", "hi"),)), repeat=0))
+        await asyncio.sleep(0)  # litellm prepares the call in a thread
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await asyncio.sleep(0.2)
+    gc.collect()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_cancelled_call_leaves_no_warning() -> None:
+    ended = subprocess.run([sys.executable, "-c", CANCELLED], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""

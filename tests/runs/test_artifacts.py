@@ -7,10 +7,13 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.score import Score
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunMeasured, RunResult
+from promptiter.runlog.results import RoundResult, RunMeasured, RunResult
 from promptiter.runs.artifacts import file_name, write_artifacts
 from promptiter.structure import Node, StructureSnapshot, Surface
+from traces import digest
 
 STRUCTURE = StructureSnapshot(
     nodes=(Node(id="team/writer"), Node(id="reader")),
@@ -94,3 +97,27 @@ def test_long_names_stay_apart() -> None:
     one, other = (file_name(f"{'x' * 300}{end}#instruction") for end in "ab")
     assert one != other
     assert len(one) == len(other) < 140
+
+
+def test_the_traces_of_all_failed_runs_are_kept(tmp_path: Path) -> None:
+    """Runs of the rounds, comparisons with the accepted profile, the final test and the test set."""
+
+    def run_case(name: str, value: float, repeat: int = 0) -> CaseRow:
+        score = Score(metric="careful", value=value)
+        return CaseRow(case_id="c", scores=(score,), trace_digests=(digest(name),), repeat=repeat)
+
+    def evaluation(phase: str) -> Evaluation:
+        rows = (run_case(f"{phase} fails", 0.5), run_case(f"{phase} passes", 1.0, repeat=1))
+        return Evaluation(eval_set_id="e", profile_digest="p", rows=rows, thresholds={"careful": 1.0}, phase=phase)
+
+    phases = ("baseline", "train", "validation", "final_test", "test")
+    for name in (f"{phase} {outcome}" for phase in phases for outcome in ("fails", "passes")):
+        file = tmp_path / "traces" / digest(name)[:2] / f"{digest(name)}.json.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    outside = [evaluation(phase) for phase in ("baseline", "final_test", "test")]
+    inside = RoundResult(round=1, input_profile=BASELINE, evaluations=(evaluation("train"), evaluation("validation")))
+    result = replace(RESULT, evaluations=tuple(outside), rounds=(inside,), is_final=True)
+    write_artifacts(tmp_path, result, keep_traces="failed")
+    kept = {path.name.removesuffix(".json.gz") for path in (tmp_path / "traces").rglob("*.gz")}
+    assert kept == {digest(f"{phase} fails") for phase in phases}

@@ -195,7 +195,9 @@ def test_a_changed_part_is_reported_when_the_run_is_resumed(tmp_path: Path, monk
     with pytest.raises(ChangedInputsError, match="own value of surface 'echo#instruction' was edited"):
         resume_run(run.path)
     monkeypatch.delattr(named_parts, "agent")
-    with pytest.raises(SetupError, match=r"was started from Python, and cannot be built again: .* has no 'agent'"):
+    with pytest.raises(
+        SetupError, match=r"was started from Python, and cannot be built again: .*:agent' does not exist"
+    ):
         resume_run(run.path)
 
 

@@ -18,7 +18,8 @@ from random import Random
 
 from promptiter.agents.edges import AnyEdge, Choice, Edge, Join
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, NodeContext
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.metric import Metric

@@ -16,6 +16,7 @@ from promptiter.backprop.llm.trace_prompt import TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import CONCURRENCY, StepwiseAttributor, TraceView
 from promptiter.errors import BadAnswerError, BadRequestError
+from promptiter.llm.gateway import Gateway
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 
 Attribution: TypeAlias = Literal["walk", "whole_trace"]
@@ -49,6 +50,10 @@ class CheapestAttributor:
     @property
     def model(self) -> str:
         return self.whole.model
+
+    @property
+    def gateway(self) -> Gateway | None:
+        return self.whole.gateway
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
         """Return the results of the examined steps, the last step first."""

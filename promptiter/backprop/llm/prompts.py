@@ -181,11 +181,15 @@ Answer with one JSON object; the reason says in one sentence what you changed, o
 
 SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
     "instruction": "the instruction of a node, which describes the job of its model.",
-    "global_instruction": "an instruction that all nodes of the agent share, so it holds only what concerns all.",
+    "global_instruction": "an instruction that comes before that of the node, for what concerns the whole agent.",
+    "prompt": "the template of the user's message to a node's model. Its {placeholders} are filled with the user's "
+    "input and the outputs of other nodes, so they stay.",
     "examples": "messages shown to a node's model before its input, user and assistant in turn. Make up new ones in "
     "the pattern of the real ones; never copy a case.",
     "tool": "the description of a tool, by which a model decides when to call it and with what arguments. The "
     "name of the tool and its arguments do not change.",
+    "field": "the description of a field of a node's structured output, by which a model decides what to write there. "
+    "The name and type of the field do not change.",
     "skill": "a skill: a document that a node reads when it needs it.",
     "model": "the name of the model that a node asks.",
     "parameter": "a setting of a node.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from promptiter.backprop.llm.prompts import BACKWARD, DATA_RULE, EXPECTED, GRADES, MAX_PROMPT_TOKENS, TO_A_SURFACE
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
@@ -43,6 +45,11 @@ def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     return dict(named)
 
 
+def _describe_unread(step: Step, predecessors: Mapping[str, Step]) -> str:
+    unread = [alias for alias, before in predecessors.items() if before.id in step.unread]
+    return f"; it was run after {', '.join(unread)}, but did not read that output" if unread else ""
+
+
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """Render the prompt that asks which surface or predecessor of a step is to blame."""
     step, findings = request.step, collect_findings(request.incoming)
@@ -70,7 +77,9 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
             weight=6,
         ),
         PromptSection(
-            title="# Its predecessors" + ("" if predecessors else ": none may be blamed"),
+            title=f"# Its predecessors{_describe_unread(step, predecessors)}"
+            if predecessors
+            else "# Its predecessors: none may be blamed",
             quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
             weight=6,
         ),

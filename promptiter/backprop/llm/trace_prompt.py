@@ -110,6 +110,7 @@ class TracePrompt:
         heading = [
             f"# Step {aliases[step.id]}",
             *_list_aliases("after", [aliases[before] for before in step.predecessors if before in aliases]),
+            *_list_aliases("did not read", [aliases[before] for before in step.unread if before in aliases]),
             *([f"its input is {source}"] if source else []),
             *(_list_aliases("may be blamed:", blamable) or ["no surface may be blamed"]),
         ]

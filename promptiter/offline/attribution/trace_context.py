@@ -21,7 +21,7 @@ from promptiter.structure import TEXT_TYPES, Surface, SurfaceType
 from traces import Step
 
 PREFERRED: tuple[SurfaceType, ...] = (
-    *("instruction", "global_instruction", "skill", "file", "tool"),
+    *("instruction", "global_instruction", "prompt", "skill", "file", "field", "tool"),
     *("examples", "parameter", "model"),
 )
 """The order in which the surfaces of a step are blamed."""

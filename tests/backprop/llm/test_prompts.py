@@ -34,7 +34,7 @@ from promptiter.stages.contracts import (
     StepExample,
 )
 from promptiter.structure import Limits, Surface
-from traces import Failure, Snapshot, Step, ToolCall
+from traces import Edge, Failure, Snapshot, Step, ToolCall
 from traces.model import Blob
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -209,6 +209,13 @@ def test_what_may_be_blamed_has_an_alias_and_nothing_else_has() -> None:
     prompt = render_backward(replace(BACKWARD_REQUEST, blamable=(), predecessors=()))[1].content
     assert "# Its surfaces: none may be blamed" in prompt
     assert "# Its predecessors: none may be blamed" in prompt
+
+
+def test_predecessors_that_were_not_read_are_named() -> None:
+    edges = (Edge(source="lookup", kind="data"), Edge(source="router", kind="control"))
+    step = replace(BACKWARD_REQUEST.step, predecessors=("lookup", "router"), edges=edges)
+    prompt = render_backward(replace(BACKWARD_REQUEST, step=step))[1].content
+    assert "# Its predecessors; it was run after P2, but did not read that output" in prompt
 
 
 def test_of_too_many_predecessors_those_with_errors_and_wrong_values_are_shown() -> None:

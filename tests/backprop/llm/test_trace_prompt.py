@@ -21,7 +21,7 @@ from promptiter.stages.contracts import AttributeRequest
 from promptiter.stages.losses import CaseLoss, Loss
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.backprop.llm.test_prompts import FINDINGS, GOLDEN, LIMIT, LONG, as_text, prompt_tokens
-from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
+from traces import Edge, ExecutionTrace, Failure, Snapshot, Step, ToolCall
 
 MISSING_ID = Finding(kind="missing", expected="A-17", predicate="field")
 SNAPSHOT = StructureSnapshot(
@@ -248,6 +248,14 @@ def test_a_step_with_many_predecessors_lists_the_first_of_them() -> None:
     trace = ExecutionTrace(id="t", steps=(*steps, joint))
     prompt = render(replace(ATTRIBUTE_REQUEST, trace=trace, case_loss=case))[1].content
     assert "# Step T31; after T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12 and 18 more; may be" in prompt
+
+
+def test_a_predecessor_that_was_not_read_is_named() -> None:
+    router, lookup, *others = STEPS
+    edges = (Edge(source="router", kind="control"),)
+    trace = replace(ATTRIBUTE_REQUEST.trace, steps=(router, replace(lookup, edges=edges), *others))
+    prompt = render(replace(ATTRIBUTE_REQUEST, trace=trace))[1].content
+    assert "# Step T2; after T1; did not read T1;" in prompt
 
 
 @pytest.mark.slow

@@ -1,0 +1,261 @@
+"""One run of a graph: tokens travel along the edges, and every node that a token reaches runs in its own task.
+
+A join waits for one token from each of its sources. A token carries the outputs of the nodes on its path, so what a
+node sees depends on the graph and never on timing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, to_text
+from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import GraphNode
+from promptiter.agents.step_calls import StepCalls, current_calls
+from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.structure import NodeKind, Surface, child_ids
+from traces import step
+from traces.model import Json
+
+FATAL_ERRORS = (BudgetEndedError, UnexpectedCallError, SetupError)
+"""Errors that concern more than one case: they end the evaluation."""
+
+AnyNode: TypeAlias = "GraphNode | Graph"
+
+
+@runtime_checkable
+class Graph(Protocol):
+    """What a flow needs of a graph agent."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def nodes(self) -> tuple[AnyNode, ...]: ...
+
+    @property
+    def edges(self) -> tuple[AnyEdge, ...]: ...
+
+    @property
+    def entry(self) -> str: ...
+
+    @property
+    def max_visits(self) -> int: ...
+
+    @property
+    def kind(self) -> NodeKind: ...
+
+    @property
+    def final_nodes(self) -> tuple[str, ...]:
+        """The nodes one of which has the answer."""
+
+    def surfaces(self, node_id: str) -> tuple[Surface, ...]:
+        """The surfaces of all its nodes, below this id."""
+
+
+async def run_graph(
+    graph: Graph, case: CaseInput, context: RunContext, *, prefix: str = "", after: tuple[str, ...] = ()
+) -> Json:
+    """Run a graph inside the active recording, and return its answer. `prefix` is the id of a nested graph's node."""
+    flow = _Flow(graph, case, context, prefix)
+    try:
+        async with asyncio.TaskGroup() as group:
+            flow.start(group, after)
+    except BaseExceptionGroup as errors:
+        raise _find_cause(errors) from errors
+    return flow.get_output()
+
+
+def copy_value(value: Json) -> Json:
+    """A copy that a run may modify."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+
+
+class _Visit(NamedTuple):
+    """The last visit of a node on a path: its number, its output, and the steps that it consists of."""
+
+    number: int
+    output: Json
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A path through the graph: the steps it came from, and the last visit of each node."""
+
+    steps: tuple[str, ...] = ()
+    visits: Mapping[str, _Visit] = field(default_factory=dict)
+    predecessors: tuple[str, ...] = ()
+
+
+class _Flow:
+    """One run of a graph: the tokens waiting at joins, and the outputs so far."""
+
+    def __init__(self, graph: Graph, case: CaseInput, context: RunContext, prefix: str) -> None:
+        self.graph = graph
+        self.case = case
+        self.context = context
+        ids = child_ids((node.name for node in graph.nodes), parent=prefix)
+        self.nodes = {node.name: (node, node_id) for node, node_id in zip(graph.nodes, ids, strict=True)}
+        self.waiting: dict[int, dict[str, deque[_Token]]] = {}
+        self.last: dict[str, _Visit] = {}
+        self.order = {node.name: number for number, node in enumerate(graph.nodes)}
+        self.failures: list[tuple[int, int, Exception]] = []
+
+    def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
+        self.group = group
+        self._spawn(self.graph.entry, _Token(steps=after))
+
+    def get_output(self) -> Json:
+        """The output of the run. Raises the error of the failed node that comes first in the graph."""
+        if self.failures:
+            raise min(self.failures, key=lambda failure: failure[:2])[2]
+        finals = self.graph.final_nodes
+        answers = [name for name in finals if name in self.last]
+        if len(answers) > 1:
+            raise AgentError(
+                f"the run of {self.graph.name!r} ended in several final nodes, {' and '.join(map(repr, answers))}; "
+                "join them, or name the node with the answer: output=..."
+            )
+        if not answers:
+            waits = [
+                edge
+                for number, edge in enumerate(self.graph.edges)
+                if isinstance(edge, Join) and any(self.waiting.get(number, {}).values())
+            ]
+            joins = "".join(f"; the join before {join.target!r} is still waiting" for join in waits)
+            wanted = " or ".join(map(repr, finals))
+            raise AgentError(f"the run of {self.graph.name!r} ended before node {wanted} had run{joins}")
+        return self.last[answers[0]].output
+
+    def _spawn(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
+        self.group.create_task(self._arrive(name, token, items))
+
+    async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
+        """Run a node and send its token on. An error ends this path only, so that timing has no influence."""
+        visit = token.visits[name].number + 1 if name in token.visits else 1
+        try:
+            token = await self._visit(name, token, visit, items)
+            self._leave(name, token)
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised when all paths have ended
+            self.failures.append((self.order[name], visit, error))
+
+    async def _visit(self, name: str, token: _Token, visit: int, items: Sequence[Json] | None) -> _Token:
+        if visit > self.graph.max_visits:
+            raise AgentError(
+                f"node {name!r} was reached more than {self.graph.max_visits} times, probably in an endless loop; "
+                "fix the condition of the loop, or raise max_visits"
+            )
+        node_context = self._build_context(token)
+        if items is None:
+            step_id, output = await self._execute(name, token, node_context, index=None)
+            steps: tuple[str, ...] = (step_id,)
+        else:
+            done = await asyncio.gather(
+                *(
+                    self._execute(name, token, replace(node_context, item=item), index=index)
+                    for index, item in enumerate(items)
+                ),
+                return_exceptions=True,
+            )
+            if error := next((each for each in done if isinstance(each, BaseException)), None):
+                raise next((each for each in done if isinstance(each, FATAL_ERRORS)), error)
+            finished = [each for each in done if not isinstance(each, BaseException)]
+            steps, output = tuple(step_id for step_id, _ in finished) or token.steps, [value for _, value in finished]
+        done_visit = _Visit(visit, output, steps)
+        if name not in self.last or visit >= self.last[name].number:
+            self.last[name] = done_visit
+        return _Token(steps, {**token.visits, name: done_visit}, (name,))
+
+    async def _execute(
+        self, name: str, token: _Token, node_context: NodeContext, *, index: int | None
+    ) -> tuple[str, Json]:
+        node, node_id = self.nodes[name]
+        with step(node_id, kind=node.kind, after=token.steps, index=index) as opened:
+            given = self.context.substitute_for(opened.id)
+            if given is not None:
+                opened.input, opened.output = node_context.incoming, copy_value(given.output)
+                opened.attributes[SUBSTITUTED] = True
+            elif isinstance(node, Graph):
+                opened.input = to_text(node_context.incoming)
+                case = replace(self.case, text=opened.input, history=())
+                opened.output = await run_graph(node, case, self.context, prefix=node_id, after=token.steps)
+            else:
+                is_live = not opened.scope.recording.keeps_steps
+                calls = StepCalls(opened, self.context, is_live=is_live, outer=current_calls.get(None))
+                before = current_calls.set(calls)
+                try:
+                    opened.output = await node.run(node_context, calls)
+                finally:
+                    current_calls.reset(before)
+            return opened.id, opened.output
+
+    def _leave(self, name: str, token: _Token) -> None:
+        """Send a token along all edges that leave a node."""
+        node_context = self._build_context(token)
+        for number, edge in enumerate(self.graph.edges):
+            match edge:
+                case Edge(source=source, target=target) if source == name:
+                    self._spawn(target, token)
+                case FanOut(source=source, target=target, items=items) if source == name:
+                    self._spawn(target, token, items(node_context))
+                case Choice(source=source, route=route, targets=targets) if source == name:
+                    key = route(node_context)
+                    if key is not None and key not in targets:
+                        known = ", ".join(targets)
+                        raise AgentError(f"the route after {name!r} returned {key!r}; known are {known}")
+                    if key is not None:
+                        self._spawn(targets[key], token)
+                case Join(sources=sources, target=target) if name in sources:
+                    self._wait(number, edge, name, token)
+                case _:
+                    continue
+
+    def _build_context(self, token: _Token) -> NodeContext:
+        return NodeContext(
+            case=self.case,
+            outputs={name: visit.output for name, visit in token.visits.items()},
+            predecessors=token.predecessors,
+            visit_counts=dict.fromkeys(self.order, 0) | {name: visit.number for name, visit in token.visits.items()},
+            triggers=token.steps,
+            steps={name: visit.steps for name, visit in token.visits.items()},
+        )
+
+    def _wait(self, number: int, join: Join, name: str, token: _Token) -> None:
+        arrived = self.waiting.setdefault(number, {source: deque() for source in join.sources})
+        arrived[name].append(token)
+        if all(arrived.values()):
+            self._spawn(
+                join.target, _merge_tokens([arrived[source].popleft() for source in join.sources], join.sources)
+            )
+
+
+def _merge_tokens(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:
+    """Merge the tokens of a join: of each node the latest visit, on a tie that of the first source."""
+    visits: dict[str, _Visit] = {}
+    for token in tokens:
+        for name, visit in token.visits.items():
+            if name not in visits or visit.number > visits[name].number:
+                visits[name] = visit
+    return _Token(tuple(each for token in tokens for each in token.steps), visits, sources)
+
+
+def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The most telling error of a group: one of promptiter's own, otherwise the first."""
+    causes: list[BaseException] = []
+    waiting: list[BaseException] = [errors]
+    while waiting:
+        error = waiting.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions)
+        else:
+            causes.append(error)
+    return next((error for error in causes if isinstance(error, PromptiterError)), causes[0])

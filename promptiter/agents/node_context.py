@@ -1,0 +1,66 @@
+"""NodeContext: what a node of a graph agent sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from promptiter.agents.base import CaseInput
+from promptiter.errors import SetupError
+from traces.model import Json
+
+NO_ITEM = object()
+"""Marks the absence of an item, since an item may be None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """What a node sees: the case, and by name the outputs of the nodes that ran before it on its path.
+
+    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it;
+    `visit_counts` has how often each node of the graph has run on this path; `steps` has the steps behind each output,
+    and `triggers` those directly before it.
+    """
+
+    case: CaseInput
+    outputs: Mapping[str, Json] = field(default_factory=dict)
+    predecessors: tuple[str, ...] = ()
+    item: Json = NO_ITEM
+    visit_counts: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    triggers: tuple[str, ...] = ()
+
+    def visits(self, name: str) -> int:
+        """How often a node has run on this path so far. A route can limit a loop with it.
+
+        lambda context: "finish" if context.visits("rewrite") == 2 else "rewrite"
+        """
+        if name not in self.visit_counts:
+            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.visit_counts)}")
+        return self.visit_counts[name]
+
+    @property
+    def input(self) -> str:
+        """The user's message."""
+        return self.case.text
+
+    @property
+    def incoming(self) -> Json:
+        """The node's input: its item, the output of its predecessor (of several, by name), or the user's message."""
+        if self.item is not NO_ITEM:
+            return self.item
+        if not self.predecessors:
+            return self.case.text
+        if len(self.predecessors) == 1:
+            return self.outputs[self.predecessors[0]]
+        return {name: self.outputs[name] for name in self.predecessors}
+
+    @property
+    def values(self) -> dict[str, Json]:
+        """What prompts and parameters refer to by name: `input`, `item`, and the outputs of nodes."""
+        return {"input": self.input, "item": None if self.item is NO_ITEM else self.item, **self.outputs}
+
+    def find_sources(self, names: Iterable[str]) -> frozenset[str]:
+        """The steps whose results these names hold. A name that is not a node's is that of the node's input."""
+        found = (() if name == "input" else self.steps.get(name, self.triggers) for name in names)
+        return frozenset(step_id for steps in found for step_id in steps)
