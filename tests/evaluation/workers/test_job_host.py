@@ -152,7 +152,7 @@ async def test_a_tool_that_returns_no_json_is_a_wrong_setup() -> None:
 async def test_a_module_that_fails_in_the_worker_is_a_wrong_setup() -> None:
     host = make_host()
     packed = host.pack(JOB).replace(b"promptiter.testing.office:agent", b"json:no_such_name")
-    with pytest.raises(SetupError, match="'json' has no 'no_such_name'"):
+    with pytest.raises(SetupError, match="'json:no_such_name' does not exist"):
         await host.receive(await JobWorker(Pipe(host)).run(packed))
 
 
