@@ -74,8 +74,17 @@ def find_reference(item: object) -> str | None:
     return reference
 
 
+def is_of_script(reference: str) -> bool:
+    """Whether a reference names something in the module that this process was started with."""
+    script = sys.modules.get("__main__")
+    return script is not None and _name(script, "") == f"{reference.partition(':')[0]}:"
+
+
 def _list_references(item: object) -> Iterator[str]:
-    for module in list(sys.modules.values()):
+    """List all references to an object. Those of the script come last: other processes may not execute all of it."""
+    script = sys.modules.get("__main__")
+    others = [module for module in list(sys.modules.values()) if module is not script]
+    for module in others if script is None else [*others, script]:
         for name, value in list(getattr(module, "__dict__", {}).items()):  # sys.modules may hold any object
             if value is item and (reference := _name(module, name)) is not None:
                 yield reference

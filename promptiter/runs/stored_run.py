@@ -1,8 +1,8 @@
 """StoredRun: one run in a store, ready to start or to resume.
 
-run = await StoredRun.create(store, engine, request)
+run = await StoredRun.begin(store, engine, request)
 result = await run.run()
-…and after a crash: run = await StoredRun.load(store, run_id, engine, request)
+…and after a crash: run = await StoredRun.resume(store, run_id, engine, request)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from promptiter.runs.store import OpenRun, Store
 from traces import TraceError
 
 
-class StoredRun:
+class ResumableRun:
     """One run, ready to start or to resume. `notes` are messages that the user should see.
 
     Its `observers` watch every execution of it; `run` may be given more.
@@ -56,42 +56,6 @@ class StoredRun:
         self._checked = checked
         self._keep_traces = keep_traces
         self._observers = tuple(observers)
-
-    @classmethod
-    async def create(
-        cls,
-        store: Store,
-        engine: Engine,
-        request: RunRequest | CheckedRequest,
-        *,
-        configuration: Configuration | None = None,
-        keep_traces: KeepTraces = "all",
-        observers: Sequence[Observer] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> StoredRun:
-        """Create a new run; RequestError if the request is invalid."""
-        checked = engine.check(request)
-        header = await store.create(new_header(engine, checked, configuration=configuration, now=now))
-        checked = checked.with_run_id(header.run_id)
-        return StoredRun(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
-
-    @classmethod
-    async def load(
-        cls,
-        store: Store,
-        run_id: str,
-        engine: Engine,
-        request: RunRequest | CheckedRequest,
-        *,
-        configuration: Configuration | None = None,
-        keep_traces: KeepTraces = "all",
-        observers: Sequence[Observer] = (),
-    ) -> StoredRun:
-        """Load a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
-        header, checked = (await store.view(run_id)).header, engine.check(request)
-        notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
-        checked = checked.with_run_id(header.run_id)
-        return StoredRun(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
 
     async def run(
         self,
@@ -160,6 +124,45 @@ class StoredRun:
                 await run.write_result(result, keep_traces=self._keep_traces)
         except (OSError, TraceError, PromptiterError) as error:
             self.notes.append(f"the result could not be written to {run.name!r}: {error}; resume writes it again")
+
+
+class StoredRun(ResumableRun):
+    """One run in a store, ready to start or to resume."""
+
+    @classmethod
+    async def begin(
+        cls,
+        store: Store,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
+    ) -> StoredRun:
+        """Create a new run; RequestError if the request is invalid."""
+        checked = engine.check(request)
+        header = await store.create(new_header(engine, checked, configuration=configuration))
+        checked = checked.with_run_id(header.run_id)
+        return cls(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
+
+    @classmethod
+    async def resume(
+        cls,
+        store: Store,
+        run_id: str,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
+    ) -> StoredRun:
+        """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
+        header, checked = (await store.view(run_id)).header, engine.check(request)
+        notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
+        checked = checked.with_run_id(header.run_id)
+        return cls(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
 
 
 def new_header(

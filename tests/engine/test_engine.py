@@ -31,6 +31,7 @@ from promptiter.llm.redaction import Redactor
 from promptiter.policies.acceptance import MinGain, NoRegression
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stop_limits import MaxCalls, MaxEvaluations
 from promptiter.policies.stopping import Patience, TargetScore
@@ -471,8 +472,9 @@ async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result
             if event.seq == self.seq:
                 task.cancel()
 
-    whole, asked = MemoryJournal(), desk.request(final_test=None)
+    whole, asked = MemoryJournal(), desk.request(max_rounds=1, final_test=FinalTest(repeats=2))
     expected = await desk.engine(DRAFT).run(asked, journal=whole)
+    assert expected.stop_reason == "max_rounds"
     for seq in range(len(whole.events) - 1):
         journal, run = MemoryJournal(), desk.engine(DRAFT)
         task = asyncio.ensure_future(run.run(asked, journal=journal, observers=[Cancels(seq)]))
@@ -676,10 +678,16 @@ class _Breaks:
         raise ValueError(f"in round {session.round}")
 
 
+class _Blocks:
+    def search(self, session: Session) -> None: ...
+
+
 async def test_wrong_stages_are_refused_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
     with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"_Blocks.search is not a coroutine function; write `async def search"):
+        Engine(desk.agent(), desk.evaluator(), search=_Blocks())  # type: ignore[arg-type]
     wrong = desk.request(
         acceptance=MinGain, stop=3, objective="accuracy", targets="draft#instruction", max_rounds="3", hints=("x",)
     )

@@ -28,7 +28,7 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import Secret
-from promptiter.references import find_factory, find_reference, load_reference
+from promptiter.references import find_factory, find_reference, is_of_script, load_reference
 from traces import ExecutionTrace
 from traces.files import from_json, to_json
 from traces.model import Json
@@ -53,9 +53,14 @@ def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
 
 
 def pack_agent(value: object, handles: Handles, *, place: str) -> bytes:
-    """An agent as bytes: by its name in a module if it has one, otherwise as `pack` does."""
+    """An agent as bytes: by its name in a module if it has one, otherwise as `pack` does.
+
+    So is one of the script: it may be assigned under `if __name__ == "__main__":`, which no other process executes.
+    """
     reference = refer_to(value)
-    return orjson.dumps(reference) if reference else pack(value, handles, place=place)
+    if reference is None or is_of_script(reference.get("$ref", "")):
+        return pack(value, handles, place=place)
+    return orjson.dumps(reference)
 
 
 def unpack(raw: bytes, handles: Handles) -> Any:
@@ -190,15 +195,15 @@ class _Unpacker:
             case "$gateway":
                 return self._handles.get_gateway(plain)
             case "$ref":
-                return load_reference(plain)
+                return _import(plain)
             case "$made":
-                return load_reference(plain)()
+                return _import(plain)()
             case "$partial":
                 function, args, keywords = map(self.unpack, plain)
                 return partial(function, *args, **keywords)
             case "$data":
                 name, given = plain
-                return load_reference(name)(**{key: self.unpack(each) for key, each in given.items()})
+                return _import(name)(**{key: self.unpack(each) for key, each in given.items()})
             case "$error":
                 return self._unpack_error(*plain)
         raise SetupError(f"a value with the unknown tag {tag!r} was received; use one version of promptiter")
@@ -223,6 +228,19 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _import(reference: str) -> Any:
+    """Import what the other process found under this name."""
+    try:
+        return load_reference(reference)
+    except SetupError as error:
+        if not isinstance(error.__cause__, AttributeError):
+            raise
+        raise SetupError(
+            f"{reference!r} does not exist when another process imports its module: it is assigned under "
+            "`if __name__ == '__main__':`, or later; move it above, to the top level of the module"
+        ) from error
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from promptiter.offline.attribution.expected_values import LossAnalysis, analyze
 from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name
 from promptiter.offline.text.dates import find_dates
-from promptiter.offline.text.matching import read_document
+from promptiter.offline.text.matching import contains_whole, read_document
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
 
@@ -163,7 +163,7 @@ def _rewrite_value(text: str, value: Value, *, received: str) -> str:
                 return text.replace(day.text, value.text, 1)
     if value.number is not None:
         for found in _NUMBER.finditer(text):
-            is_new = found[0] not in received
+            is_new = not contains_whole(received, found[0])
             if is_new and abs(Decimal(found[0]) - value.number) < 1:
                 return text[: found.start()] + value.text + text[found.end() :]
     return text

@@ -32,7 +32,7 @@ from promptiter.offline.attribution.value_search import (
     read_value,
     split_values,
 )
-from promptiter.offline.text.matching import SMALL_WORDS, normalize, read_document
+from promptiter.offline.text.matching import SMALL_WORDS, contains_whole, normalize, read_document
 from promptiter.stages.losses import Loss
 from traces.model import Json
 
@@ -246,7 +246,7 @@ class _LossReader:
         if value.kind == "number":
             return sum(character.isdigit() for character in value.text) >= (2 if is_leaf else 3)
         if value.kind == "word":
-            is_name = value.text[0].isupper() and value.text in self.user_input
+            is_name = value.text[0].isupper() and contains_whole(self.user_input, value.text)
             return len(value.text) > 2 and (is_leaf or is_name or bool(find_field_name(value, self.user_input)))
         return len(value.normalized) > 2
 

@@ -19,7 +19,7 @@ from promptiter.offline.attribution.fault_localization import (
 )
 from promptiter.offline.attribution.references import References
 from promptiter.offline.attribution.value_search import SearchText, Value, split_values
-from promptiter.offline.text.matching import normalize
+from promptiter.offline.text.matching import contains_whole, normalize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def rule_for_wording(finding: Finding, actual: SearchText, *, expected: str) -> 
     """The rule for an answer that lacks nothing and still is not the expected one."""
     if normalize(expected) == actual.normalized:
         text = f"letter case and spaces must be as in {expected[:120]!r}"
-    elif normalize(expected) in actual.normalized:
+    elif contains_whole(actual.normalized, normalize(expected)):
         text = "give only the answer, without any text around it"
     else:
         text = f"the wording must be as in {expected[:120]!r}"

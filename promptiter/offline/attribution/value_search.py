@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
 import orjson
@@ -20,19 +20,20 @@ import orjson
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.fields import read_fields
-from promptiter.offline.text.matching import normalize
+from promptiter.offline.text.matching import WORD_END, WORD_START, contains_whole, normalize
 from traces import ExecutionTrace, Step
 from traces.model import Json
 
 ValueKind: TypeAlias = Literal["date", "number", "id", "address", "word", "text"]
 """An id mixes letters, digits and hyphens (`A-17`), an address is that of a mail or page, a text is several words."""
 
-_LETTER = r"[^\W\u3040-\u9fff]"  # Chinese and Japanese put no spaces between words, so their characters end one
-_START, _END = rf"(?<!{_LETTER})", rf"(?!{_LETTER})"
 # Neither inside a name (`v1.2`, `A-17`) nor a part of a date, a time or a range.
-_NUMBER = rf"{_START}(?<!\.)(?<!\w[-/:])[-+−]?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]?\d+)?{_END}(?![-/:]\d)"
+_NUMBER = rf"{WORD_START}(?<!\.)(?<!\w[-/:])[-+−]?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]?\d+)?{WORD_END}(?![-/:]\d)"
 _ADDRESS = r"(?:https?://[^\s<>\"']+[^\s<>\"'.,;)]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w)"
-_ID = rf"{_START}(?=[a-z_-]{{0,40}}\d)[a-z0-9]+(?:[-_][a-z0-9]+)+{_END}|{_START}(?:[a-z]+\d|\d+[a-z])[a-z0-9]*{_END}"
+_ID = (
+    rf"{WORD_START}(?=[a-z_-]{{0,40}}\d)[a-z0-9]+(?:[-_][a-z0-9]+)+{WORD_END}"
+    rf"|{WORD_START}(?:[a-z]+\d|\d+[a-z])[a-z0-9]*{WORD_END}"
+)
 _WORD = r"[^\W\d_\u3040-\u9fff]+(?:['’][^\W\d_\u3040-\u9fff]+)*|[\u3040-\u9fff]+"
 _NUMBERS = re.compile(_NUMBER, re.IGNORECASE)
 _PARTS = re.compile(rf"(?P<address>{_ADDRESS})|(?P<id>{_ID})|(?P<number>{_NUMBER})|(?P<word>{_WORD})", re.IGNORECASE)
@@ -101,11 +102,11 @@ class SearchText:
             return value.number in self._numbers
         if value.days and any(str(day.year) in self.normalized for day in value.days):
             return not value.days.isdisjoint(self._days) or value.normalized in self.normalized  # 2026-03-02T10:00
-        return _contains_bounded(self.normalized, value.normalized)
+        return contains_whole(self.normalized, value.normalized)
 
     def contains_verbatim(self, value: Value) -> bool:
         """Whether the value is in the text exactly as it is written."""
-        return _contains_bounded(self.raw, value.text)
+        return contains_whole(self.raw, value.text)
 
     @cached_property
     def _numbers(self) -> frozenset[Decimal]:
@@ -178,17 +179,3 @@ def _unescape_json(text: str) -> str:
     for _ in range(2):
         text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
     return text
-
-
-def _contains_bounded(text: str, part: str) -> bool:
-    return bool(part) and part in text and _bounded_pattern(part).search(text) is not None
-
-
-@lru_cache(maxsize=1024)
-def _bounded_pattern(text: str) -> re.Pattern[str]:
-    """A pattern for the text with word boundaries where it begins or ends in a letter or digit."""
-    before = _START if re.match(_LETTER, text[0]) else ""
-    after = _END if re.match(_LETTER, text[-1]) else ""
-    if after and any(character.isdigit() for character in text):
-        after += rf"(?![-.]{_LETTER})"  # A-17 is not A-17-B
-    return re.compile(before + re.escape(text) + after)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal
 from promptiter.offline.text.dates import find_dates
-from promptiter.offline.text.matching import contains_words, normalize
+from promptiter.offline.text.matching import contains_words, find_whole, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
 
 MAX_WANTED_CHARACTERS = 200
@@ -82,12 +82,8 @@ def _field_predicate(name: str) -> Predicate:
 
 def _find_place(name: str, evidence: SampleSet) -> float:
     """The average place of the field in the references, or else in the inputs: rules name fields in that order."""
-    places = [
-        text.find(value)
-        for sample, text in evidence.referenced
-        for value in sample.fields.get(name, ())
-        if value in text
-    ]
+    found = (find_whole(text, value) for sample, text in evidence.referenced for value in sample.fields.get(name, ()))
+    places = [place.start() for place in found if place is not None]
     orders = [list(sample.fields).index(name) for sample in evidence.samples if name in sample.fields]
     return sum(places) / len(places) if places else 1_000_000 + sum(orders) / len(orders)
 

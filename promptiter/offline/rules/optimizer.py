@@ -1,17 +1,19 @@
 """RuleOptimizer: writes patches from evidence, with no model.
 
 It looks for predicates that separate the good outputs of a step from the bad ones, and asks for them in plain
-sentences. It keeps no state: it lists all its proposals in order and skips those that were rejected.
+sentences. After a rejection it drops rules before it words them differently: a wrong rule is more likely than a wrong
+wording. It keeps no state: it lists all its proposals in order and skips those that were rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from typing import ClassVar
 
 from promptiter.errors import SurfaceValueError
-from promptiter.offline.rules.examples import SampleSet, collect_evidence
+from promptiter.offline.rules.examples import collect_evidence
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy, find_changed_passage
 from promptiter.offline.rules.rule_selection import iterate_choices
@@ -24,6 +26,9 @@ from traces.model import Json
 VALUE_WRITINGS = VALUE_FORMS - {"json_only"}
 MAX_EVIDENCE = 10
 """Maximum number of case ids named as evidence."""
+
+MAX_COMBINED = 4
+"""Of at most this many rules, all combinations are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,7 @@ class RuleOptimizer:
         return OptimizeResult(patch=None, reason=_explain_no_patch(request, proposed=count))
 
     def _iterate_proposals(self, request: OptimizeRequest) -> Iterator[Proposal]:
-        """All proposals, the best first: for each choice of predicates one text after the other."""
+        """All proposals, the best first: each choice of predicates with ever fewer rules, then worded differently."""
         surface = request.surface
         if surface.type not in TEXT_TYPES:
             case_ids = tuple(sorted({example.case_id for example in request.failing}))[:MAX_EVIDENCE]
@@ -73,13 +78,20 @@ class RuleOptimizer:
             ]
         else:
             ordered = list(iterate_choices(found))
-        for chosen in ordered:
-            yield from self._iterate_texts(surface, evidence, chosen)
-
-    def _iterate_texts(self, surface: Surface, evidence: SampleSet, chosen: Sequence[Support]) -> Iterator[Proposal]:
-        """The current text with all chosen rules in it, in one phrasing after the other, then as short as possible."""
         names = tuple(sorted({name for sample in evidence.samples for name in sample.fields}))
         prompt = Prompt(text=surface.value, locked=surface.limits.locked, known_fields=names)
+        for chosen in ordered:
+            yield from self._iterate_subsets(prompt, chosen)
+            yield from self._iterate_wordings(prompt, chosen)
+
+    def _iterate_subsets(self, prompt: Prompt, chosen: Sequence[Support]) -> Iterator[Proposal]:
+        """The text with all chosen rules that it does not have yet, then with fewer: the weakest is dropped first."""
+        new = [support for support in chosen if not all(prompt.asks(each.rule) for each in _list_asks([support]))]
+        for subset in _list_subsets(new):
+            yield _propose(prompt, _list_asks(subset), turn=self.seed)
+
+    def _iterate_wordings(self, prompt: Prompt, chosen: Sequence[Support]) -> Iterator[Proposal]:
+        """The text with all chosen rules, in one phrasing after the other, then as short as possible."""
         asks = _list_asks(chosen)
         for turn in range(max(len(prompt.list_ways(ask.rule)) for ask in asks)):
             yield _propose(prompt, asks, turn=turn + self.seed)
@@ -111,6 +123,13 @@ class _Request:
     @property
     def case_ids(self) -> tuple[str, ...]:
         return tuple(sorted({case_id for support in self.supports for case_id in support.explained}))
+
+
+def _list_subsets(supports: Sequence[Support]) -> Iterator[tuple[Support, ...]]:
+    """All rules, all but one, and so on; of many rules, only all, all but one, and each alone."""
+    count = len(supports)
+    sizes = range(count, 0, -1) if count <= MAX_COMBINED else sorted({count, count - 1, 1}, reverse=True)
+    return chain.from_iterable(combinations(supports, size) for size in sizes)
 
 
 def _list_asks(chosen: Sequence[Support]) -> list[_Request]:

@@ -39,6 +39,11 @@ class Prompt:
         ways = self.list_ways(ask)
         return replace(self, text=ways[turn % len(ways)])
 
+    def asks(self, ask: Ask) -> bool:
+        """Whether the prompt has a rule already, in one of our own phrasings."""
+        phrasings = phrase_rule(ask.family, ask.parameters)
+        return any(sentence.text in phrasings for sentence in split_sentences(self.text))
+
     def ask_briefly(self, ask: Ask) -> Prompt:
         """The prompt with a rule in its shortest phrasing."""
         return replace(self, text=min(self.list_ways(ask), key=len))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from promptiter.backprop.step_text import json_leaves, json_text
 from promptiter.offline.text.dates import find_dates
+from promptiter.offline.text.matching import contains_whole
 
 MAX_NAME_WORDS = 4
 MAX_VALUES = 20
@@ -30,7 +31,7 @@ def read_fields(text: str) -> Mapping[str, tuple[str, ...]]:
         rest = _take(found, read(rest), rest)
     named = {value for values in found.values() for value in values}
     for name, value, _ in _read_kinds(text):
-        if not any(value in known for known in named):
+        if not any(contains_whole(known, value) for known in named):
             found.setdefault(name, []).append(value)
     return MappingProxyType({name: tuple(dict.fromkeys(values))[:MAX_VALUES] for name, values in found.items()})
 

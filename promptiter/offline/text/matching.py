@@ -9,6 +9,11 @@ from functools import lru_cache
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from traces.model import Json
 
+LETTER = r"[^\W\u3040-\u9fff]"
+"""A character of a word. Chinese and Japanese put no spaces between words, so their characters end one."""
+
+WORD_START, WORD_END = rf"(?<!{LETTER})", rf"(?!{LETTER})"
+
 SMALL_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -31,14 +36,21 @@ def normalize(text: str) -> str:
 
 
 def contains_words(text: str, words: str) -> bool:
-    """Whether a text contains these words, whatever their letter case, and not as parts of longer words."""
-    needle, haystack = normalize(words), normalize(text)
-    start = haystack.find(needle) if needle else -1
-    while start != -1:
-        if not _is_inside_word(haystack, start) and not _is_inside_word(haystack, start + len(needle)):
-            return True
-        start = haystack.find(needle, start + 1)
-    return False
+    """Whether a text contains these words or this value as a whole, whatever their letter case; see contains_whole."""
+    return contains_whole(normalize(text), normalize(words))
+
+
+def contains_whole(text: str, part: str) -> bool:
+    """Whether a text contains a part with boundaries around it: not inside a longer word, number, date or id.
+
+    `12` is not in `120`, `12.5`, `1,012`, `A-12`, `12:30` or `2026-12-01`, nor `A-1` in `A-17` or `A-1-B`.
+    """
+    return find_whole(text, part) is not None
+
+
+def find_whole(text: str, part: str) -> re.Match[str] | None:
+    """The first place where a text contains a part as a whole."""
+    return _whole_pattern(part).search(text) if part and part in text else None
 
 
 def read_document(text: str) -> dict[str, Json] | list[Json] | None:
@@ -56,5 +68,19 @@ def read_object(text: str) -> dict[str, Json] | None:
     return document if isinstance(document, dict) else None
 
 
-def _is_inside_word(text: str, place: int) -> bool:
-    return 0 < place < len(text) and all(each.isalnum() or each == "_" for each in text[place - 1 : place + 1])
+@lru_cache(maxsize=8192)
+def _whole_pattern(part: str) -> re.Pattern[str]:
+    has_digit = any(character.isdigit() for character in part)
+    before = WORD_START if re.match(LETTER, part[0]) else ""
+    after = WORD_END if re.match(LETTER, part[-1]) else ""
+    if before and has_digit:
+        before += r"(?<![^\W_]-)"  # A-12, 2026-12
+    if before and part[0].isdigit():
+        before += r"(?<!\d[/:.–])(?<![-−])"  # 10:12, 5.12, -12
+    if before and re.match(r"\d{3}(?!\d)", part):
+        before += r"(?<!\d,)"  # 1,012
+    if after and has_digit:
+        after += rf"(?![-.]{LETTER})"  # A-12-B, 12.5
+    if after and part[-1].isdigit():
+        after += r"(?![/:–]\d|,\d{3}(?!\d))"  # 12:30, 12,000
+    return re.compile(before + re.escape(part) + after)

@@ -51,5 +51,5 @@ def find_same_number(number: WrittenNumber, others: Iterable[WrittenNumber]) -> 
 
 _MARKS = r"[$€£¥₹]"
 _NUMBER = re.compile(
-    rf"(?<![\w.,-])(?:{_MARKS}\s?)?(?P<digits>-?(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}})(?:\.\d{{1,9}})?)(?![\w]*\d|[.,]\d|-\w)"
+    rf"(?<![\w.,-])(?<!\d[:/])(?:{_MARKS}\s?)?(?P<digits>-?(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}})(?:\.\d{{1,9}})?)(?![\w]*\d|[.,:/]\d|-\w)"
 )

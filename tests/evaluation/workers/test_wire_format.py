@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
@@ -152,6 +155,21 @@ def test_an_object_of_a_module_is_sent_by_name_and_read_as_itself() -> None:
     raw = pack_agent(LIMIT, kept, place="the agent")
     assert orjson.loads(raw) == {"$ref": f"{__name__}:LIMIT"}
     assert unpack(raw, kept) is LIMIT
+
+
+def test_an_agent_of_a_script_is_sent_as_data_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be assigned under `if __name__ == "__main__":`, which the other process does not execute."""
+    kept = HostHandles(Gateway())
+    script = ModuleType("__main__")
+    script.__file__ = __file__
+    script.data, script.object = Limit(double, limit=2.0), object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    assert unpack(pack_agent(script.data, kept, place="the agent"), kept) == Limit(double, limit=2.0)
+    raw = pack_agent(script.object, kept, place="the agent")
+    assert orjson.loads(raw) == {"$ref": "test_wire_format:object"}
+    with pytest.raises(SetupError, match=r"it is assigned under `if __name__ == '__main__':`, .*; move it above"):
+        unpack(raw, kept)
 
 
 @pytest.mark.parametrize(

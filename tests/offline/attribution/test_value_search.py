@@ -15,7 +15,8 @@ from promptiter.offline.attribution.value_search import (
     read_value,
     split_values,
 )
-from promptiter.offline.text.matching import normalize
+from promptiter.offline.rules.field_rules import is_carried
+from promptiter.offline.text.matching import contains_words, normalize
 from tests.offline.attribution.cases import step, trace
 from traces import Snapshot, Step, ToolCall
 from traces.model import Json
@@ -70,6 +71,38 @@ def test_a_value_is_found_however_it_is_written(value: Json, text: str) -> None:
 )
 def test_words_and_numbers_have_boundaries(value: Json, text: str) -> None:
     assert not SearchText(text).contains(read_value(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("17", "A-17"),
+        ("17", "2026-03-17"),
+        ("17", "17.50"),
+        ("17", "3.17"),
+        ("17", "10:17"),
+        ("17", "17,000"),
+        ("17", "-17"),
+        ("117", "1,117"),
+        ("29", "129"),
+        ("1", "10"),
+        ("A-1", "X-A-1"),
+    ],
+)
+def test_a_part_of_another_value_is_not_that_value(value: str, text: str) -> None:
+    searched, found = SearchText(f"it says {text}, too"), read_value(value)
+    assert not searched.contains(found)
+    assert not searched.contains_verbatim(found)
+    assert not contains_words(f"it says {text}, too", value)
+    assert not is_carried(value, f"it says {text}, too")
+
+
+@pytest.mark.parametrize(
+    "text", ["17", "17.", "EUR 17", "€17", "amount:17", '{"n":17}', "A-17 costs 17", "17, 18", "17%"]
+)
+def test_a_whole_number_is_found_beside_marks(text: str) -> None:
+    assert contains_words(text, "17")
+    assert SearchText(text).contains_verbatim(read_value("17"))
 
 
 def test_a_date_with_slashes_may_have_two_readings() -> None:

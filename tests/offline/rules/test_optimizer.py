@@ -304,6 +304,30 @@ def test_after_rejections_come_the_next_phrasing_then_the_next_predicate_then_no
     assert "were rejected before" in reason
 
 
+def test_after_rejections_a_rule_is_dropped_before_it_is_worded_differently() -> None:
+    examples = [
+        replace(each, expected=f"{each.expected} {each.input.rpartition(' ')[2]}", passed=False) for each in orders(12)
+    ]
+    tried: list[Json] = []
+    for _ in range(4):
+        tried.append(read_value(request_for("Go.", examples, rejected=tried)))
+    asked = [phrase_rule("field_carried", fields)[0] for fields in (("order id", "city"), ("order id",), ("city",))]
+    assert tried == [
+        *(f"Go. {sentence}" for sentence in asked),
+        f"Go. {phrase_rule('field_carried', ('order id', 'city'))[1]}",
+    ]
+
+
+def test_a_rule_that_the_prompt_has_is_left_alone_while_there_are_others() -> None:
+    examples = [
+        replace(each, expected=str(each.expected).replace("Order", "Note:"), passed=False) for each in orders(12)
+    ]
+    both = read_value(request_for("Go.", examples))
+    kept = phrase_rule("field_carried", ("order id",))[0]
+    assert both.startswith(f"Go. {kept} ")
+    assert read_value(request_for(f"Go. {kept}", examples)) == both
+
+
 def test_a_value_that_differs_in_spaces_or_case_counts_as_rejected() -> None:
     first = read_value(request_for("You are a clerk.", orders(12)))
     again = read_value(request_for("You are a clerk.", orders(12), rejected=[f"  {first.upper()} "]))
