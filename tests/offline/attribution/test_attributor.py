@@ -675,11 +675,12 @@ async def test_equal_requests_have_equal_results() -> None:
 
 
 @pytest.mark.parametrize(
-    ("description", "blamed"), [("Write dates as 5.3.2026.", "filing#field.lines.bought"), ("", "filing#instruction")]
+    ("description", "blamed"),
+    [("Write dates as March 5, 2026.", "filing#field.lines.bought"), ("", "filing#instruction")],
 )
 async def test_a_wrong_field_of_a_structured_output_is_blamed_on_its_description(description: str, blamed: str) -> None:
-    wrong = Finding(kind="wrong", expected="2026-03-05", actual="5.3.2026", where="$.lines[0].bought")
-    steps = [step("filing", "bought on 2026-03-05", '{"lines": [{"bought": "5.3.2026"}]}')]
+    wrong = Finding(kind="wrong", expected="2026-03-05", actual="March 5, 2026", where="$.lines[0].bought")
+    steps = [step("filing", "bought on 2026-03-05", '{"lines": [{"bought": "March 5, 2026"}]}')]
     fields = [
         Surface(node_id="filing", type="field", part="lines.bought", value=description),
         Surface(node_id="filing", type="field", part="lines", value="All lines."),
