@@ -11,6 +11,7 @@ from promptiter.agents.nodes import ModelNode as ModelNode
 from promptiter.agents.nodes import Tool as Tool
 from promptiter.api import load_run as load_run
 from promptiter.api import resume_run as resume_run
+from promptiter.config.loading import load_agent as load_agent
 from promptiter.engine.engine import Engine as Engine
 from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError

@@ -29,12 +29,11 @@ async def run_together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Do blocking work in a thread of its own, to its end.
+    """Do blocking work in a thread of its own, and finish it before a cancellation takes effect.
 
     The threads of `asyncio.to_thread` are few and shared with tools of the user, which may hang.
     """
     finished: Future[T] = Future()
-    finished.set_running_or_notify_cancel()  # from now on it cannot be cancelled
 
     def run() -> None:
         try:
@@ -43,7 +42,7 @@ async def run_in_thread(work: Callable[[], T]) -> T:
             finished.set_exception(error)
 
     threading.Thread(target=copy_context().run, args=(run,), name="promptiter-io", daemon=True).start()
-    return await asyncio.wrap_future(finished)
+    return await finish_before_cancel(asyncio.wrap_future(finished))
 
 
 async def call_any(function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:

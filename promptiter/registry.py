@@ -81,7 +81,7 @@ METRICS: Registry[Callable[..., Any]] = Registry("metric", entry_point_group="pr
 """Custom metrics: a function `(case, run) -> score`, or a builder `(MetricConfig) -> Metric`."""
 
 AGENTS: Registry[Callable[[], Any]] = Registry("agent", entry_point_group="promptiter.agents")
-"""Agents of installed packages: a function without parameters that returns an agent."""
+"""Agents: a function without parameters that returns an agent. `load_agent` calls it, as a worker process does."""
 
 SEARCHES: Registry[Callable[..., Any]] = Registry(
     "search",

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.references import find_factory, find_reference, load_reference, remember_factory
+from promptiter.references import find_factory, find_reference, is_of_script, load_reference, remember_factory
 
 
 class Outer:
@@ -49,6 +50,18 @@ def test_a_module_that_cannot_be_imported_gives_no_references(monkeypatch: pytes
     notebook.thing = thing = {"a": 1}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     assert find_reference(thing) is None
+
+
+def test_a_name_in_a_module_comes_before_one_in_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = __file__
+    script.thing, script.ITEM = thing, _ = {"a": 1}, ITEM  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    assert find_reference(thing) == "test_references:thing"
+    assert is_of_script("test_references:thing")
+    assert find_reference(ITEM) == f"{__name__}:ITEM"
+    assert not is_of_script(f"{__name__}:ITEM")
 
 
 def test_the_factory_of_an_object_is_remembered_for_that_object_only() -> None:

@@ -40,12 +40,11 @@ class Substitute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What a run belongs to: plain data that can be sent to other processes. `deadline_s` counts from its start.
+    """What an agent run belongs to: plain data that can be sent to other processes.
 
-    `substitutes` are for agents that can replay: see SubstitutingAgent.
+    `deadline_s` counts from its start. `substitutes` are for agents that can replay: see SubstitutingAgent.
     """
 
-    run_id: str = ""
     case_id: str = ""
     repeat: int = 0
     turn: int = 0

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from promptiter.engine.audit import find_undeclared_reads
-from promptiter.engine.evaluations import CaseRepeat, EvaluationRequest, Evaluations
+from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
 from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence
@@ -85,8 +85,8 @@ class PairedEvaluation:
         """Return this pair with the rows of another."""
         return replace(
             self,
-            accepted=replace(self.accepted, rows=(*self.accepted.rows, *more.accepted.rows)),
-            candidate=replace(self.candidate, rows=(*self.candidate.rows, *more.candidate.rows)),
+            accepted=self.accepted.merge(more.accepted),
+            candidate=self.candidate.merge(more.candidate),
             accepted_from={**self.accepted_from, **more.accepted_from},
             candidate_from={**self.candidate_from, **more.candidate_from},
         )

@@ -25,10 +25,13 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
+from promptiter.engine.session_checks import check_search
 from promptiter.engine.type_checks import check_observers, check_parts, check_request_type, check_roles, check_structure
+from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.scorer import DescribedAgent
+from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
+from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
@@ -68,6 +71,8 @@ class Engine:
             raise TypeError("give an Engine either the three stages or a search, not both")
         check_parts(agent, evaluator)
         check_roles(search=search)
+        if search is not None:
+            check_search(search.search)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
@@ -85,6 +90,8 @@ class Engine:
         if isinstance(request, CheckedRequest):
             return request
         check_request_type(request)
+        if isinstance(self.agent, DescribedAgent) and request.scorer is None:
+            raise RequestError([NO_AGENT])
         snapshot = self.describe()
         check_structure(snapshot, self.agent)
         return check_request(request, snapshot, self.evaluator)
@@ -142,6 +149,7 @@ class Engine:
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         check_observers(observers)
+        refuse_while_importing()
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)

@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from promptiter.agents.base import Agent
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import CaseRuns, Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, CaseRuns, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import CaseFinished, EvaluationFinished, EvaluationMeasured, EvaluationStarted
 from traces import digest
-
-CaseRepeat: TypeAlias = tuple[str, int]
-"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,11 @@ class Evaluations:
         return evaluation
 
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
-        """Run the cases of several requests at once, and return their evaluations in the order of the requests."""
+        """Run the cases of several requests at once, and return their evaluations in the order of the requests.
+
+        All requests are checked before the first is recorded: a run whose search is fixed can be resumed.
+        """
+        self._evaluator.check(self._agent, ((each.eval_set, each.profile) for each in requests))
         batch = [self._number_request(request) for request in requests]
         marks = [await self._start(each) for each in batch]
         await self._replay(batch)

@@ -15,11 +15,11 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.comparison import PairedEvaluation
-from promptiter.engine.evaluations import CaseRepeat, EvaluationRequest
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores

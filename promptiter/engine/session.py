@@ -18,6 +18,7 @@ from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.one_request import OneRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
+from promptiter.engine.session_checks import check_candidate, check_pairs
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
@@ -28,7 +29,7 @@ from promptiter.policies.sequential import decide_sequentially
 from promptiter.policies.stopping import Progress, complete_stop
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.event_log import EventLog
-from promptiter.runlog.events import Payload, Phase
+from promptiter.runlog.events import Payload, Phase, check_payload_class
 from promptiter.runlog.payloads import (
     BudgetEnded,
     CandidateDecided,
@@ -39,6 +40,7 @@ from promptiter.runlog.payloads import (
     StopMeasured,
 )
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
+from promptiter.wording import shorten
 from traces import ExecutionTrace, digest
 from traces.model import Json
 
@@ -162,12 +164,15 @@ class Session:
 
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
+        check_payload_class(kind)
         request_digest = digest(request)
         with self._one_request.make():
             known = await self._log.take(kind, request=request_digest)
             if known is None:
                 with self._one_request.work():
                     payload = await work()
+                if not isinstance(payload, kind):
+                    raise SetupError(f"the work of a record returned {shorten(payload)}; return a {kind.__qualname__}")
                 self._log.phase = phase or self._log.phase
                 known = await self._log.append(payload, request=request_digest)
         self._records += 1
@@ -200,6 +205,7 @@ class Session:
         """
         if phase in ENGINE_PHASES:
             raise SetupError(f"the phase {phase!r} is the engine's own; name another, such as 'screening'")
+        check_pairs(pairs)
         requests = [
             EvaluationRequest(
                 eval_set=eval_set,
@@ -240,6 +246,7 @@ class Session:
         them. A profile's changes to the first of them are recorded with this `reason`.
         """
         self._check_round()
+        check_candidate(candidate, parents)
         made_from = list(parents) or [self.accepted.profile]
         profile = self._build_profile(candidate, parents)
         values = self.evaluator.gateway.redactor.redact_known_json(dict(profile.overrides))
@@ -285,6 +292,7 @@ class Session:
         return await self._record_rejection(reason, None)
 
     async def _propose_once(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
+        check_candidate(candidate, parents)
         known = () if self.state.round is None else self.state.round.candidates
         profile = self._build_profile(candidate, parents)
         for each in known:

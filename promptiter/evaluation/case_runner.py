@@ -50,7 +50,7 @@ class TracedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRunner:
-    """What the case runs of an evaluation share. `context` has the run id, the seed and the deadline of a turn."""
+    """What the case runs of an evaluation share. `context` has the seed and the deadline of a turn."""
 
     agent: Agent
     metrics: tuple[Metric, ...]

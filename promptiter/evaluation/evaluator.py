@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute
 from promptiter.agents.runner import Runner
 from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
+from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric, check_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
@@ -27,6 +28,9 @@ from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+
+CaseRepeat: TypeAlias = tuple[str, int]
+"""A case run to make: the case id and the repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,6 @@ class EvaluationOptions:
     case_timeout_s: float | None = None
     max_errored_fraction: float = 0.25
     seed: int | None = None
-    run_id: str = ""
 
     def __post_init__(self) -> None:
         if self.repeats < 1 or self.concurrency < 1:
@@ -54,7 +57,7 @@ class CaseRuns:
 
     eval_set: EvalSet
     profile: Profile
-    runs: Sequence[tuple[str, int]]
+    runs: Sequence[CaseRepeat]
 
 
 class Evaluator:
@@ -80,6 +83,7 @@ class Evaluator:
             raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
         self.metrics = metrics
         self.gateway = gateway or Gateway()
+        self.is_gateway_given = gateway is not None
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.shared_trace_store = trace_store
@@ -175,7 +179,7 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile,
         *,
-        runs: Sequence[tuple[str, int]] | None = None,
+        runs: Sequence[CaseRepeat] | None = None,
     ) -> AsyncGenerator[CaseRow, None]:
         """Yield the rows as they finish, in any order, without keeping them.
 
@@ -192,18 +196,9 @@ class Evaluator:
 
         All run under one concurrency limit.
         """
-        if not self.metrics:
-            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
-        structure = agent.describe()
-        jobs: list[Iterable[CaseJob]] = []
-        for number, each in enumerate(batch):
-            each.profile.check(structure)
-            cases = each.eval_set.by_id
-            if len(cases) < len(each.eval_set.cases):
-                raise EvalSetError(f"eval set {each.eval_set.id!r} has duplicate case ids")
-            self._check_scenarios(cases.values())
-            jobs.append(_list_jobs(number, each, cases))
-        async with aclosing(self._execute(agent, chain.from_iterable(jobs))) as finished:
+        self.check(agent, ((each.eval_set, each.profile) for each in batch))
+        jobs = chain.from_iterable(_list_jobs(number, each) for number, each in enumerate(batch))
+        async with aclosing(self._execute(agent, jobs)) as finished:
             async for job, row in finished:
                 yield job.evaluation, row
 
@@ -220,19 +215,30 @@ class Evaluator:
         vars(other).update(parts)
         return other
 
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[Finished, None]:
+    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
-            context=RunContext(run_id=self.options.run_id, seed=self.seed, deadline_s=self.options.case_timeout_s),
+            context=RunContext(seed=self.seed, deadline_s=self.options.case_timeout_s),
             user_simulator=self.user_simulator,
         )
         gateway = self.gateway.with_seed(self.seed)
         gateway.bind_to_running_loop()
         return self.executor.run(jobs, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
 
-    def _check_scenarios(self, cases: Iterable[EvalCase]) -> None:
-        scenarios = [case.id for case in cases if case.scenario is not None]
+    def check(self, agent: Agent, pairs: Iterable[tuple[EvalSet, Profile]]) -> None:
+        """Raise if one of these evaluations could not start: no metrics, another structure, duplicate case ids."""
+        if not self.metrics:
+            raise SetupError("an evaluation needs metrics; give the evaluator at least one")
+        structure = agent.describe()
+        for eval_set, profile in pairs:
+            profile.check(structure)
+            if len(eval_set.by_id) < len(eval_set.cases):
+                raise EvalSetError(f"eval set {eval_set.id!r} has duplicate case ids")
+            self._check_scenarios(eval_set)
+
+    def _check_scenarios(self, eval_set: EvalSet) -> None:
+        scenarios = [case.id for case in eval_set.cases if case.scenario is not None]
         if scenarios and self.user_simulator is None:
             raise SetupError(
                 f"case {scenarios[0]!r} is a scenario and needs a simulated user; set user_simulator_config"
@@ -248,12 +254,13 @@ def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     return given
 
 
-def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[tuple[str, int]]:
+def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
 
 
-def _list_jobs(number: int, wanted: CaseRuns, cases: Mapping[str, EvalCase]) -> Iterator[CaseJob]:
+def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
+    cases = wanted.eval_set.by_id
     for case_id, repeat in wanted.runs:
         yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)
 

@@ -17,7 +17,7 @@ from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.workers.job_host import JobHost
 
-Finished: TypeAlias = tuple[CaseJob, CaseRow]
+FinishedJob: TypeAlias = tuple[CaseJob, CaseRow]
 
 
 class Executor(Protocol):
@@ -27,7 +27,7 @@ class Executor(Protocol):
     an error or because it is closed or cancelled, no job may run on.
     """
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         """Execute all jobs, in any order."""
 
 
@@ -37,7 +37,7 @@ class LocalExecutor:
     def __init__(self, *, concurrency: int = 16) -> None:
         self.concurrency = max(1, concurrency)
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         return run_concurrently(jobs, host.run_here, concurrency=self.concurrency)
 
 
@@ -47,7 +47,7 @@ class ThreadExecutor:
     def __init__(self, *, threads: int = 8) -> None:
         self.threads = max(1, threads)
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         loop = asyncio.get_running_loop()
 
         async def run_in_pool(job: CaseJob) -> CaseRow:
@@ -66,18 +66,18 @@ class ThreadExecutor:
 
 async def run_concurrently(
     jobs: Iterable[CaseJob], work: Callable[[CaseJob], Coroutine[Any, Any, CaseRow]], *, concurrency: int
-) -> AsyncGenerator[Finished, None]:
+) -> AsyncGenerator[FinishedJob, None]:
     """Run `work` on all jobs, at most `concurrency` at a time, and yield the rows as they finish.
 
     Jobs are taken lazily. When the iteration ends early, the others are cancelled.
     """
 
-    async def run_job(job: CaseJob) -> Finished:
+    async def run_job(job: CaseJob) -> FinishedJob:
         return job, await work(job)
 
     waiting = iter(jobs)
-    running: set[asyncio.Future[Finished]] = set()
-    done: set[asyncio.Future[Finished]] = set()
+    running: set[asyncio.Future[FinishedJob]] = set()
+    done: set[asyncio.Future[FinishedJob]] = set()
     try:
         while True:
             while len(running) < concurrency and (job := next(waiting, None)) is not None:

@@ -9,14 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 
+from promptiter.concurrency import Slots
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, describe_timeout
-from promptiter.evaluation.executor import Finished, run_concurrently
+from promptiter.evaluation.executor import FinishedJob, run_concurrently
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.workers.frames import FrameKind, encode_frame, read_frame
 from promptiter.evaluation.workers.job_host import JobHost
@@ -36,18 +38,17 @@ _START = (
 class ProcessExecutor:
     """Runs jobs in `workers` processes (default: one per CPU), each one job at a time.
 
-    The processes are started when they are first needed, and reused by later evaluations, until `close` is called or
-    this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case whose process dies runs
-    once more in another one; if that dies too, the case has an error.
+    The processes are started when they are first needed, and shared by all evaluations, also those of other threads,
+    until `close` is called or this process ends. Agents and metrics must be importable; see docs/evaluation.md. A case
+    whose process dies runs once more in another one; if that dies too, the case has an error.
     """
 
     def __init__(self, *, workers: int | None = None) -> None:
         self.workers = max(1, workers or os.cpu_count() or 1)
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
-        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._slots = Slots(self.workers)
+        self._lock = threading.Lock()
         weakref.finalize(self, _stop, self._all)  # also when this process ends
 
     def __enter__(self) -> ProcessExecutor:
@@ -61,7 +62,7 @@ class ProcessExecutor:
         self._idle.clear()
         _stop(self._all)
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         if os.name == "nt":
             raise SetupError("ProcessExecutor does not work on Windows; use ThreadExecutor, or WSL")
         if is_worker_process():
@@ -90,8 +91,9 @@ class ProcessExecutor:
 
     @asynccontextmanager
     async def _borrow_worker(self) -> AsyncIterator[WorkerProcess]:
-        async with self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers)):
-            worker = self._find_worker()
+        async with self._slots:
+            with self._lock:
+                worker = self._find_worker()
             try:
                 yield worker
             except BaseException:

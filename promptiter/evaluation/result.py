@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -141,6 +141,11 @@ class Evaluation:
         """The same for each eval set that the cases came from, by id."""
         rows = group_by(self.rows, lambda row: row.eval_set_id or self.eval_set_id)
         return {name: replace(self, eval_set_id=name, rows=tuple(found)) for name, found in sorted(rows.items())}
+
+    def merge(self, other: Evaluation) -> Evaluation:
+        """This evaluation with the rows of another of the same profile; of equal repeats the other's count."""
+        rows = {(row.case_id, row.repeat): row for row in (*self.rows, *other.rows)}
+        return replace(self, rows=tuple(rows.values()), number=None)
 
     def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
@@ -276,15 +281,9 @@ def _format_figure(figure: float | None) -> str:
 
 
 def merge_evaluations(evaluations: Iterable[Evaluation]) -> Evaluation | None:
-    """One evaluation with the rows of several of the same profile; of equal repeats the last counts."""
-    merged: Evaluation | None = None
-    for each in evaluations:
-        if merged is None:
-            merged = each
-        else:
-            rows = {(row.case_id, row.repeat): row for row in (*merged.rows, *each.rows)}
-            merged = replace(merged, rows=tuple(rows.values()), number=None)
-    return merged
+    """One evaluation with the rows of several of the same profile; None if there are none."""
+    found = list(evaluations)
+    return reduce(Evaluation.merge, found) if found else None
 
 
 def _average(values: Iterable[float | None]) -> float | None:

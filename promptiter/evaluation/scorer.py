@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -87,9 +86,9 @@ class Scorer:
             answer = await asyncio.to_thread(self.function, *arguments)
             answer = await answer if inspect.isawaitable(answer) else answer
         if isinstance(answer, ScoredProfile):
-            return replace(answer, scores=self._read_scores(answer.scores))
+            return replace(answer, scores=self._check_scale(self._read_scores(answer.scores)))
         several = isinstance(answer, list | tuple) and all(isinstance(each, Score) for each in answer)
-        return ScoredProfile(scores=self._read_scores(answer if several else [answer]))
+        return ScoredProfile(scores=self._check_scale(self._read_scores(answer if several else [answer])))
 
     def _read_scores(self, answers: Iterable[object]) -> tuple[Score, ...]:
         answers = list(answers)
@@ -110,9 +109,20 @@ class Scorer:
     def _read_only_score(self, answer: object, name: str, threshold: float) -> Score:
         if isinstance(answer, Score):
             return replace(answer, metric=name, threshold=threshold)
-        if not isinstance(answer, SupportsFloat) or not math.isfinite(float(answer)):
-            raise SetupError(f"the scorer {self.name} returned {shorten(answer)}; return a finite number or a Score")
+        if not isinstance(answer, SupportsFloat):
+            raise SetupError(
+                f"the scorer {self.name} returned {shorten(answer)}; return a number from 0 to 1, or a Score"
+            )
         return Score(metric=name, value=float(answer), threshold=threshold)
+
+    def _check_scale(self, scores: tuple[Score, ...]) -> tuple[Score, ...]:
+        """Return the scores, if all are from 0 to 1: runs end at 1, and noise is measured on that scale."""
+        for score in scores:
+            if score.value is not None and not 0 <= score.value <= 1:
+                raise SetupError(
+                    f"the scorer {self.name} returned {score.value:g} as {score.metric!r}; return a number from 0 to 1"
+                )
+        return scores
 
 
 def as_scorer(given: Scorer | ScorerFunction) -> Scorer:
@@ -164,6 +174,9 @@ class ScorerMetric:
         return leave_unscored(self, f"the scorer returned no score {self.name!r}") if found is None else found
 
 
+NO_AGENT = "a structure cannot be run on cases; give the engine an agent, or the request a scorer"
+
+
 @dataclass(frozen=True, slots=True)
 class DescribedAgent:
     """The agent of a structure that only a scorer runs."""
@@ -174,7 +187,7 @@ class DescribedAgent:
         return self.structure
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        raise SetupError("a structure cannot be run on cases; give the engine an agent, or the request a scorer")
+        raise SetupError(NO_AGENT)
 
 
 def _count_parameters(function: ScorerFunction) -> int:

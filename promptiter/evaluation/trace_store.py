@@ -79,13 +79,6 @@ class TraceFolder:
         self._made: set[str] = set()
         self._lock = threading.Lock()
 
-    def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
-        """Store a trace and return its digest."""
-        name, raw = encode_trace(trace, redactor)
-        if name not in self:
-            self.write(name, raw)
-        return name
-
     def write(self, name: str, raw: bytes) -> None:
         """Write an encoded trace."""
         path = self._path(name)
@@ -151,10 +144,6 @@ class FolderTraceStore:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
         self._traces = TraceFolder(path, durable=durable)
-
-    @property
-    def folder(self) -> Path:
-        return self._traces.folder
 
     async def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
         name, raw = encode_trace(trace, redactor)

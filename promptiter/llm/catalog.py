@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from promptiter.llm.litellm import LiteLLMModel, context_tokens
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.models import Function, Model, SeededModel, as_model, takes_seed
+from promptiter.llm.models import Function, Model, as_model, takes_seed
 from promptiter.llm.prices import Price, PricedModel, Prices
 from promptiter.registry import MODELS
 
@@ -27,16 +27,14 @@ class ModelCatalog:
         self.prices = prices or Prices()
         self._timeout_s = timeout_s
         self._models: dict[str, Model] = {}
-        self._seeded: dict[str, SeededModel] = {}
+        self._takes_seed: dict[str, bool] = {}
         for name, model in (models or {}).items():
             self.add(name, model)
 
     def add(self, name: str, model: Model | Function) -> None:
         """Serve a name by this model, or by this function of the messages."""
         served = self._models[name] = as_model(model)
-        self._seeded.pop(name, None)
-        if takes_seed(served):
-            self._seeded[name] = served
+        self._takes_seed[name] = takes_seed(served)
 
     def get(self, name: str) -> Model:
         if name not in self._models:
@@ -46,9 +44,8 @@ class ModelCatalog:
     async def call(self, request: ModelRequest, *, repeat: int, seed: int) -> ModelReply:
         """Call the model that a request names. Only a SeededModel is given the seed."""
         model = self.get(request.model)
-        if request.model in self._seeded:
-            return await self._seeded[request.model](request, repeat=repeat, seed=seed)
-        return await model(request, repeat=repeat)
+        options = {"seed": seed} if self._takes_seed[request.model] else {}
+        return await model(request, repeat=repeat, **options)
 
     def secrets(self) -> tuple[str, ...]:
         """Keys and other secrets of the models."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -31,10 +30,10 @@ from promptiter.llm.prices import Price, Prices, add_cost
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
+from promptiter.llm.tools import ToolFunction, execute_tool
 from traces import digest
 from traces.model import Json
 
-ToolFunction: TypeAlias = Callable[..., Json | Awaitable[Json]]
 _Asking: TypeAlias = AbstractAsyncContextManager[None]
 _Paid: TypeAlias = tuple[StoredAnswer, Spending]
 _Execute: TypeAlias = Callable[[_Asking], Awaitable[_Paid]]
@@ -45,7 +44,7 @@ _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=N
 class Gateway:
     """Answers model and tool calls for one run, or for code outside of runs.
 
-    The models belong to a pool that all runs share. Cache, ledger, budget and seed belong to the gateway: the engine
+    The models belong to a `pool` that all runs share. Cache, ledger, budget and seed belong to the gateway: the engine
     makes one for each run with `for_run`. Inside a run, calls of the gateway that a judge or a stage was built with are
     answered by the gateway of the run.
     """
@@ -66,7 +65,7 @@ class Gateway:
         seed: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._pool = ModelPool(
+        self.pool = ModelPool(
             models=models,
             rates=rates,
             prices=prices,
@@ -161,27 +160,19 @@ class Gateway:
 
     @property
     def redactor(self) -> Redactor:
-        return self._pool.redactor
-
-    @property
-    def timeout_s(self) -> float:
-        return self._pool.timeout_s
+        return self.pool.redactor
 
     def model(self, name: str) -> Model:
         """The model that serves a name."""
-        return self._pool.catalog.get(name)
+        return self.pool.catalog.get(name)
 
     def add_model(self, name: str, model: Model | Function) -> None:
         """Serve a name by this model, for all runs. Its key and other secrets are redacted everywhere."""
-        self._pool.add_model(name, model)
+        self.pool.add_model(name, model)
 
     def price(self, name: str) -> Price | None:
         """The price of a model, or None if it is unknown."""
-        return self._pool.catalog.price(name)
-
-    def context_tokens(self, name: str) -> int | None:
-        """How many tokens a request to a model may have, or None if that is unknown."""
-        return self._pool.catalog.context_tokens(name)
+        return self.pool.catalog.price(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
         """One line for each of these models that certainly cannot be called. Nothing is paid; blocking.
@@ -190,12 +181,12 @@ class Gateway:
         """
         if self.cache.stats().entries:
             return []
-        found = (self._pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
+        found = (self.pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
 
     def shares_models_with(self, other: Gateway) -> bool:
         """Whether both call the same models, as the gateways of runs do."""
-        return self._pool is other._pool
+        return self.pool is other.pool
 
     def bind_to_running_loop(self) -> None:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
@@ -309,7 +300,7 @@ class Gateway:
             raise SetupError(f"model {request.model!r}: {error}") from error
         async with reservation:
             started = time.perf_counter()
-            reply, attempts = await self._pool.call(
+            reply, attempts = await self.pool.call(
                 request, repeat=site.repeat, seed=self.seed, bound=bound, asking=asking
             )
             reply = replace(reply, usage=add_cost(reply.usage, price))
@@ -328,14 +319,6 @@ class _Call:
 
     def entry(self, spent: Spending) -> LedgerEntry:
         return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
-
-
-async def execute_tool(function: ToolFunction, arguments: Json) -> Json:
-    """Call the function of a tool, in a thread if it is synchronous."""
-    keywords = arguments if isinstance(arguments, dict) else {"argument": arguments}
-    if inspect.iscoroutinefunction(function):
-        return await function(**keywords)
-    return await asyncio.to_thread(function, **keywords)
 
 
 def find_active_gateway() -> Gateway | None:

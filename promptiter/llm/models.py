@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -120,7 +120,7 @@ def as_model(model: Model | Function) -> Model:
     return FunctionModel(model)  # type: ignore[arg-type]
 
 
-def takes_seed(model: Model) -> TypeGuard[SeededModel]:
+def takes_seed(model: Model) -> bool:
     """Whether a model is a SeededModel."""
     return "seed" in _parameters(model)
 

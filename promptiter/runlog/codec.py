@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from traces.model import Json
 
 
-def to_plain(value: Any, shape: Any = None) -> Json:
-    """Return a record as JSON data. A `shape` such as `tuple[CaseLoss, ...]` gives the type of a plain container."""
-    shape = type(value) if shape is None else shape
+def to_plain(value: Any) -> Json:
+    """Return a record as JSON data."""
+    shape: Any = type(value)
     return _adapter(shape).dump_python(value, mode="json")
 
 
@@ -24,3 +24,9 @@ def from_plain(shape: Any, data: Json) -> Any:
 @cache
 def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
+
+
+def describe_first_problem(error: ValidationError) -> str:
+    """Describe the first thing that is wrong with data."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -9,6 +9,7 @@ import orjson
 from pydantic import ValidationError
 
 from promptiter.errors import JournalError
+from promptiter.runlog.codec import describe_first_problem
 from promptiter.runlog.events import SCHEMA_VERSION, Event
 from traces.model import holds_non_finite
 
@@ -43,9 +44,7 @@ def decode_event(raw: bytes, *, where: str) -> Event:
     try:
         event = _parse(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise _describe_other_release(raw, where, problem) from error
+        raise _describe_other_release(raw, where, describe_first_problem(error)) from error
     if event.schema_version != SCHEMA_VERSION:
         raise _describe_other_release(raw, where, "another version")
     return event

@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from promptiter.concurrency import finish_before_cancel, is_cancelled
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError
+from promptiter.errors import BudgetEndedError, JournalError, NonDeterministicSearchError, SetupError
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, EventMeasured, Observer, Payload, Phase
+from promptiter.runlog.events import (
+    Event,
+    EventMeasured,
+    Observer,
+    Payload,
+    Phase,
+    UnknownPayload,
+    check_payload_class,
+)
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
@@ -71,6 +79,8 @@ class EventLog:
         payload = event.payload
         if isinstance(payload, BudgetEnded) and kind is not BudgetEnded:
             raise BudgetEndedError(payload.message, cap=payload.cap)
+        if isinstance(payload, UnknownPayload) and event.type == kind.event_type:
+            raise JournalError(f"event {event.seq} of the journal cannot be read: {payload.problem}")
         if not isinstance(payload, kind) or (request is not None and event.request != request):
             raise NonDeterministicSearchError(
                 f"event {event.seq} of the journal is {event.type!r}, but this time the run asks for "
@@ -89,6 +99,7 @@ class EventLog:
 
     async def note(self, payload: P, *, request: str | None = None) -> P:
         """Return a fact that follows from earlier ones as the journal has it: replayed, or appended now."""
+        check_payload_class(type(payload))
         return await self.take(type(payload), request=request) or await self.append(payload, request=request)
 
     async def _peek(self) -> Event | None:
@@ -120,8 +131,24 @@ class EventLog:
 
         Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
+        check_payload_class(type(payload))
         await self._peek()  # reads an earlier end of the run, after which this event is written
-        event = Event(
+        name = type(payload).__qualname__
+        try:
+            event = self._build_event(payload, request)
+        except ValueError as error:  # errors of pydantic are ValueErrors
+            raise SetupError(f"{name} cannot be recorded as JSON: {error}; give its fields plain values") from error
+        written = event.payload
+        if isinstance(written, UnknownPayload):
+            raise SetupError(f"{name} cannot be read back: {written.problem}; give its fields values of their types")
+        assert isinstance(written, type(payload)), "a registered class is read back as itself"
+        await finish_before_cancel(self._write(event))
+        for observer in list(self._observers):
+            await self._notify(observer, event)
+        return written
+
+    def _build_event(self, payload: Payload, request: str | None) -> Event:
+        return Event(
             seq=self._seq,
             run_id=self.run_id,
             round=self.round,
@@ -132,12 +159,6 @@ class EventLog:
             data=self._redactor.redact_known_json(to_plain(payload)),
             measured=EventMeasured(elapsed_s=round(self.meter.elapsed_s, 3)),
         )
-        written = event.payload
-        assert isinstance(written, type(payload)), f"{type(payload).__name__} is not registered with event_type"
-        await finish_before_cancel(self._write(event))
-        for observer in list(self._observers):
-            await self._notify(observer, event)
-        return written
 
     async def _write(self, event: Event) -> None:
         await self.journal.append(event)

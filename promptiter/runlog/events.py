@@ -8,22 +8,22 @@ one frozen record per event type. Searches add types of their own:
     class Pool(Payload):
         members: tuple[str, ...]
 
-An event of a type that is unknown here, or of a newer version, keeps its data as they are (UnknownPayload).
+An event that cannot be read here, because its type is unknown or its version newer, keeps its data (UnknownPayload).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from promptiter.errors import SetupError
-from promptiter.runlog.codec import from_plain
+from promptiter.runlog.codec import describe_first_problem, from_plain
 from traces.model import Json
 
 SCHEMA_VERSION = 2
@@ -49,10 +49,42 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownPayload(Payload):
-    """The data of an event whose type or version is not known here."""
+    """The data of an event that cannot be read here, and why."""
 
     data: dict[str, Json] = field(default_factory=dict)
+    problem: str = ""
 
+
+ENGINE_EVENTS = frozenset(
+    (
+        "run_started",
+        "references",
+        "evaluation_started",
+        "case",
+        "evaluation_finished",
+        "budget_reserved",
+        "round_started",
+        "candidate",
+        "audit",
+        "decision",
+        "round_completed",
+        "stop",
+        "budget_ended",
+        "ablation",
+        "final_test",
+        "conclusion",
+        "run_completed",
+    )
+)
+"""The event types of the engine itself."""
+
+BUILT_IN = {
+    **dict.fromkeys(ENGINE_EVENTS, "promptiter.runlog.payloads"),
+    **dict.fromkeys(("losses", "backward", "gradient_check", "aggregation", "patches"), "promptiter.backprop.record"),
+    "swaps": "promptiter.search.cheaper",
+    "reads_counted": "promptiter.search.shorter",
+}
+"""promptiter's own event types, with the module to import when one is first read: some are in higher packages."""
 
 P = TypeVar("P", bound=Payload)
 
@@ -64,7 +96,14 @@ def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
     """Register a payload class under the type of its events. A changed class gets a higher version."""
 
     def register(payload: type[P]) -> type[P]:
-        known = _types.get(name)
+        if not is_dataclass(payload):
+            raise SetupError(
+                f"{payload.__qualname__} is not a dataclass; write @event_type({name!r}) "
+                "above @dataclass(frozen=True, slots=True, kw_only=True)"
+            )
+        known, module = _types.get(name), BUILT_IN.get(name)
+        if module is not None and module != payload.__module__:
+            raise SetupError(f"the event type {name!r} is one of promptiter's own; choose another, such as 'my.{name}'")
         if known is not None and (known.__module__, known.__qualname__) != (payload.__module__, payload.__qualname__):
             raise SetupError(f"the event type {name!r} is taken by {known.__qualname__}; choose another name")
         payload.event_type, payload.version = name, version
@@ -73,6 +112,17 @@ def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
         return payload
 
     return register
+
+
+def check_payload_class(kind: object) -> None:
+    """Raise if events of this class could not be read back, because it is not registered."""
+    if not isinstance(kind, type) or not issubclass(kind, Payload):
+        name = getattr(kind, "__qualname__", repr(kind))
+        raise SetupError(
+            f"an event has a payload, and {name} is not one; record a dataclass registered with @event_type"
+        )
+    if kind is not _find_type(kind.event_type):
+        raise SetupError(f"{kind.__qualname__} is not registered; write @event_type(...) above its @dataclass")
 
 
 class EventMeasured(BaseModel):
@@ -107,9 +157,17 @@ class Event(BaseModel):
     def payload(self) -> Payload:
         """What the event says, as the record of its type."""
         known = _find_type(self.type)
-        if known is None or known.version < self.version:
-            return UnknownPayload(data=self.data)
-        payload: Payload = from_plain(known, self.data)
+        if known is None:
+            return UnknownPayload(data=self.data, problem=f"the event type {self.type!r} is not known here")
+        if known.version < self.version:
+            package = "promptiter" if self.type in BUILT_IN else "the package of its search"
+            problem = f"it is {self.type!r} in version {self.version}, and {known.version} is known here"
+            return UnknownPayload(data=self.data, problem=f"{problem}; update {package}")
+        try:
+            payload: Payload = from_plain(known, self.data)
+        except ValidationError as error:
+            problem = f"it is {self.type!r} in version {self.version}, and does not fit {known.__qualname__}"
+            return UnknownPayload(data=self.data, problem=f"{problem}: {describe_first_problem(error)}")
         return payload
 
     def __copy__(self) -> Event:
@@ -125,19 +183,10 @@ class Observer(Protocol):
         """Handle one event. The run waits for this, so long work belongs in a separate task."""
 
 
-_OWN_PAYLOADS = (
-    "promptiter.runlog.payloads",
-    "promptiter.backprop.record",
-    "promptiter.search.cheaper",
-    "promptiter.search.shorter",
-)
-"""Modules with payload classes, imported when one of their types is first read. Searches are a higher package."""
-
-
 def _find_type(name: str) -> type[Payload] | None:
     if name not in _types and name not in _unknown:
-        for module in _OWN_PAYLOADS:
-            import_module(module)
+        if name in BUILT_IN:
+            import_module(BUILT_IN[name])
         for point in entry_points(group=ENTRY_POINTS, name=name):
             point.load()
         if name not in _types:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from promptiter.errors import JournalError
+from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
 
 DECISIONS: frozenset[str] = frozenset(("decision", "round_completed", "run_completed", "stop"))
@@ -19,14 +20,8 @@ class EventReader(Protocol):
         """Yield the events from a sequence number on, in order. Skipping events should be cheap."""
 
 
-class Journal(Protocol):
-    """The log of one run. The engine appends one event at a time, on the event loop, so no method may block it."""
-
-    async def append(self, event: Event) -> None:
-        """Store an event. Once this returns, the event survives the process. A failure ends the run.
-
-        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended.
-        """
+class EventSource(Protocol):
+    """The events of one run. The engine reads them on the event loop, so no method may block it."""
 
     def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on, in order. A resumed run reads them all before it appends."""
@@ -44,6 +39,16 @@ class Journal(Protocol):
         """
 
 
+class Journal(EventSource, Protocol):
+    """The log of one run. The engine appends one event at a time, on the event loop."""
+
+    async def append(self, event: Event) -> None:
+        """Store an event. Once this returns, the event survives the process. A failure ends the run.
+
+        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended.
+        """
+
+
 class MemoryJournal:
     """A journal for one process, gone when it ends. `events` are its events."""
 
@@ -53,6 +58,7 @@ class MemoryJournal:
     async def append(self, event: Event) -> None:
         if event.seq != len(self.events):
             raise JournalError(f"the journal has {len(self.events)} events, and the next has number {event.seq}")
+        encode_event(event)  # what a file could not keep is refused here too
         self.events.append(event)
 
     async def read(self, start: int = 0) -> AsyncIterator[Event]:

@@ -123,8 +123,8 @@ class RoundResult:
     """One round: its candidates, and how the search came to them.
 
     `evaluations` are those of other profiles than the candidates: the train cases under `input_profile`, the profile
-    that was accepted when the round began, or that profile on the repeats of a candidate. `details` is the search's own
-    account of the round, `notes` are its other events. `skipped` says why a round has no candidate.
+    that was accepted when the round began, or that profile on the repeats of a candidate. `details` is what the
+    search recorded of the round, `notes` are its other events. `skipped` says why a round has no candidate.
     """
 
     round: int
@@ -169,7 +169,8 @@ class RoundResult:
     def all_evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations of candidates and of other profiles, in the order of their numbers."""
         found = (*self.evaluations, *(each for one in self.candidates for each in one.evaluations))
-        return tuple(sorted(found, key=lambda each: each.number or 0))
+        by_number = {each.number or 0: each for each in found}  # candidates with the same profile share evaluations
+        return tuple(by_number[number] for number in sorted(by_number))
 
     @property
     def compared(self) -> Evaluation | None:

@@ -53,22 +53,23 @@ class RoundState:
         self._events.append(seq)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Add an evaluation to the candidate whose profile it ran, or to the round."""
-        self._result, number = None, self._find_candidate(evaluation.profile_digest)
-        if number is None:
-            self._evaluations = _sort([*self._evaluations, evaluation])
-        else:
+        """Add an evaluation to the candidates whose profile it ran, or to the round."""
+        self._result, numbers = None, self._find_candidates(evaluation.profile_digest)
+        for number in numbers:
             known = self._candidates[number]
             self._candidates[number] = replace(known, evaluations=tuple(_sort([*known.evaluations, evaluation])))
+        if not numbers:
+            self._evaluations = _sort([*self._evaluations, evaluation])
 
     def decide(
         self, digest: str | None, decision: AcceptanceDecision, evidence: EvidenceRecord | None
     ) -> tuple[CandidateResult, int] | None:
         """Add a decision. Returns the candidate and the event that proposed it; None if the round is skipped."""
-        self._result, number = None, self._find_candidate(digest)
-        if number is None:
+        self._result, numbers = None, self._find_candidates(digest)
+        if not numbers:
             self._skipped = decision.reason
             return None
+        number = numbers[0]
         self._candidates[number] = replace(self._candidates[number], decision=decision, evidence=evidence)
         return self._candidates[number], self._events[number]
 
@@ -83,12 +84,10 @@ class RoundState:
     def stop(self, decision: StopDecision) -> None:
         self._result, self._stop = None, decision
 
-    def _find_candidate(self, digest: str | None) -> int | None:
-        """The candidate with a profile: of several the first without a decision, or the last."""
+    def _find_candidates(self, digest: str | None) -> list[int]:
+        """Find the candidates with a profile: those without a decision, or else the last one."""
         numbers = self._by_digest.get(digest or "", [])
-        return next(
-            (each for each in numbers if self._candidates[each].decision is None), next(reversed(numbers), None)
-        )
+        return [each for each in numbers if self._candidates[each].decision is None] or numbers[-1:]
 
 
 def _sort(evaluations: list[Evaluation]) -> list[Evaluation]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
 from promptiter.evaluation.surface_reads import find_unread
+from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
 from promptiter.runlog.details import DetailsPayload
-from promptiter.runlog.events import Event, Payload
+from promptiter.runlog.events import ENGINE_EVENTS, Event, Payload, UnknownPayload
 from promptiter.runlog.payloads import (
     AblationFinished,
     BudgetEnded,
@@ -69,6 +70,9 @@ class RunState:
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
         self._run = run
+        self._evaluations: list[Evaluation] = []
+        self._notes: list[SearchNote] = []
+        self._stop: StopDecision | None = None
         self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._counted_round: RoundState | None = None
         self._started: dict[int, EvaluationStarted] = {}
@@ -78,6 +82,12 @@ class RunState:
     @property
     def run(self) -> RunResult:
         """The run so far, without its rounds."""
+        evaluations = tuple(sorted(self._evaluations, key=lambda each: each.number or 0))
+        return replace(self._so_far, evaluations=evaluations, notes=tuple(self._notes))
+
+    @property
+    def _so_far(self) -> RunResult:
+        """The run so far, without its rounds, evaluations and notes."""
         assert self._run is not None, "a run begins with run_started"
         return self._run
 
@@ -136,7 +146,7 @@ class RunState:
     def take(self, event: Event) -> None:
         """Take one event. An event after the end of a run means that the run was resumed."""
         if self._run is not None and self._run.status != "running" and event.type != RunCompleted.event_type:
-            self._change(status="running", verdict="no_evidence", stop=None, error=None, is_final=False)
+            self._change(status="running", verdict="no_evidence", stop=self._stop, error=None, is_final=False)
         match event.payload:
             case RunStarted() as started:
                 self._start(started, event.run_id)
@@ -161,8 +171,10 @@ class RunState:
             case StopDecided(decision=decision):
                 if self._round is not None:
                     self._round.stop(decision)
-                if decision.stop or self.run.stop is not None:
-                    self._change(stop=decision if decision.stop else None)
+                stop = decision if decision.stop else None
+                self._stop = None if decision.is_user_stop else stop  # a resumed run continues after a user's stop
+                if stop != self._so_far.stop:
+                    self._change(stop=stop)
             case BudgetEnded():
                 self._again = {}  # what an interrupted ablation ran is not part of the final test
             case AblationFinished() as ablated:
@@ -173,6 +185,8 @@ class RunState:
                 self._complete(completed, event.run_id)
             case RoundCompleted() | BudgetReserved() | ReadsAudited() | FinalTestFinished():
                 pass
+            case UnknownPayload(problem=problem) if event.type in ENGINE_EVENTS:
+                raise JournalError(f"event {event.seq} of the journal cannot be read: {problem}")
             case payload:
                 self._take_from_search(payload, event)
         self._index.end = event.seq + 1
@@ -191,7 +205,7 @@ class RunState:
             accepted_profile=started.profile,
             working_profile=started.profile,
         )
-        measured = replace(self.run.measured, run_id=run_id, started_at=started.measured.started_at)
+        measured = replace(self._so_far.measured, run_id=run_id, started_at=started.measured.started_at)
         self._change(measured=measured)
 
     def _finish_evaluation(self, finished: EvaluationFinished, phase: str) -> None:
@@ -199,7 +213,7 @@ class RunState:
         rows = self._rows.pop(finished.evaluation, [])
         if started is None:
             return
-        if len(self._unread) < len(self.run.unread_surfaces) or self.run.baseline is None:
+        if len(self._unread) < len(self._so_far.unread_surfaces) or self._so_far.baseline is None:
             self._change(unread_surfaces=tuple(sorted(self._unread)))
         evaluation = Evaluation(
             eval_set_id=started.eval_set_id,
@@ -214,9 +228,9 @@ class RunState:
         if self._round is not None and phase not in OUTSIDE_ROUNDS:
             self._round.add_evaluation(evaluation)
             return
-        self._change(evaluations=(*self.run.evaluations, evaluation))
+        self._evaluations.append(evaluation)
         if phase == "baseline":
-            self._baseline = self._accepted = ValidatedProfile(self.run.initial_profile, evaluation)
+            self._baseline = self._accepted = ValidatedProfile(self._so_far.initial_profile, evaluation)
             self._change(baseline=evaluation, accepted=evaluation)
         elif phase in ("ablation", "final_test"):
             known = self._again.get(evaluation.profile_digest)
@@ -225,7 +239,7 @@ class RunState:
             self._again[evaluation.profile_digest] = merged
 
     def _start_round(self, digest: str, event: Event) -> None:
-        accepted = self.run.working_profile
+        accepted = self._so_far.working_profile
         if digest != accepted.digest:
             raise JournalError(
                 f"event {event.seq} of the journal starts a round from the profile {digest[:12]}…, but the accepted "
@@ -237,7 +251,7 @@ class RunState:
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
         if self._round is not None:
-            profile = build_candidate(proposed, self.run.structure)
+            profile = build_candidate(proposed, self._so_far.structure)
             self._round.propose(profile, parents=proposed.parents, patches=proposed.patches, seq=seq)
 
     def _decide(self, decided: CandidateDecided) -> None:
@@ -254,7 +268,7 @@ class RunState:
             seen = () if decided.evidence is None else decided.evidence.candidate
             first = next((each for each in candidate.evaluations if each.number in seen), None)
             self._accept(candidate.profile, first)  # later candidates are compared with its first validation
-            self._change(accepted=candidate.validation or self.run.accepted)  # the result shows all of them
+            self._change(accepted=candidate.validation or self._so_far.accepted)  # the result shows all of them
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""
@@ -266,7 +280,7 @@ class RunState:
 
     def _accept(self, profile: Profile, validation: Evaluation | None) -> None:
         """Make a profile the best so far. Without a validation, none of its cases has been run."""
-        baseline = self.run.baseline
+        baseline = self._so_far.baseline
         if validation is None and baseline is not None:
             validation = replace(baseline, rows=(), profile_digest=profile.digest, number=None, phase="validation")
         self._change(accepted_profile=profile, working_profile=profile, accepted=validation)
@@ -274,7 +288,7 @@ class RunState:
             self._accepted = ValidatedProfile(profile, validation)
 
     def _ablate(self, ablated: AblationFinished) -> None:
-        run, found = self.run, ablated.ablation
+        run, found = self._so_far, ablated.ablation
         if found.dropped:
             left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
             self._accept(left, self._again.get(left.digest, run.accepted))
@@ -283,7 +297,7 @@ class RunState:
 
     def _conclude(self, concluded: RunConcluded) -> None:
         """Adopt the accepted profile if the final test shows a gain, otherwise the initial one."""
-        found, run = concluded.conclusion, self.run
+        found, run = concluded.conclusion, self._so_far
         before = self._again.get(run.initial_profile.digest, run.baseline)
         after = self._again.get(run.working_profile.digest, run.accepted)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
@@ -292,13 +306,13 @@ class RunState:
         )
 
     def _complete(self, completed: RunCompleted, run_id: str) -> None:
-        measured = replace(completed.measured, run_id=run_id, started_at=self.run.measured.started_at)
+        measured = replace(completed.measured, run_id=run_id, started_at=self._so_far.measured.started_at)
         self._change(
             status=completed.status,
             verdict=completed.verdict,
             error=completed.error,
             is_final=completed.is_final,
-            stop=completed.stop or self.run.stop,
+            stop=completed.stop or self._so_far.stop,
             measured=measured,
         )
 
@@ -311,10 +325,10 @@ class RunState:
         if self._round is not None:
             self._round.add_note(note)
         else:
-            self._change(notes=(*self.run.notes, note))
+            self._notes.append(note)
 
     def _change(self, **fields: object) -> None:
-        self._run = replace(self.run, **fields)  # type: ignore[arg-type]
+        self._run = replace(self._so_far, **fields)  # type: ignore[arg-type]
 
 
 def build_candidate(proposed: CandidateProposed, structure: StructureSnapshot) -> Profile:

@@ -8,6 +8,7 @@ from promptiter.engine.run import RunFailedError as RunFailedError
 from promptiter.errors import ChangedInputsError as ChangedInputsError
 from promptiter.runlog.fold import fold as fold
 from promptiter.runlog.journal import EventReader as EventReader
+from promptiter.runlog.journal import EventSource as EventSource
 from promptiter.runlog.journal import Journal as Journal
 from promptiter.runlog.results import RoundResult as RoundResult
 from promptiter.runs.decisions import decide_again as decide_again

@@ -8,8 +8,7 @@ result = run.run_sync()
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptiter.engine.engine import Engine
@@ -22,11 +21,11 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import FolderStore, create_run_folder
 from promptiter.runs.header import Configuration, read_header
-from promptiter.runs.stored_run import StoredRun, check_inputs, new_header
+from promptiter.runs.stored_run import ResumableRun, check_inputs, new_header
 
 
-class RunDirectory(StoredRun):
-    """One run in its folder, ready to start or to resume: a StoredRun in a FolderStore, for synchronous code."""
+class RunDirectory(ResumableRun):
+    """One run in its folder, ready to start or to resume. It is created and opened by synchronous code."""
 
     def __init__(
         self,
@@ -60,11 +59,11 @@ class RunDirectory(StoredRun):
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
         observers: Sequence[Observer] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> RunDirectory:
         """Create a new run in its own folder below `runs`; RequestError if the request is invalid."""
         checked = engine.check(request)
-        path = create_run_folder(runs, new_header(engine, checked, configuration=configuration, now=now))
+        header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        path = create_run_folder(runs, header)
         return cls(path, engine, checked.with_run_id(path.name), keep_traces=keep_traces, observers=observers)
 
     @classmethod

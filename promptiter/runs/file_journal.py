@@ -6,13 +6,13 @@ Each line is a single append, and nothing is rewritten, so the last event of a l
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from promptiter.concurrency import finish_before_cancel, run_in_thread
+from promptiter.concurrency import run_in_thread
 from promptiter.errors import JournalError
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
@@ -27,8 +27,9 @@ READ_AHEAD = 128
 class FileJournal:
     """The journal of one run. One process appends (`lock` ensures that); any number may read at the same time.
 
-    The file is synced after events of the types in `fsync`. `dropped` describes a line that a crash tore, once the
-    journal was read or appended to: that line is skipped, and removed before the next one is written.
+    The file is synced after events of the types in `fsync`. The calls of `before_sync`, made before such an event is
+    written, sync what it rests on. `dropped` describes a line that a crash tore, once the journal was read or appended
+    to: that line is skipped, and removed before the next one is written.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class FileJournal:
         path: str | os.PathLike[str],
         *,
         fsync: Collection[str] = DECISIONS,
+        before_sync: Sequence[Callable[[], Awaitable[None]]] = (),
         lock: RunLock | None = None,
     ) -> None:
         self.path = Path(path)
         self._events = EventFile(path)
         self._fsync = frozenset(fsync)
+        self._before_sync = tuple(before_sync)
         self._lock = lock
         self._file: int | None = None
         self._end = FileEnd(0, 0)  # of the open file
@@ -51,8 +54,11 @@ class FileJournal:
 
     async def append(self, event: Event) -> None:
         """Append one line. JournalError if it could not be written; the file then ends where it did before."""
+        if event.type in self._fsync:
+            for sync in self._before_sync:
+                await sync()
         if self._lock is not None and self._lock.is_due:
-            await finish_before_cancel(run_in_thread(self._lock.renew))
+            await run_in_thread(self._lock.renew)
         line = format_line(encode_event(event))
         file, end = await self._open_for_append()
         if event.seq != end.lines:
@@ -65,7 +71,7 @@ class FileJournal:
             self._write(file, line)
             self._end = FileEnd(end.lines + 1, end.size + len(line))
             if event.type in self._fsync:
-                await finish_before_cancel(run_in_thread(lambda: os.fsync(file)))
+                await run_in_thread(lambda: os.fsync(file))
         except OSError as error:
             self._end = end
             with suppress(OSError):
@@ -75,7 +81,7 @@ class FileJournal:
     async def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on; see EventFile.read."""
         with closing(self._events.read(start)) as events:
-            while batch := await finish_before_cancel(run_in_thread(lambda: list(islice(events, READ_AHEAD)))):
+            while batch := await run_in_thread(lambda: list(islice(events, READ_AHEAD))):
                 for event in batch:
                     yield event
 

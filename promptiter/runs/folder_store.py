@@ -19,14 +19,13 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptiter.concurrency import finish_before_cancel, run_in_thread
+from promptiter.concurrency import run_in_thread
 from promptiter.errors import SetupError
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceFolder
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog, read_account
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.runlog.events import Event
-from promptiter.runlog.journal import DECISIONS, EventReader
 from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -73,10 +72,10 @@ class FolderStore:
         stack = ExitStack()
         stack.callback(lock.release)
         try:
-            await finish_before_cancel(run_in_thread(lock.acquire))
-            yield await finish_before_cancel(run_in_thread(lambda: _open_files(path, lock, stack)))
+            await run_in_thread(lock.acquire)
+            yield await run_in_thread(lambda: _open_files(path, lock, stack))
         finally:
-            await finish_before_cancel(run_in_thread(stack.close))
+            await run_in_thread(stack.close)
 
     async def view(self, run_id: str) -> FolderView:
         path = await run_in_thread(lambda: self._find(run_id))
@@ -98,7 +97,7 @@ class FolderRun:
     """A run whose folder this process has locked."""
 
     path: Path
-    journal: DurableJournal
+    journal: FileJournal
     answers: CallLog
     traces: FolderTraceStore
     lock: RunLock
@@ -115,7 +114,7 @@ class FolderRun:
             if self.is_without_answers
             else None
         )
-        return [note for note in (lost, self.journal.journal.dropped) if note]
+        return [note for note in (lost, self.journal.dropped) if note]
 
     def find_stop_request(self) -> str | None:
         return f"a file {STOP!r} in the run's folder" if (self.path / STOP).exists() else None
@@ -125,31 +124,7 @@ class FolderRun:
             self.lock.renew()  # raises if another process took over the run
             write_artifacts(self.path, result, keep_traces=keep_traces)
 
-        await finish_before_cancel(run_in_thread(write))
-
-
-@dataclass(frozen=True, slots=True)
-class DurableJournal:
-    """The journal of a run. Before a decision is written, the answers and traces behind it are synced to disk."""
-
-    journal: FileJournal
-    answers: CallLog
-    traces: FolderTraceStore
-
-    async def append(self, event: Event) -> None:
-        if event.type in DECISIONS:
-            await self.answers.sync()
-            await self.traces.sync()
-        await self.journal.append(event)
-
-    def read(self, start: int = 0) -> AsyncIterator[Event]:
-        return self.journal.read(start)
-
-    async def last(self) -> Event | None:
-        return await self.journal.last()
-
-    def reader(self) -> EventReader:
-        return self.journal.reader()
+        await run_in_thread(write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +182,12 @@ def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
         (path / STOP).unlink(missing_ok=True)
     is_without_answers = (path / JOURNAL).exists() and not (path / CALLS).exists()
     answers = stack.enter_context(closing(CallLog(path / CALLS)))
-    journal = stack.enter_context(FileJournal(path / JOURNAL, lock=lock))
     traces = FolderTraceStore(path / TRACES, durable=True)
+    before_sync = (answers.sync, traces.sync)
+    journal = stack.enter_context(FileJournal(path / JOURNAL, before_sync=before_sync, lock=lock))
     return FolderRun(
         path=path,
-        journal=DurableJournal(journal, answers, traces),
+        journal=journal,
         answers=answers,
         traces=traces,
         lock=lock,

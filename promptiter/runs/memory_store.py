@@ -70,6 +70,21 @@ class MemoryStore:
         return self._runs[run_id]
 
 
+class _MemoryEvents:
+    def __init__(self, run: _RunData) -> None:
+        self._run = run
+
+    async def read(self, start: int = 0) -> AsyncIterator[Event]:
+        for event in self.reader().read(start):
+            yield event
+
+    async def last(self) -> Event | None:
+        return _decode(self._run, -1) if self._run.events else None
+
+    def reader(self) -> _MemoryReader:
+        return _MemoryReader(self._run)
+
+
 class MemoryRun:
     """A run in memory that is open."""
 
@@ -91,26 +106,16 @@ class MemoryRun:
         self._lease.renew()
 
 
-class MemoryView:
+class MemoryView(_MemoryEvents):
     """A run in memory, for reading."""
 
     def __init__(self, run: _RunData, now: Callable[[], float]) -> None:
-        self._run = run
+        super().__init__(run)
         self._now = now
 
     @property
     def header(self) -> RunHeader:
         return self._run.header
-
-    async def read(self, start: int = 0) -> AsyncIterator[Event]:
-        for event in self.reader().read(start):
-            yield event
-
-    async def last(self) -> Event | None:
-        return _decode(self._run, -1) if self._run.events else None
-
-    def reader(self) -> _MemoryReader:
-        return _MemoryReader(self._run)
 
     async def read_trace(self, trace_digest: str) -> ExecutionTrace:
         return await _MemoryTraces(self._run.traces).get(trace_digest)
@@ -172,10 +177,10 @@ class _Lease:
             self.run.lease, self.run.holder = None, None
 
 
-class _MemoryRunJournal:
+class _MemoryRunJournal(_MemoryEvents):
     def __init__(self, lease: _Lease) -> None:
+        super().__init__(lease.run)
         self._lease = lease
-        self._run = lease.run
 
     async def append(self, event: Event) -> None:
         self._lease.renew()
@@ -185,16 +190,6 @@ class _MemoryRunJournal:
                 f"number {event.seq}: the run does not continue where its journal ends; resume it"
             )
         self._run.events.append(encode_event(event))
-
-    async def read(self, start: int = 0) -> AsyncIterator[Event]:
-        for event in self.reader().read(start):
-            yield event
-
-    async def last(self) -> Event | None:
-        return _decode(self._run, -1) if self._run.events else None
-
-    def reader(self) -> _MemoryReader:
-        return _MemoryReader(self._run)
 
 
 class _MemoryReader:

@@ -16,15 +16,14 @@ The engine calls a store on its event loop, so no method may block, except those
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import RunAnswers
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.runlog.events import Event
-from promptiter.runlog.journal import EventReader, Journal
+from promptiter.runlog.journal import EventSource, Journal
 from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
@@ -100,24 +99,12 @@ class OpenRun(Protocol):
         ...
 
 
-class RunView(Protocol):
-    """A run, for reading. Another process may be working on it."""
+class RunView(EventSource, Protocol):
+    """A run and its events, for reading. Another process may be working on it."""
 
     @property
     def header(self) -> RunHeader:
         """The inputs of the run."""
-        ...
-
-    def read(self, start: int = 0) -> AsyncIterator[Event]:
-        """Yield the events from a sequence number on, in order."""
-        ...
-
-    async def last(self) -> Event | None:
-        """Return the last event, without reading the others; None if there is none."""
-        ...
-
-    def reader(self) -> EventReader:
-        """Return a reader of the events for blocking code, such as `fold_lazily`."""
         ...
 
     async def read_trace(self, trace_digest: str) -> ExecutionTrace:

@@ -1,8 +1,8 @@
 """StoredRun: one run in a store, ready to start or to resume.
 
-run = await StoredRun.create(store, engine, request)
+run = await StoredRun.begin(store, engine, request)
 result = await run.run()
-…and after a crash: run = await StoredRun.load(store, run_id, engine, request)
+…and after a crash: run = await StoredRun.resume(store, run_id, engine, request)
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from promptiter.engine.services import make_services
 from promptiter.errors import ChangedInputsError, PromptiterError, RunLockedError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.layered import LayeredCache
+from promptiter.references import refuse_while_importing
 from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
 from promptiter.runs.header import Configuration, RunHeader, build_header
+from promptiter.runs.python_parts import describe_parts
 from promptiter.runs.store import OpenRun, Store
 from traces import TraceError
 
 
-class StoredRun:
+class ResumableRun:
     """One run, ready to start or to resume. `notes` are messages that the user should see.
 
     Its `observers` watch every execution of it; `run` may be given more.
@@ -56,42 +58,6 @@ class StoredRun:
         self._checked = checked
         self._keep_traces = keep_traces
         self._observers = tuple(observers)
-
-    @classmethod
-    async def create(
-        cls,
-        store: Store,
-        engine: Engine,
-        request: RunRequest | CheckedRequest,
-        *,
-        configuration: Configuration | None = None,
-        keep_traces: KeepTraces = "all",
-        observers: Sequence[Observer] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> StoredRun:
-        """Create a new run; RequestError if the request is invalid."""
-        checked = engine.check(request)
-        header = await store.create(new_header(engine, checked, configuration=configuration, now=now))
-        checked = checked.with_run_id(header.run_id)
-        return StoredRun(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
-
-    @classmethod
-    async def load(
-        cls,
-        store: Store,
-        run_id: str,
-        engine: Engine,
-        request: RunRequest | CheckedRequest,
-        *,
-        configuration: Configuration | None = None,
-        keep_traces: KeepTraces = "all",
-        observers: Sequence[Observer] = (),
-    ) -> StoredRun:
-        """Load a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
-        header, checked = (await store.view(run_id)).header, engine.check(request)
-        notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
-        checked = checked.with_run_id(header.run_id)
-        return StoredRun(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
 
     async def run(
         self,
@@ -162,17 +128,65 @@ class StoredRun:
             self.notes.append(f"the result could not be written to {run.name!r}: {error}; resume writes it again")
 
 
+class StoredRun(ResumableRun):
+    """One run in a store, ready to start or to resume."""
+
+    @classmethod
+    async def begin(
+        cls,
+        store: Store,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
+    ) -> StoredRun:
+        """Create a new run; RequestError if the request is invalid."""
+        checked = engine.check(request)
+        header = await store.create(
+            new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        )
+        checked = checked.with_run_id(header.run_id)
+        return cls(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
+
+    @classmethod
+    async def resume(
+        cls,
+        store: Store,
+        run_id: str,
+        engine: Engine,
+        request: RunRequest | CheckedRequest,
+        *,
+        configuration: Configuration | None = None,
+        keep_traces: KeepTraces = "all",
+        observers: Sequence[Observer] = (),
+    ) -> StoredRun:
+        """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
+        header, checked = (await store.view(run_id)).header, engine.check(request)
+        notes = check_inputs(header, engine, checked, configuration=configuration, where=run_id)
+        checked = checked.with_run_id(header.run_id)
+        return cls(store, run_id, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
+
+
 def new_header(
     engine: Engine,
     checked: CheckedRequest,
     *,
     configuration: Configuration | None = None,
+    observers: Sequence[Observer] = (),
+    keep_traces: KeepTraces = "all",
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> RunHeader:
-    """Build the header of a new run."""
+    """Build the header of a new run. Without a configuration, it has the parts that Python gave it."""
+    refuse_while_importing()
     created = now()
     run_id = checked.request.run_id or new_run_id(created, checked)
-    return build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
+    header = build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
+    if configuration is not None:
+        return header
+    parts = describe_parts(engine, checked.request, observers=observers, keep_traces=keep_traces)
+    return header.model_copy(update={"parts": parts})
 
 
 def check_inputs(

@@ -43,7 +43,7 @@ class Screening:
         found: Evaluation | None = None
         for part in self._split_cases(suspects):
             more = await self._run(candidate, part)
-            found = more if found is None else _merge_rows(found, more)
+            found = more if found is None else found.merge(more)
             evidence = self._build_evidence(found)
             if len(found.cases) < len(self.cases.cases) and self._is_clear_loss(evidence):
                 return _find_lost_cases(evidence)
@@ -53,9 +53,9 @@ class Screening:
         if isinstance(answer, MoreEvidence):
             repeat = 1 + max(row.repeat for row in found.rows)
             if repeat not in {row.repeat for row in self.before.rows}:
-                self.before = _merge_rows(self.before, await self._run(self._profile, self.cases.cases, repeat=repeat))
+                self.before = self.before.merge(await self._run(self._profile, self.cases.cases, repeat=repeat))
             if self._policy.max_repeats > repeat:  # else the baseline just turned out to have no noise
-                found = _merge_rows(found, await self._run(candidate, self.cases.cases, repeat=repeat))
+                found = found.merge(await self._run(candidate, self.cases.cases, repeat=repeat))
             evidence = self._build_evidence(found)
             answer = self._policy.decide(evidence)
         return None if isinstance(answer, AcceptanceDecision) and answer.accepted else _find_lost_cases(evidence)
@@ -87,10 +87,6 @@ class Screening:
         part = replace(self.cases, cases=tuple(cases))
         repeats = None if repeat is None else range(repeat, repeat + 1)
         return await self._session.evaluate(part, profile, phase="rerun", repeats=repeats)
-
-
-def _merge_rows(one: Evaluation, other: Evaluation) -> Evaluation:
-    return replace(one, rows=(*one.rows, *other.rows))
 
 
 def _find_lost_cases(evidence: Evidence) -> tuple[str, ...]:

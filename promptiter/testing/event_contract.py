@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from promptiter.errors import JournalError, RunLockedError
 from promptiter.evaluation.trace_store import encode_trace
 from promptiter.llm.cache.keys import ToolAnswer
 from promptiter.runlog.events import Event
-from promptiter.runlog.journal import EventReader
+from promptiter.runlog.journal import EventSource
 from promptiter.runs.store import Store
 from promptiter.testing.store_hooks import (
     EXPIRED_S,
@@ -48,11 +47,11 @@ class EventContract(StoreHooks):
             for event in events:
                 await run.journal.append(event)
                 assert await run.journal.last() == event
-            await check_events(run.journal, run.journal.reader(), events)
+            await check_events(run.journal, events)
         view = await self.make_store(tmp_path, Clock()).view("a")
-        await check_events(view, view.reader(), events)
+        await check_events(view, events)
         async with self.make_store(tmp_path, Clock()).open("a") as run:
-            await check_events(run.journal, run.journal.reader(), events)
+            await check_events(run.journal, events)
 
     @in_event_loop
     async def test_many_events_stay_in_order(self, tmp_path: Path) -> None:
@@ -215,15 +214,9 @@ class LeaseContract(StoreHooks):
         assert len(known) == len(names)
 
 
-class _Journal(Protocol):
-    def read(self, start: int = 0) -> AsyncIterator[Event]: ...
-
-    async def last(self) -> Event | None: ...
-
-
-async def check_events(journal: _Journal, reader: EventReader, events: Sequence[Event]) -> None:
+async def check_events(source: EventSource, events: Sequence[Event]) -> None:
     """Check what is read from each number on."""
-    assert await journal.last() == events[-1]
+    assert await source.last() == events[-1]
     for start in range(len(events) + 2):
-        assert await list_events(journal.read(start)) == list(events[start:])
-        assert await read_blocking(reader, start) == list(events[start:])
+        assert await list_events(source.read(start)) == list(events[start:])
+        assert await read_blocking(source.reader(), start) == list(events[start:])

@@ -205,7 +205,7 @@ def make_evaluator(
     return Evaluator(
         build_metrics(config, gateway=gateway),
         gateway=gateway,
-        options=EvaluationOptions(repeats=2, run_id="contract", case_timeout_s=case_timeout_s),
+        options=EvaluationOptions(repeats=2, case_timeout_s=case_timeout_s),
         executor=executor,
         user_simulator=UserSimulator(gateway, model="user", max_turns=3),
     )

@@ -12,18 +12,16 @@ They need no plugin, and no fixture but `tmp_path`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import Spending
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold, fold_lazily
-from promptiter.runlog.journal import EventReader, Journal
 from promptiter.runlog.results import RunResult
-from promptiter.runs.artifacts import KeepTraces
-from promptiter.runs.header import RunHeader
 from promptiter.runs.store import OpenRun, RunView, Store
 from promptiter.runs.stored_run import StoredRun
 from promptiter.testing.answer_contract import AnswerContract, TraceContract
@@ -105,7 +103,7 @@ class RunContract(StoreHooks):
         single, engine = SmallRun(), SmallRun().engine
         expected = await single.engine.run(single.request)
         store = self.make_store(tmp_path, Clock())
-        runs = [await StoredRun.create(store, engine, single.request) for _ in range(4)]
+        runs = [await StoredRun.begin(store, engine, single.request) for _ in range(4)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run.run()) for run in runs]
         for run, task in zip(runs, tasks, strict=True):
@@ -124,7 +122,7 @@ class RunContract(StoreHooks):
             store = self.make_store(place, Clock())
             killed = SmallRun()
             with expect_error(Killed):
-                await execute_run(KillingStore(store, seq, is_written=seq % 2 == 1), killed)
+                await execute_run(make_killing_store(store, seq, is_written=seq % 2 == 1), killed)
             result, asked_again = await execute_run(self.make_store(place, Clock()))
             assert result == expected, f"killed at event {seq}"
             assert killed.asked + asked_again == asked, f"killed at event {seq}"
@@ -146,80 +144,37 @@ async def execute_run(store: Store, process: SmallRun | None = None) -> tuple[Ru
     small = process or SmallRun()
     known = await store.list_ids()
     run = (
-        await StoredRun.load(store, known[0], small.engine, small.request)
+        await StoredRun.resume(store, known[0], small.engine, small.request)
         if known
-        else await StoredRun.create(store, small.engine, small.request)
+        else await StoredRun.begin(store, small.engine, small.request)
     )
     return await run.run(), small.asked
 
 
-class KillingStore:
-    """A store whose process dies at one event: before the event is written, or after it."""
-
-    def __init__(self, store: Store, seq: int, *, is_written: bool) -> None:
-        self._store = store
-        self._seq = seq
-        self._is_written = is_written
-
-    async def create(self, header: RunHeader) -> RunHeader:
-        return await self._store.create(header)
-
-    async def list_ids(self) -> list[str]:
-        return await self._store.list_ids()
-
-    def open(self, run_id: str) -> AbstractAsyncContextManager[OpenRun]:
-        return self._open(run_id)
+def make_killing_store(store: Store, seq: int, *, is_written: bool) -> Store:
+    """The same store, but the process dies at one event: before the event is written, or after it."""
 
     @asynccontextmanager
-    async def _open(self, run_id: str) -> AsyncIterator[OpenRun]:
-        async with self._store.open(run_id) as run:
-            yield _KilledRun(run, self._seq, is_written=self._is_written)
+    async def open_run(run_id: str) -> AsyncIterator[OpenRun]:
+        async with store.open(run_id) as run:
 
-    async def view(self, run_id: str) -> RunView:
-        return await self._store.view(run_id)
+            async def append(event: Event) -> None:
+                if event.seq != seq or is_written:
+                    await run.journal.append(event)
+                if event.seq == seq:
+                    raise Killed
 
-    async def request_stop(self, run_id: str) -> None:
-        await self._store.request_stop(run_id)
+            yield cast("OpenRun", _Changed(run, journal=_Changed(run.journal, append=append)))
 
-
-class _KilledRun:
-    """An open run whose journal ends the process."""
-
-    def __init__(self, run: OpenRun, seq: int, *, is_written: bool) -> None:
-        self._run = run
-        self.name = run.name
-        self.answers = run.answers
-        self.traces = run.traces
-        self.journal = _KillingJournal(run.journal, seq, is_written=is_written)
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self._run.notes
-
-    def find_stop_request(self) -> str | None:
-        return self._run.find_stop_request()
-
-    async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
-        await self._run.write_result(result, keep_traces=keep_traces)
+    return cast("Store", _Changed(store, open=open_run))
 
 
-class _KillingJournal:
-    def __init__(self, journal: Journal, seq: int, *, is_written: bool) -> None:
-        self._journal = journal
-        self._seq = seq
-        self._is_written = is_written
+class _Changed:
+    """An object with some attributes replaced."""
 
-    async def append(self, event: Event) -> None:
-        if event.seq != self._seq or self._is_written:
-            await self._journal.append(event)
-        if event.seq == self._seq:
-            raise Killed
+    def __init__(self, inner: object, **replaced: object) -> None:
+        self._inner = inner
+        vars(self).update(replaced)
 
-    def read(self, start: int = 0) -> AsyncIterator[Event]:
-        return self._journal.read(start)
-
-    async def last(self) -> Event | None:
-        return await self._journal.last()
-
-    def reader(self) -> EventReader:
-        return self._journal.reader()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

@@ -410,7 +410,7 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
     price = run.gateway.price("openai/house")
     assert price is not None
     assert (price.input_usd_per_million, price.output_usd_per_million) == (1.0, 2.0)
-    assert run.gateway.timeout_s == 300
+    assert run.gateway.pool.timeout_s == 300
     options = run.engine.evaluator.options
     assert (options.repeats, options.concurrency, options.case_timeout_s) == (3, 40, 9.0)
     assert options.max_errored_fraction == 0.1

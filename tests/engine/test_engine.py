@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from promptiter.agents.base import AgentRun
-from promptiter.agents.function import chain
+from promptiter.agents.function import agent, chain
 from promptiter.agents.nodes import ModelNode
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
@@ -31,6 +32,7 @@ from promptiter.llm.redaction import Redactor
 from promptiter.policies.acceptance import MinGain, NoRegression
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stop_limits import MaxCalls, MaxEvaluations
 from promptiter.policies.stopping import Patience, TargetScore
@@ -51,6 +53,21 @@ async def test_a_run_accepts_what_validation_shows_to_be_better() -> None:
     assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
     assert [each.decision.accepted for each in result.rounds if each.decision] == [True, False, True]
     assert [change.surface_id for change in result.changes] == ["draft#instruction", "polish#instruction"]
+
+
+@pytest.mark.parametrize("budget", [None, Budget(max_calls=500)])
+async def test_a_budget_that_does_not_limit_the_agent_is_reported_once(budget: Budget | None) -> None:
+    @agent(instruction="Draft.")
+    async def opaque(message: str) -> str:
+        return f"{surface('instruction')} {message}"  # as an answer of the agent's own client
+
+    gateway = Gateway(models={"scripted": desk.model()}, budget=budget)
+    result = await Engine(opaque, desk.evaluator(gateway), search=Tries()).run(desk.request())
+    warnings = [problem for problem in result.measured.problems if "the budget does not limit the agent" in problem]
+    assert len(warnings) == (budget is not None)
+
+    counted = await Engine(desk.agent(), desk.evaluator(gateway), search=Tries()).run(desk.request())
+    assert not any("does not limit" in problem for problem in counted.measured.problems)
 
 
 async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> None:
@@ -471,8 +488,9 @@ async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result
             if event.seq == self.seq:
                 task.cancel()
 
-    whole, asked = MemoryJournal(), desk.request(final_test=None)
+    whole, asked = MemoryJournal(), desk.request(max_rounds=1, final_test=FinalTest(repeats=2))
     expected = await desk.engine(DRAFT).run(asked, journal=whole)
+    assert expected.stop_reason == "max_rounds"
     for seq in range(len(whole.events) - 1):
         journal, run = MemoryJournal(), desk.engine(DRAFT)
         task = asyncio.ensure_future(run.run(asked, journal=journal, observers=[Cancels(seq)]))
@@ -676,10 +694,16 @@ class _Breaks:
         raise ValueError(f"in round {session.round}")
 
 
+class _Blocks:
+    def search(self, session: Session) -> None: ...
+
+
 async def test_wrong_stages_are_refused_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
     with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"_Blocks.search is not a coroutine function; write `async def search"):
+        Engine(desk.agent(), desk.evaluator(), search=_Blocks())  # type: ignore[arg-type]
     wrong = desk.request(
         acceptance=MinGain, stop=3, objective="accuracy", targets="draft#instruction", max_rounds="3", hints=("x",)
     )

@@ -25,6 +25,7 @@ from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.structure import StructureSnapshot
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries
 from traces import ExecutionTrace, Failure, Step
@@ -325,7 +326,7 @@ async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
 
     journal = _KilledJournal(after="final_test")
     made, _ = whole_run()
-    with pytest.raises(_KilledError):
+    with pytest.raises(Killed):
         await made.run(asked, journal=journal)
     cut = MemoryJournal()
     for event in journal.events:
@@ -356,10 +357,6 @@ async def test_a_run_cancelled_during_its_final_test_has_no_verdict_and_can_be_r
     assert rest.conclusion == (await made.run(asked)).conclusion
 
 
-class _KilledError(BaseException):
-    pass
-
-
 class _KilledJournal(MemoryJournal):
     """Simulates a kill at the third case of a phase: nothing is written afterwards."""
 
@@ -371,5 +368,5 @@ class _KilledJournal(MemoryJournal):
     async def append(self, event: Event) -> None:
         self.left -= event.phase == self.after and event.type == "case"
         if self.left <= 0:
-            raise _KilledError
+            raise Killed
         await super().append(event)

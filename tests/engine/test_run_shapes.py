@@ -345,3 +345,8 @@ async def test_sets_that_do_not_go_together_are_named(changes: dict[str, Any], p
 async def test_cases_need_metrics() -> None:
     with pytest.raises(RequestError, match="the evaluator has no metrics; give it at least one"):
         await Engine(desk.agent(), Evaluator(), search=Tries(BOTH)).run(one_set())
+
+
+async def test_a_structure_alone_needs_a_scorer() -> None:
+    with pytest.raises(RequestError, match="give the engine an agent, or the request a scorer"):
+        await Engine(desk.agent().describe(), desk.evaluator(), search=Tries(BOTH)).run(one_set())

@@ -33,10 +33,10 @@ from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.sources import FileSource
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.model_server import LoopbackServer, run_server
-from tests.worlds.starter import Killed
 
 CONCURRENCY = 5
 REQUESTS = range(8)

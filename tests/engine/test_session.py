@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.evaluation.data.case import EvalSet
-from promptiter.profile import Profile
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario
+from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.fold import fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
@@ -263,3 +265,92 @@ def test_rows_name_the_eval_set_that_their_case_came_from() -> None:
     assert list(result.rounds[0].train.by_eval_set) == ["train-north", "train-south"]
     assert result.rounds[0].validation is not None
     assert result.rounds[0].validation.by_eval_set["north"].metric_means == {"careful": 0.5}
+
+
+async def guess_nothing() -> Guess:
+    return None  # type: ignore[return-value]
+
+
+@event_type("tests.other_guess")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherGuess(Payload):
+    text: str
+
+
+async def guess_otherwise() -> Guess:
+    return OtherGuess(text="one")  # type: ignore[return-value]
+
+
+CLERK = ModelNode(name="clerk", instruction="Answer.", model="scripted")
+FOREIGN = Profile.baseline(GraphAgent(name="desk", nodes=(CLERK,)).describe())
+SCENARIOS = EvalSet(id="scenarios", cases=(EvalCase(id="talk", scenario=Scenario(starting_prompt="hi", plan="ask")),))
+
+MISTAKES: dict[str, tuple[Callable[[Session], Awaitable[object]], str]] = {
+    "a pair in the wrong order": (
+        lambda session: session.evaluate_many([(BEST, session.train)], phase="screening"),  # type: ignore[list-item]
+        r"evaluation 0 is a pair \(profile, eval set\); give the eval set first",
+    ),
+    "no pair": (
+        lambda session: session.evaluate_many([BEST], phase="screening"),  # type: ignore[list-item]
+        r"evaluation 0 is Profile\(.*; give a pair \(eval set, profile\)",
+    ),
+    "patches for a profile": (
+        lambda session: session.evaluate_many([(session.train, PatchSet(()))], phase="x"),  # type: ignore[list-item]
+        r"the profile of evaluation 0 is a PatchSet; give the profile that session.candidate\(patches\)",
+    ),
+    "a name for an eval set": (
+        lambda session: session.evaluate_many([("train", BEST)], phase="screening"),  # type: ignore[list-item]
+        "the eval set of evaluation 0 is 'train'; give an EvalSet",
+    ),
+    "a note that is a dict": (
+        lambda session: session.note({"text": "one"}),  # type: ignore[type-var]
+        "an event has a payload, and dict is not one; record a dataclass registered with @event_type",
+    ),
+    "work without a result": (
+        lambda session: session.record(Guess, guess_nothing),
+        "the work of a record returned None; return a Guess",
+    ),
+    "work with another result": (
+        lambda session: session.record(Guess, guess_otherwise),
+        r"the work of a record returned OtherGuess\(text='one'\); return a Guess",
+    ),
+    "one parent": (
+        lambda session: session.propose(BEST, parents=BEST),  # type: ignore[arg-type]
+        r"parents is one profile; give a list: \[profile\]",
+    ),
+    "a parent by its digest": (
+        lambda session: session.validate(BEST, parents=[BEST.digest]),  # type: ignore[list-item]
+        r"a parent is '\w+'; give the profile itself",
+    ),
+    "a candidate by its digest": (
+        lambda session: session.reject(BEST.digest, "no"),  # type: ignore[arg-type]
+        r"a candidate is '\w+'; give a Profile or a PatchSet",
+    ),
+    "a profile of another agent": (
+        lambda session: session.evaluate_many([(session.train, BEST), (session.train, FOREIGN)], phase="screening"),
+        "the profile is of another structure: the agent has no clerk#",
+    ),
+    "duplicate case ids": (
+        lambda session: session.evaluate_many([(session.train, BEST), (_repeat_a_case(session), BEST)], phase="x"),
+        "eval set 'train' has duplicate case ids",
+    ),
+    "a scenario without a simulated user": (
+        lambda session: session.evaluate_many([(session.train, BEST), (SCENARIOS, BEST)], phase="screening"),
+        "case 'talk' is a scenario and needs a simulated user",
+    ),
+}
+
+
+def _repeat_a_case(session: Session) -> EvalSet:
+    return replace(session.train, cases=(*session.train.cases, session.train.cases[0]))
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_a_search_is_reported_before_anything_is_recorded(name: str) -> None:
+    """The run can be resumed once the search is fixed."""
+    journal = MemoryJournal()
+    mistake, message = MISTAKES[name]
+    with pytest.raises(RunFailedError, match=f"Error: {message}"):
+        run(mistake, journal)
+    assert [event.type for event in journal.events[-2:]] == ["round_started", "run_completed"]
+    assert run(validate, journal).status == "succeeded"

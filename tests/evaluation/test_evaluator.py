@@ -23,7 +23,7 @@ from promptiter.evaluation.executor import Executor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.evaluation.trace_store import TraceFolder
+from promptiter.evaluation.trace_store import encode_trace
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -460,7 +460,7 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
     assert found.rows[0].scores[0].findings == (Finding(kind="wrong", expected=["***"], actual=said, where="c0000"),)
     assert (traces[0].steps[0].output.text, str(traces[1].steps[0].error)) == (said, "ValueError: *** ***")
     for row, trace in zip(found.rows, traces, strict=True):
-        assert TraceFolder().put(trace) == row.trace_digests[0]
+        assert encode_trace(trace)[0] == row.trace_digests[0]
 
 
 async def test_an_output_that_is_not_valid_utf8_is_escaped() -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from promptiter.errors import BadRequestError, RateLimitedError, SetupError
 from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor, Finished, LocalExecutor
+from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.result import Evaluation
@@ -114,9 +115,7 @@ async def test_a_case_whose_process_dies_once_is_run_again_and_pays_nothing_twic
 
 
 @pytest.mark.slow
-async def test_prints_and_reads_of_user_code_do_not_disturb_the_frames(
-    processes: ProcessExecutor, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_prints_and_reads_of_user_code_do_not_disturb_the_frames(capfd: pytest.CaptureFixture[str]) -> None:
     with ProcessExecutor(workers=1) as executor:
         found = await evaluate(executor, "print a", "print b")
     assert [row.output for row in found.rows] == ["a, input ''", "b, input ''"]
@@ -160,6 +159,24 @@ def test_processes_are_reused_by_other_event_loops_and_end_with_the_executor() -
     [worker] = executor._all
     del executor
     assert is_gone(worker._process.pid)
+
+
+@pytest.mark.slow
+async def test_evaluations_of_several_threads_share_the_processes() -> None:
+    with ProcessExecutor(workers=1) as executor:
+        other = threading.Thread(target=lambda: asyncio.run(evaluate(executor, "hello")))
+
+        async def wait_for_other(request: ModelRequest, *, repeat: int) -> ModelReply:
+            other.start()
+            while other.is_alive() and not executor._slots._waiters:  # noqa: ASYNC110 - of another thread
+                await asyncio.sleep(0.01)
+            assert other.is_alive(), "it did not wait for a free process"
+            return ModelReply(text="done")
+
+        found = await evaluate(executor, "catch x", gateway=Gateway(models={"m": wait_for_other}))
+        assert [row.output for row in found.rows] == ["done"]
+        await asyncio.to_thread(other.join)
+        assert len(executor._all) == 1
 
 
 @pytest.mark.slow
@@ -220,7 +237,7 @@ async def test_each_job_runs_in_a_process_that_knows_nothing_but_its_bytes() -> 
 class FreshProcesses:
     """Runs each job in a process of its own."""
 
-    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         for job in jobs:
             with ProcessExecutor(workers=1) as executor:
                 async for finished in executor.run([job], host):
@@ -286,7 +303,7 @@ def test_the_agent_of_a_script_is_found_and_its_run_must_be_guarded(guard: str, 
     script = tmp_path / "my_script.py"
     script.write_text(
         "import asyncio\n"
-        "from promptiter.agents import agent\n"
+        "from promptiter.agents import agent, chain\n"
         "from promptiter.evaluation import *\n"
         "@agent(instruction='x')\n"
         "async def mine(text: str) -> str: return text + '?'\n"
@@ -294,14 +311,16 @@ def test_the_agent_of_a_script_is_found_and_its_run_must_be_guarded(guard: str, 
         f"{guard}\n"
         "    cases = EvalSet(id='s', cases=(EvalCase(id='a', turns=(Turn(user='hello'),)),))\n"
         "    subject = Evaluator([FunctionMetric(name='e', function=score)], executor=ProcessExecutor(workers=1))\n"
+        "    guarded = chain('guarded', mine)\n"
         "    print(asyncio.run(subject.evaluate(mine, cases)).rows[0].output)\n"
+        "    print(asyncio.run(subject.evaluate(guarded, cases)).rows[0].output)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     if guard == "if True:":
         assert "SetupError" in done.stderr
         assert "start it under `if __name__ == '__main__':`" in done.stderr
     else:
-        assert (done.stdout, done.returncode) == ("hello?\n", 0), done.stderr
+        assert (done.stdout, done.returncode) == ("hello?\nhello?\n", 0), done.stderr
 
 
 @pytest.mark.slow

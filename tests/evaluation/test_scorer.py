@@ -50,9 +50,12 @@ async def test_several_scores_are_named_with_their_thresholds() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        ("good", "returned 'good'; return a finite number or a Score"),
-        (float("nan"), "returned nan; return a finite number or a Score"),
-        (None, "returned None; return a finite number or a Score"),
+        ("good", "returned 'good'; return a number from 0 to 1, or a Score"),
+        (None, "returned None; return a number from 0 to 1, or a Score"),
+        (float("nan"), "returned nan as 'score'; return a number from 0 to 1"),
+        (17.0, "returned 17 as 'score'; return a number from 0 to 1"),
+        (Score(metric="tests", value=-0.5), "returned -0.5 as 'score'; return a number from 0 to 1"),
+        (ScoredProfile(scores=(Score(metric="tests", value=1.5),)), "returned 1.5 as 'score'"),
         (
             [Score(metric="tests", value=0.5, threshold=0.9), Score(metric="size", value=0.5)],
             r"its scores are 'score'; .* name others with Scorer\(function, \{'tests': 0.9, 'size': 1.0\}\)",

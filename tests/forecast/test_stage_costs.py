@@ -18,10 +18,10 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
-from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
-from tests.worlds.starter import Killed, Shop, make_killing_journal
+from tests.worlds.starter import Shop, kill_runs_at
 from traces import Usage
 
 
@@ -43,11 +43,10 @@ def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     assert sum(spent.cost_usd or 0 for spent in found.values()) == pytest.approx(paid.cost_usd)
 
 
-def test_a_run_that_was_killed_took_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_took_the_same(tmp_path: Path) -> None:
     Shop().run(tmp_path / "whole")
-    for kill_at in (12, 60):
-        with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(kill_at, "before"))
+    for seq in (12, 60):
+        with kill_runs_at(seq), suppress(Killed):
             Shop().run(tmp_path / "killed")
     Shop().run(tmp_path / "killed")
     assert calls_of(tmp_path / "killed") == calls_of(tmp_path / "whole")

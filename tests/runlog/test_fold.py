@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,14 +24,14 @@ from promptiter.backprop.record import (
 )
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.errors import JournalError, NonDeterministicSearchError
+from promptiter.errors import JournalError, NonDeterministicSearchError, SetupError
 from promptiter.evaluation.result import CaseRow
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.stopping import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.events import Event, Payload, Phase, UnknownPayload, event_type
+from promptiter.runlog.events import BUILT_IN, Event, Payload, Phase, UnknownPayload, event_type
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import (
@@ -362,11 +364,12 @@ async def test_later_events_do_not_change_a_result() -> None:
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool) -> None:
+@pytest.mark.parametrize("reason", ["max_rounds", "user_stop"])
+def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool, reason: str) -> None:
     writer = Writer()
     for step in (*WHOLE_ROUND, "accept" if accepted else "reject"):
         writer.do(step)
-    stop = StopDecision(stop=True, reasons=(StopReason("max_rounds", "enough"),))
+    stop = StopDecision(stop=True, reasons=(StopReason(reason, "enough"),))
     writer.write(StopDecided(decision=stop))
     writer.do("end")
     ended = fold(writer.events)
@@ -374,7 +377,8 @@ def test_an_event_after_the_end_means_that_the_run_was_resumed(accepted: bool) -
     assert ended.error is not None
     writer.do("completed")
     running = fold(writer.events)
-    assert (running.status, running.verdict, running.stop, running.error) == ("running", "no_evidence", None, None)
+    assert (running.status, running.verdict, running.error) == ("running", "no_evidence", None)
+    assert running.stop == (None if reason == "user_stop" else stop)
     assert running.rounds == ended.rounds
 
 
@@ -541,19 +545,29 @@ def test_every_candidate_of_a_pool_is_in_the_record() -> None:
 def test_the_order_in_which_evaluations_of_a_batch_finish_changes_nothing() -> None:
     class Screens:
         async def search(self, session: Session) -> None:
+            await session.evaluate_many([(session.train, session.accepted.profile)] * 2, phase="look")
             await session.begin_round()
-            await session.evaluate_many([(session.train, session.accepted.profile)] * 3, phase="screening")
+            await session.evaluate_many([(session.train, session.accepted.profile)] * 2, phase="screening")
+            child = Profile.of(STRUCTURE, DRAFT)
+            for parent in (session.accepted.profile, child):
+                await session.propose(child, parents=[parent])
+            await session.evaluate_many([(session.train, child)] * 2, phase="comparing")
             await session.complete_round()
 
     journal = MemoryJournal()
-    result = desk.engine(search=Screens()).run_sync(desk.request(), journal=journal)
-    finished = [event for event in journal.events if (event.phase, event.type) == ("screening", "evaluation_finished")]
-    others = [event for event in journal.events if event not in finished]
-    place = 1 + max(place for place, event in enumerate(others) if event.phase == "screening" and event.type == "case")
-    others[place:place] = reversed(finished)
-    [only] = fold([event.model_copy(update={"seq": seq}) for seq, event in enumerate(others)]).rounds
-    [as_run] = result.rounds
-    assert [each.number for each in only.evaluations] == [each.number for each in as_run.evaluations] == [1, 2, 3]
+    desk.engine(search=Screens()).run_sync(desk.request(), journal=journal)
+    events: list[Event] = []
+    for _, batch in groupby(journal.events, key=lambda event: (event.phase, event.type.startswith(("eval", "case")))):
+        each = list(batch)
+        finished = [event for event in each if event.type == "evaluation_finished"]
+        events += [*(event for event in each if event not in finished), *reversed(finished)]
+    assert events != journal.events
+    result = fold(event.model_copy(update={"seq": seq}) for seq, event in enumerate(events))
+    [only] = result.rounds
+    assert [each.number for each in result.evaluations] == [0, 1, 2]
+    assert [each.number for each in only.evaluations] == [3, 4]
+    assert [[each.number for each in one.evaluations] for one in only.candidates] == [[5, 6], [5, 6]]
+    assert [each.number for each in only.all_evaluations] == [3, 4, 5, 6]
 
 
 def test_an_event_of_an_unknown_type_or_version_is_kept_with_its_data() -> None:
@@ -563,9 +577,37 @@ def test_an_event_of_an_unknown_type_or_version_is_kept_with_its_data() -> None:
     note = writer.events.pop()
     for changes in ({"type": "of.another.search"}, {"version": 2}):
         writer.events.append(Event(**{**note.model_dump(), **changes, "seq": len(writer.events)}))
+    writer.events.append(Event(**{**note.model_dump(), "data": {"words": 7}, "seq": len(writer.events)}))
     [only] = RunResult.from_json(fold(writer.events).to_json()).rounds
-    assert [(each.type, each.data) for each in only.notes] == [("of.another.search", note.data), ("remark", note.data)]
-    assert isinstance(writer.events[-1].payload, UnknownPayload)
+    assert [(each.type, each.data) for each in only.notes] == [
+        ("of.another.search", note.data),
+        ("remark", note.data),
+        ("remark", {"words": 7}),
+    ]
+    problems = [each.payload.problem for each in writer.events if isinstance(each.payload, UnknownPayload)]
+    assert problems == [
+        "the event type 'of.another.search' is not known here",
+        "it is 'remark' in version 2, and 1 is known here; update the package of its search",
+        "it is 'remark' in version 1, and does not fit Remark: text: Field required",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["run_started", "case", "round_started", "candidate", "decision", "run_completed"])
+def test_an_event_of_the_engine_in_a_newer_version_is_an_error(kind: str) -> None:
+    journal = MemoryJournal()
+    desk.engine(DRAFT).run_sync(desk.request(), journal=journal)
+    newer = [Event(**{**event.model_dump(), "version": 2 if event.type == kind else 1}) for event in journal.events]
+    with pytest.raises(JournalError, match=f"cannot be read: it is '{kind}' in version 2, and 1 .*; update promptiter"):
+        fold(newer)
+
+
+def test_every_event_type_of_promptiter_is_reserved() -> None:
+    classes = [each for module in set(BUILT_IN.values()) for each in vars(import_module(module)).values()]
+    payloads = [each for each in classes if isinstance(each, type) and issubclass(each, Payload) and each.event_type]
+    assert {each.event_type: each.__module__ for each in payloads} == BUILT_IN
+    for name in BUILT_IN:
+        with pytest.raises(SetupError, match=f"the event type '{name}' is one of promptiter's own"):
+            event_type(name)(Remark)
 
 
 @pytest.mark.parametrize("given_up", [True, False])

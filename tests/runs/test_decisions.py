@@ -159,11 +159,12 @@ async def run(policy: AcceptancePolicy, seed: int) -> list[Event]:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 async def test_the_same_policy_decides_the_same_again(policy: AcceptancePolicy) -> None:
-    for seed in range(6):
+    number = POLICIES.index(policy)
+    for seed in (number % 6, (number + 3) % 6):  # all six kinds of runs, but not with every policy
         found = list(decide_again(await run(policy, seed)))
         assert [each.round for each in found] == [1, 1, 1, 2, 2, 2]
         assert [each.again for each in found] == [
-            None if number % 3 == 2 else each.recorded for number, each in enumerate(found)
+            None if place % 3 == 2 else each.recorded for place, each in enumerate(found)
         ]
 
 

@@ -34,13 +34,13 @@ from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.results import RunResult
-from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.sources import FileSource
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
-from tests.worlds.starter import Killed, Shop, cases, make_killing_journal
+from tests.worlds.starter import Shop, cases, kill_runs_at
 
 
 def files(folder: Path) -> set[str]:
@@ -224,7 +224,7 @@ class Hours:
         self.now_s += 3600.0 * (event.type == "decision")
 
 
-def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path) -> None:
     request = desk.request(run_id="", stop=Deadline(minutes=110))
 
     def engine(clock: Hours) -> Engine:
@@ -232,10 +232,8 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path, mon
 
     first, second = Hours(), Hours()
     run = RunDirectory.begin(tmp_path, engine(first), request)
-    with monkeypatch.context() as patched:
-        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(28, "before"))
-        with pytest.raises(Killed):
-            run.run_sync(observers=[first])
+    with kill_runs_at(28), pytest.raises(Killed):
+        run.run_sync(observers=[first])
     assert first.now_s == 3600.0
     result = RunDirectory.resume(run.path, engine(second), request).run_sync(observers=[second])
     assert (result.stop_reason, result.current_round) == ("deadline", 2)
@@ -290,11 +288,9 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
     assert alone.model.asked == 0
 
 
-def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(12, "before"))
-        with pytest.raises(Killed):
-            Shop(budget=Budget(max_calls=100)).run(tmp_path)
+def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path) -> None:
+    with kill_runs_at(12), pytest.raises(Killed):
+        Shop(budget=Budget(max_calls=100)).run(tmp_path)
     result = Shop(budget=Budget(max_calls=100)).run(tmp_path)
     assert result.stop_reason == "max_calls"
     assert result.measured.spent.total.calls <= 100

@@ -43,13 +43,13 @@ async def test_answers_and_traces_are_on_disk_before_a_decision_is_written(
 
 async def test_a_run_without_its_answers_says_so(tmp_path: Path) -> None:
     store, small = FolderStore(tmp_path), SmallRun()
-    run = await StoredRun.create(store, small.engine, small.request)
+    run = await StoredRun.begin(store, small.engine, small.request)
     whole = await run.run()
     assert run.notes == []
     (tmp_path / run.run_id / "calls.jsonl").unlink()
     journal = tmp_path / run.run_id / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
-    again = await StoredRun.load(store, run.run_id, SmallRun().engine, small.request)
+    again = await StoredRun.resume(store, run.run_id, SmallRun().engine, small.request)
     assert await again.run() == whole
     [note] = again.notes
     assert "calls.jsonl' is missing: answers that are not in the journal are paid for again" in note

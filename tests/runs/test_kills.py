@@ -31,12 +31,12 @@ from promptiter.policies.stop_limits import MaxEvaluations
 from promptiter.policies.stopping import Patience, StopPolicy
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.results import RunResult
-from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
-from tests.worlds.starter import How, Killed, SmallPool, SmallShop, make_killing_journal
+from tests.worlds.starter import How, SmallPool, SmallShop, kill_runs_at
 
 pytestmark = pytest.mark.slow
 
@@ -89,16 +89,13 @@ def kill_at(
     folder: Path,
     seq: int,
     how: How,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     concurrency: int = 4,
     world: type[SmallShop | SmallPool] = SmallShop,
 ) -> None:
     """Run until an event, then drop everything that is not on disk."""
-    with monkeypatch.context() as patched:
-        patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, how))
-        with pytest.raises(Killed):
-            world(concurrency=concurrency).run(folder)
+    with kill_runs_at(seq, how), pytest.raises(Killed):
+        world(concurrency=concurrency).run(folder)
 
 
 def check_resume(
@@ -128,33 +125,27 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_run_resumes_from_every_event(
-    chunk: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_from_every_event(chunk: int, whole: Path, events: int, tmp_path: Path) -> None:
     for seq in range(chunk, events, CHUNKS):
         folder = tmp_path / str(seq)
-        kill_at(folder, seq, get_args(How)[seq % 3], monkeypatch)
+        kill_at(folder, seq, get_args(How)[seq % 3])
         check_resume(folder, whole)
 
 
-def test_a_run_that_is_killed_twice_resumes(
-    whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_killed_twice_resumes(whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(7)
     for seq in range(rng.randrange(5), events - 1, 5):
         folder = tmp_path / str(seq)
-        kill_at(folder, seq, rng.choice(get_args(How)), monkeypatch)
-        kill_at(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)), monkeypatch)
+        kill_at(folder, seq, rng.choice(get_args(How)))
+        kill_at(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)))
         check_resume(folder, whole)
 
 
 @pytest.mark.parametrize("concurrency", [1, 64])
-def test_a_run_resumes_with_another_concurrency(
-    concurrency: int, whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_with_another_concurrency(concurrency: int, whole: Path, events: int, tmp_path: Path) -> None:
     for seq in range(3, events, 12):
         folder = tmp_path / str(seq)
-        kill_at(folder, seq, "before", monkeypatch, concurrency=65 - concurrency)
+        kill_at(folder, seq, "before", concurrency=65 - concurrency)
         check_resume(folder, whole, concurrency=concurrency)
 
 
@@ -191,13 +182,11 @@ def whole_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_search_with_a_pool_resumes_from_every_event(
-    chunk: int, whole_pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_with_a_pool_resumes_from_every_event(chunk: int, whole_pool: Path, tmp_path: Path) -> None:
     events = len(journal_path(whole_pool).read_bytes().splitlines())
     for seq in range(chunk, events, CHUNKS):
         folder = tmp_path / str(seq)
-        kill_at(folder, seq, get_args(How)[seq % 3], monkeypatch, world=SmallPool, concurrency=1 + 5 * (seq % 2))
+        kill_at(folder, seq, get_args(How)[seq % 3], world=SmallPool, concurrency=1 + 5 * (seq % 2))
         check_resume(folder, whole_pool, world=SmallPool)
 
 
@@ -234,12 +223,10 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_be_resumed(
     check_resume(tmp_path / "runs", whole)
 
 
-def test_traces_lost_in_a_power_failure_are_recorded_again_at_no_cost(
-    whole: Path, events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traces_lost_in_a_power_failure_are_recorded_again_at_no_cost(whole: Path, events: int, tmp_path: Path) -> None:
     for seq in range(9, events - 8, 8):
         folder = tmp_path / str(seq)
-        kill_at(folder, seq, "before", monkeypatch)
+        kill_at(folder, seq, "before")
         for number, trace in enumerate(sorted(folder.glob("*/traces/*/*"))):
             trace.unlink()
             if number % 2:
@@ -283,22 +270,18 @@ def desk_run(folder: Path, **changes: object) -> RunResult:
 
 
 @pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["repeats", "evaluations"])
-def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(
-    stop: StopPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(stop: StopPolicy, tmp_path: Path) -> None:
     whole = desk_run(tmp_path / "whole", stop=stop)
     for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
         folder = tmp_path / str(seq)
-        with monkeypatch.context() as patched:
-            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, "before"))
-            with pytest.raises(Killed):
-                desk_run(folder, stop=stop)
+        with kill_runs_at(seq), pytest.raises(Killed):
+            desk_run(folder, stop=stop)
         again = desk_run(folder, stop=stop)
         assert again == whole
         assert again.measured.paid_case_runs == whole.measured.paid_case_runs
 
 
-def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path) -> None:
     asked: list[object] = []
     live = GraphAgent(
         name="bot", nodes=(ModelNode(name="draft", instruction="Draft.", model="scripted", is_live=True),)
@@ -312,8 +295,7 @@ def test_a_cap_holds_for_live_nodes_over_all_processes(tmp_path: Path, monkeypat
 
     path = None
     for seq in (3, 5, 9, 12, 15):
-        with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(folder_store_module, "FileJournal", make_killing_journal(seq, "before"))
+        with kill_runs_at(seq), suppress(Killed):
             directory = run(path)
             path = directory.path
             directory.run_sync()

@@ -44,7 +44,7 @@ def make_request(made: Scenario, *, final_test: FinalTest | None = None, **optio
         acceptance=MinGain(0.005),
         final_test=final_test,
         stop=TargetScore(1.0),
-        evaluation=EvaluationOptions(**options) if options else None,  # type: ignore[arg-type]
+        evaluation=EvaluationOptions(**options) if options else None,
         run_id="bars",
     )
 

@@ -63,7 +63,7 @@ def evaluator(gateway: Gateway | None = None, *, trace_store: TraceStore | None 
     return Evaluator(
         [FunctionMetric(name="careful", function=score)],
         gateway=gateway or Gateway(models={"scripted": model()}),
-        options=EvaluationOptions(**options),  # type: ignore[arg-type]
+        options=EvaluationOptions(**options),
         trace_store=trace_store,
     )
 

@@ -14,6 +14,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -36,10 +38,10 @@ from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.runs import folder_store as folder_store_module
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
 from promptiter.starter.agent import agent
+from promptiter.testing.store_hooks import Killed
 
 How = Literal["before", "after", "torn"]
 STARTER = Path(str(files("promptiter") / "starter"))
@@ -119,41 +121,32 @@ def cases(name: str, count: int) -> EvalSet:
     return replace(found, cases=found.cases[:count])
 
 
-class Killed(BaseException):
-    """The process has died, and everything in memory is lost."""
+def _raise_killed() -> None:
+    raise Killed
 
 
-class KillingJournal(FileJournal):
-    """A journal whose process dies at one event: before it is written, in the middle of its line, or after it."""
+@contextmanager
+def kill_runs_at(seq: int, how: How = "before", *, die: Callable[[], None] = _raise_killed) -> Iterator[None]:
+    """In this block, the process of a run dies at an event: before it is written, in the middle of its line, or after.
 
-    kill_at = -1
-    how: How = "before"
+    With Killed, everything in memory is lost.
+    """
+    append = FileJournal.append
 
-    async def append(self, event: Event) -> None:
-        if event.seq != self.kill_at:
-            await super().append(event)
-            return
-        if self.how == "after":
-            await super().append(event)
-        elif self.how == "torn":
-            with self.path.open("ab") as file:
+    async def append_or_die(journal: FileJournal, event: Event) -> None:
+        if event.seq != seq or how == "after":
+            await append(journal, event)
+        elif how == "torn":
+            with journal.path.open("ab") as file:
                 file.write(b'{"checksum":"0123abcd","event":{"schema_vers')
-        self.die()
+        if event.seq == seq:
+            die()
 
-    def die(self) -> None:
-        raise Killed
-
-
-class SigkillJournal(KillingJournal):
-    def die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def make_killing_journal(
-    kill_at: int, how: How, *, journal: type[KillingJournal] = KillingJournal
-) -> type[KillingJournal]:
-    """A journal class that kills its process at this event."""
-    return type("Killing", (journal,), {"kill_at": kill_at, "how": how})
+    FileJournal.append = append_or_die  # type: ignore[assignment, method-assign]  # the folder store makes the journal
+    try:
+        yield
+    finally:
+        FileJournal.append = append  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -167,9 +160,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.file_limit, given.file_limit))
-    setattr(folder_store_module, "FileJournal", make_killing_journal(given.kill_at, given.how, journal=SigkillJournal))  # noqa: B010 - not declared as a variable
     shop = (SmallPool if given.pool else SmallShop)(concurrency=given.concurrency)
-    result = shop.run(given.folder / "runs")
+    with kill_runs_at(given.kill_at, given.how, die=lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        result = shop.run(given.folder / "runs")
     sys.stdout.write(orjson.dumps({"verdict": result.verdict, "asked": shop.model.asked}).decode())
 
 

@@ -33,7 +33,7 @@ from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
-from promptiter.concurrency import finish_before_cancel
+from promptiter.concurrency import call_in_loop, run_in_thread
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
@@ -105,9 +105,9 @@ class InPlaceAgent:
         try:
             async with use.turn:
                 await use.idle.wait()
-                return await finish_before_cancel(asyncio.to_thread(self.close))
+                return await run_in_thread(self.close)
         except asyncio.CancelledError:
-            await finish_before_cancel(asyncio.to_thread(self.close))
+            await run_in_thread(self.close)
             raise
         finally:
             cancel_close_at_exit(self)  # again, since only the main thread can reset the SIGTERM handler
@@ -155,9 +155,7 @@ class InPlaceAgent:
                 await asyncio.sleep(POLL_S)
         close_at_exit(self)
         try:
-            await finish_before_cancel(
-                asyncio.to_thread(self._saved.hold, self.sources, baseline=baseline, wanted=wanted)
-            )
+            await run_in_thread(lambda: self._saved.hold(self.sources, baseline=baseline, wanted=wanted))
         except BaseException:
             use.lock.release()
             raise
@@ -192,7 +190,12 @@ class InPlaceAgent:
         use, loop = self._current_use(), asyncio.get_running_loop()
         use.enter()
         work = _threads().submit(contextvars.copy_context().run, function, question)
-        work.add_done_callback(lambda _: _call_in_loop(loop, use.leave))
+
+        def leave(_: object) -> None:
+            if not call_in_loop(loop, use.leave):
+                use.leave()  # the loop has ended
+
+        work.add_done_callback(leave)
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
@@ -271,14 +274,6 @@ def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[J
             "node, such as bot#instruction, or wrap an agent"
         )
     return GraphAgent(name=names[0], nodes=(_FunctionWithSources(names[0], surfaces, ask),))
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call in the loop's thread, or here if the loop has ended."""
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        call()
 
 
 @cache

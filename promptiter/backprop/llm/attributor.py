@@ -40,7 +40,8 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         """The configured limit, or what fits the model's context."""
         if self._max_prompt_tokens is not None:
             return self._max_prompt_tokens
-        context = (self.gateway or current_gateway()).context_tokens(self.model) or UNKNOWN_CONTEXT
+        catalog = (self.gateway or current_gateway()).pool.catalog
+        context = catalog.context_tokens(self.model) or UNKNOWN_CONTEXT
         return max(MIN_PROMPT_TOKENS, context * 3 // 4)
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:

@@ -189,7 +189,7 @@ def _register_model(gateway: Gateway, model: JudgeModel) -> str:
     endpoint = JudgeEndpoint(
         api_base=model.base_url,
         api_key=key,
-        timeout_s=gateway.timeout_s,
+        timeout_s=gateway.pool.timeout_s,
         served_as=name,
         in_options=in_options,
     )

@@ -23,11 +23,12 @@ from promptiter.evaluation.workers.job_messages import (
     unpack_runner,
 )
 from promptiter.evaluation.workers.wire_format import pack, unpack, unpack_plain
-from promptiter.llm.gateway import Gateway, ToolFunction, execute_tool
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.redaction import MASK, Redactor
 from promptiter.llm.secret import Secret
+from promptiter.llm.tools import ToolFunction, execute_tool
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces.model import Json
@@ -163,9 +164,14 @@ class ForwardingGateway(Gateway):
         async def execute() -> bytes:
             try:
                 answer = ForwardedAnswer(value=await execute_tool(function, arguments))
-                return pack(answer, self._handles, place=f"the result of tool {name!r}")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - raised in the host
-                return pack(ForwardedAnswer(error=error), self._handles)
+                answer = ForwardedAnswer(error=error)
+            try:
+                return pack(answer, self._handles)
+            except SetupError:
+                message = f"the result of tool {name!r} cannot be written as JSON"
+                advice = "return texts, numbers, lists, and dicts with text keys"
+                return pack(ForwardedAnswer(error=SetupError(f"{message}; {advice}")), self._handles)
 
         return await self._forward(call, execute)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
+from promptiter.concurrency import finish_before_cancel
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer
 from promptiter.llm.ledger import LedgerEntry
@@ -33,12 +33,8 @@ class LayeredCache:
         return await self._own.put(key, found)
 
     async def put(self, key: CacheKey, answer: StoredAnswer, *, paid: LedgerEntry | None = None) -> StoredAnswer:
-        sharing = asyncio.ensure_future(self._share(key, answer, paid))
-        try:
-            return await asyncio.shield(sharing)
-        except asyncio.CancelledError:
-            await asyncio.wait([sharing])  # the answer was paid, so it is stored even if the caller is gone
-            raise
+        # The answer was paid, so it is stored even if the caller is gone.
+        return await finish_before_cancel(self._share(key, answer, paid))
 
     async def _share(self, key: CacheKey, answer: StoredAnswer, paid: LedgerEntry | None) -> StoredAnswer:
         try:

@@ -11,7 +11,7 @@ import pytest
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
-from promptiter.evaluation.executor import Executor, Finished, run_concurrently
+from promptiter.evaluation.executor import Executor, FinishedJob, run_concurrently
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
@@ -21,7 +21,7 @@ from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostEr
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
@@ -42,14 +42,14 @@ class Pipe:
 
 def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
     evaluator = office.make_evaluator()
-    runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext(run_id="r"))
+    runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext())
     return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
 
 
 class BytesExecutor:
     """Sends jobs, calls and results as bytes, to workers in this process."""
 
-    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[Finished, None]:
+    def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         worker = JobWorker(Pipe(host))
 
         async def send(job: CaseJob) -> CaseRow:
@@ -141,6 +141,12 @@ async def test_a_tool_of_a_lost_worker_is_executed_by_another_one_that_waits_for
     assert row.error is None
     assert "kettle" in row.output
     assert "WorkerLostError: gone" in str((await host.receive(await lost)).error)
+
+
+async def test_a_tool_that_returns_no_json_is_a_wrong_setup() -> None:
+    gateway = WorkerHandles(Pipe(make_host())).get_gateway(0)
+    with pytest.raises(SetupError, match=r"the result of tool 'look_up' cannot be written as JSON; return texts, num"):
+        await gateway.call_tool("look_up", {}, lambda: {"a", "b"}, CallSite())
 
 
 async def test_a_module_that_fails_in_the_worker_is_a_wrong_setup() -> None:

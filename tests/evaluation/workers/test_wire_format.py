@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
@@ -21,6 +24,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
+from tests.worlds import small_programs
 from traces import ExecutionTrace, Failure, Step, Usage
 from traces.model import Snapshot
 
@@ -153,6 +157,21 @@ def test_an_object_of_a_module_is_sent_by_name_and_read_as_itself() -> None:
     assert unpack(raw, kept) is LIMIT
 
 
+def test_an_agent_of_a_script_is_sent_as_data_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be assigned under `if __name__ == "__main__":`, which the other process does not execute."""
+    kept = HostHandles(Gateway())
+    script = ModuleType("__main__")
+    script.__file__ = __file__
+    script.data, script.object = Limit(double, limit=2.0), object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    assert unpack(pack_agent(script.data, kept, place="the agent"), kept) == Limit(double, limit=2.0)
+    raw = pack_agent(script.object, kept, place="the agent")
+    assert orjson.loads(raw) == {"$ref": "test_wire_format:object"}
+    with pytest.raises(SetupError, match=r"it is assigned under `if __name__ == '__main__':`, .*; move it above"):
+        unpack(raw, kept)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -187,3 +206,13 @@ def test_secrets_and_gateways_stay_in_their_process() -> None:
     assert found[1] is gateway
     assert found[2] is other
     assert found[3] is gateway
+
+
+async def test_an_agent_with_a_profile_of_its_own_is_sent_whole() -> None:
+    two = small_programs.two_prompts
+    served = two.with_profile(Profile.of(two.describe(), {"two_prompts#instruction.plan": "Plan."}))
+    kept = HostHandles(Gateway())
+    for agent in (served, small_programs.ticket):
+        back = unpack(pack(agent, kept), kept)
+        assert back.describe() == agent.describe()
+    assert unpack(pack_agent(two, kept, place="the agent"), kept) is two

@@ -1,0 +1,50 @@
+"""Checks of what a search passes to its session, made before anything is recorded or paid."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.profile import PatchSet, Profile
+from promptiter.wording import shorten
+
+
+def check_search(search: Callable[..., object]) -> None:
+    """Raise if the method `search` of a search is not async: it could not await its session."""
+    method = inspect.unwrap(search)
+    if not inspect.iscoroutinefunction(method) and not inspect.iscoroutinefunction(type(method).__call__):
+        name = getattr(method, "__qualname__", repr(method))
+        raise SetupError(f"{name} is not a coroutine function; write `async def search(self, session)`")
+
+
+def check_pairs(pairs: Sequence[object]) -> None:
+    """Raise unless these are pairs of an eval set and a profile."""
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SetupError(f"evaluation {place} is {shorten(pair)}; give a pair (eval set, profile)")
+        eval_set, profile = pair
+        if isinstance(eval_set, Profile) and isinstance(profile, EvalSet):
+            raise SetupError(f"evaluation {place} is a pair (profile, eval set); give the eval set first")
+        if not isinstance(eval_set, EvalSet):
+            raise SetupError(f"the eval set of evaluation {place} is {shorten(eval_set)}; give an EvalSet")
+        if isinstance(profile, PatchSet):
+            raise SetupError(
+                f"the profile of evaluation {place} is a PatchSet; give the profile that session.candidate(patches) "
+                "or session.propose(patches) returns"
+            )
+        if not isinstance(profile, Profile):
+            raise SetupError(f"the profile of evaluation {place} is {shorten(profile)}; give a Profile")
+
+
+def check_candidate(candidate: object, parents: object) -> None:
+    """Raise unless a candidate is a profile or patches, and its parents are a list of profiles."""
+    if not isinstance(candidate, Profile | PatchSet):
+        raise SetupError(f"a candidate is {shorten(candidate)}; give a Profile or a PatchSet")
+    if isinstance(parents, Profile):
+        raise SetupError("parents is one profile; give a list: [profile]")
+    if not isinstance(parents, Sequence) or isinstance(parents, str):
+        raise SetupError(f"parents is {shorten(parents)}; give a list of profiles")
+    if wrong := [each for each in parents if not isinstance(each, Profile)]:
+        raise SetupError(f"a parent is {shorten(wrong[0])}; give the profile itself")
