@@ -24,7 +24,9 @@ def format_score(score: float | None) -> str:
 
 
 def dollars(amount: float) -> str:
-    """`$0`, `$0.0312`, `$1.25`: to the cent from a dollar on, below to a hundredth of a cent."""
+    """`$0`, `under $0.0001`, `$0.0312`, `$1.25`: to the cent from a dollar on, below to a hundredth of a cent."""
+    if 0 < amount < 0.0001:
+        return "under $0.0001"
     return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
 
 

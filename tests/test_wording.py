@@ -26,7 +26,8 @@ def test_names_beyond_the_limit_are_counted() -> None:
 
 
 def test_dollars_have_the_digits_that_matter() -> None:
-    assert [dollars(amount) for amount in (0, 0.03121, 1.256, 1200)] == ["$0", "$0.0312", "$1.26", "$1200.00"]
+    amounts = {0: "$0", 0.00002: "under $0.0001", 0.03121: "$0.0312", 1.256: "$1.26", 1200: "$1200.00"}
+    assert {amount: dollars(amount) for amount in amounts} == amounts
 
 
 def test_a_long_value_is_shortened_to_its_beginning_and_its_length() -> None:

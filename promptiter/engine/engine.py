@@ -38,6 +38,7 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
+from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
@@ -156,6 +157,7 @@ class Engine:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         check_observers(observers)
         check_reviewer(reviewer)
+        refuse_while_importing()
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)

@@ -1,4 +1,7 @@
-"""Finds models that certainly cannot be called, before anything is paid: no key, or an unknown provider or name."""
+"""Finds models that certainly cannot be called, before anything is paid: no key, or an unknown provider or name.
+
+Once the baseline has run, it also finds agents whose calls no budget limits.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from promptiter.engine.outline import ModelCallingSearch
 from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.evaluation.result import Evaluation
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 
 
@@ -30,6 +35,17 @@ def check_models(
     of_search = search.find_setup_problems(gateway) if isinstance(search, ModelCallingSearch) else []
     if problems := list(dict.fromkeys((*gateway.find_setup_problems(names), *of_search))):
         raise RequestError(problems)
+
+
+def find_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> str | None:
+    """A warning if there is a budget and no run of an agent made a call that it covers; None otherwise."""
+    has_calls = any(row.measured.paid_calls or row.measured.cache_hits for row in evaluation.rows)
+    if gateway.budget is None or has_calls or not any(row.error is None for row in evaluation.rows):
+        return None
+    return (
+        "the budget does not limit the agent: it made no model or tool call through promptiter; if it calls a model "
+        "itself, its calls and costs are not counted"
+    )
 
 
 def _models_of_agent(agent: Agent, profile: Profile | None) -> set[str]:

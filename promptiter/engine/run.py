@@ -12,6 +12,7 @@ from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
+from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
 from promptiter.evaluation.data.case import EvalSet
@@ -139,6 +140,8 @@ class Run:
             await self._write_references(session.request.teacher)
         baseline = EvaluationRequest(eval_set=session.validation, profile=profile, phase="baseline")
         await session.evaluations.evaluate(baseline)
+        if warning := find_uncounted_calls(session.baseline.validation, session.evaluator.gateway):
+            session.report(warning)
         if not session.baseline.validation.is_reliable:
             self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
             return

@@ -94,6 +94,7 @@ class Evaluator:
             raise SetupError(f"an evaluation needs metrics with unique names, got {', '.join(names)}")
         self.metrics = metrics
         self.gateway = gateway or Gateway()
+        self.is_gateway_given = gateway is not None
         self.options = options or EvaluationOptions()
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.shared_trace_store = trace_store

@@ -183,6 +183,21 @@ def test_the_noise_is_reported_as_by_the_noise_command(folder: Path) -> None:
     assert found["noise"]["smallest_gain"] == [{"cases": count, "gain": 0.0} for count in (2, 4, 8)]
 
 
+def test_nothing_is_known_about_noise_if_all_cases_fail(folder: Path) -> None:
+    (folder / "failing_agent_of_check.py").write_text(AGENT)
+    write_metrics("test_config.json", {"metric_name": "exact_match"})
+    source = write("set.jsonl", case("a", "one", "10"), case("b", "two", "20"))
+    shown = " ".join(run(source, "--agent", "failing_agent_of_check:echo").split())
+    assert (
+        "Run noise unknown: all cases failed in all 3 repeats, which says nothing about noise; measure again" in shown
+    )
+    assert "Smallest gain unknown, as the noise is" in shown
+    assert "any difference" not in shown
+    (found,) = orjson.loads(run(source, "--agent", "failing_agent_of_check:echo", "--json"))["eval_sets"]
+    noise = found["noise"]
+    assert (noise["is_at_floor"], noise["std"], noise["noise_floor"], noise["smallest_gain"]) == (True, None, None, [])
+
+
 def test_a_noisy_judge_is_reported_from_a_steady_agent(folder: Path) -> None:
     (folder / "noisy_judge_of_check.py").write_text(AGENT + JUDGE)
     metrics = write_metrics("noisy.json", {"metric_name": "noisy_judge_of_check:judge"})

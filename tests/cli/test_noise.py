@@ -75,6 +75,16 @@ def test_without_noise_repeats_add_no_evidence(run: Run, desk: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_desk_that_always_fails_says_nothing_about_noise(run: Run, desk: Path) -> None:
+    in_file(desk, metrics=[{"metric_name": "regex", "criterion": {"expected": "never in an answer"}}])
+    shown = plain(run("noise", "--gain", "0.1"))
+    assert "Run noise unknown: all cases failed in all 6 repeats, which says nothing about noise" in shown
+    assert "Wanted gain whether 0.1 can be detected is unknown: all cases failed in all repeats" in shown
+    found = orjson.loads(run("noise", "--json"))
+    assert (found["noise"]["is_at_floor"], found["power"], found["wanted"]) == (True, [], None)
+
+
+@pytest.mark.slow
 def test_a_desk_that_cannot_improve_is_reported(run: Run, desk: Path) -> None:
     metrics = [{"metric_name": "length", "threshold": 0.5, "criterion": {"max": 100_000}}]
     in_file(desk, metrics=metrics)

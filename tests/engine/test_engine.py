@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from promptiter.agents.base import AgentRun
-from promptiter.agents.function import chain
+from promptiter.agents.function import agent, chain
 from promptiter.agents.nodes import ModelNode
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
@@ -52,6 +53,21 @@ async def test_a_run_accepts_what_validation_shows_to_be_better() -> None:
     assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
     assert [each.decision.accepted for each in result.rounds if each.decision] == [True, False, True]
     assert [change.surface_id for change in result.changes] == ["draft#instruction", "polish#instruction"]
+
+
+@pytest.mark.parametrize("budget", [None, Budget(max_calls=500)])
+async def test_a_budget_that_does_not_limit_the_agent_is_reported_once(budget: Budget | None) -> None:
+    @agent(instruction="Draft.")
+    async def opaque(message: str) -> str:
+        return f"{surface('instruction')} {message}"  # as an answer of the agent's own client
+
+    gateway = Gateway(models={"scripted": desk.model()}, budget=budget)
+    result = await Engine(opaque, desk.evaluator(gateway), search=Tries()).run(desk.request())
+    warnings = [problem for problem in result.measured.problems if "the budget does not limit the agent" in problem]
+    assert len(warnings) == (budget is not None)
+
+    counted = await Engine(desk.agent(), desk.evaluator(gateway), search=Tries()).run(desk.request())
+    assert not any("does not limit" in problem for problem in counted.measured.problems)
 
 
 async def test_a_rejected_candidate_leaves_the_accepted_profile_as_it_was() -> None:

@@ -70,6 +70,7 @@ def evaluate(
     """
     from promptiter.cli.views import evaluation as evaluation_view
     from promptiter.config.build import build_evaluation
+    from promptiter.engine.model_checks import find_uncounted_calls
     from promptiter.evaluation.surface_reads import find_unread
     from promptiter.evaluation.teacher import write_expected_answers
 
@@ -99,6 +100,8 @@ def evaluate(
             typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
         evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
+    if warning := find_uncounted_calls(evaluation, gateway):
+        typer.echo(f"warning: {warning}", err=True)
     if junit is not None:
         write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)
     if as_json:

@@ -100,7 +100,9 @@ def _dollars(cost: Cost) -> str:
 
 
 def _paid(spent: Spending) -> str:
-    return "unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+    if spent.cost_usd is None:
+        return "unknown"
+    return dollars(spent.cost_usd) + (" + unknown" if spent.unpriced_calls else "")
 
 
 def _count(figure: float) -> str:

@@ -90,6 +90,12 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
 
 
 def _describe_noise(report: NoiseReport) -> Iterator[str]:
+    if report.is_at_floor:
+        yield (
+            f"unknown: all cases failed in all {report.repeats} repeats, which says nothing about noise; measure again "
+            "with a profile that passes some cases, or with easier cases"
+        )
+        return
     if not report.noise.variance:
         yield f"none: every case scored the same in all {report.repeats} repeats, so repeats add no evidence"
         return
@@ -125,13 +131,15 @@ def noise_as_plain(report: NoiseReport) -> dict[str, Json]:
     return plain | {
         "mean": report.noise.mean,
         "best": report.noise.best,
-        "std": report.noise.std,
+        "std": None if report.is_at_floor else report.noise.std,
+        "is_at_floor": report.is_at_floor,
         "settled": [case.case_id for case in report.settled],
         "flipping": [case.case_id for case in report.flipping],
         "gain": report.gain,
-        "noise_floor": report.floor(),
+        "noise_floor": None if report.is_at_floor else report.floor(),
         "smallest_gain": [
-            {"cases": times * len(report.cases), "gain": report.smallest_gain(times=times)} for times in TIMES
+            {"cases": times * len(report.cases), "gain": report.smallest_gain(times=times)}
+            for times in (() if report.is_at_floor else TIMES)
         ],
     }
 
@@ -139,7 +147,7 @@ def noise_as_plain(report: NoiseReport) -> dict[str, Json]:
 def noise_as_json(report: NoiseReport, required: RequiredSize | None, *, is_simulated: bool, code: int) -> str:
     """The whole report; what differs from run to run is under `measured`."""
     evaluation, cost = report.evaluation, report.case_run_cost
-    can_tell = report.problem is None
+    can_tell = report.problem is None and not report.is_at_floor
     document: dict[str, Json] = {
         "schema_version": 1,
         "eval_set_id": evaluation.eval_set_id,
@@ -152,7 +160,7 @@ def noise_as_json(report: NoiseReport, required: RequiredSize | None, *, is_simu
         "stop_reason": report.stop_reason,
         "noise": noise_as_plain(report),
         "power": [{"gain": gain, "power": power} for gain, power in compute_curve(report)] if can_tell else [],
-        "wanted": _wanted_as_plain(report, required) if required is not None else None,
+        "wanted": _wanted_as_plain(report, required) if required is not None and can_tell else None,
         "case_scores": [
             {"case_id": case.case_id, "figures": list(case.figures), "unscored": case.unscored, "std": case.std}
             for case in report.cases
@@ -200,6 +208,9 @@ def _required_rows(report: NoiseReport, required: RequiredSize) -> Iterator[tupl
         why = f"{gain} is impossible: these cases leave room for a gain of {report.noise.room:.3g}"
         yield "Wanted gain", f"{why}; add harder cases"
         return
+    if report.is_at_floor:
+        yield "Wanted gain", f"whether {gain} can be detected is unknown: all cases failed in all repeats"
+        return
     if not report.noise.variance:
         yield "Wanted gain", f"{gain} can be detected on these cases, as any difference can"
     elif required.is_within:
@@ -238,6 +249,8 @@ def _describe_new_cases(report: NoiseReport, required: RequiredSize) -> str:
 
 
 def _describe_smallest_gain(report: NoiseReport) -> str:
+    if report.is_at_floor:
+        return "unknown, as the noise is"
     if not report.noise.room:
         return "none: every repeat already has the best score; add harder cases"
     if not report.noise.variance:

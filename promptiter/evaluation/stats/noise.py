@@ -149,6 +149,12 @@ class NoiseReport:
         return estimate_run_noise([case.figures for case in self.cases], best=get_best_value(self.objective))
 
     @property
+    def is_at_floor(self) -> bool:
+        """Whether every run has the worst score, so that nothing is known about noise: a better profile may have it."""
+        worst = get_worst_value(self.objective)
+        return bool(self.cases) and all(figure <= worst for case in self.cases for figure in case.figures)
+
+    @property
     def settled(self) -> tuple[CaseScores, ...]:
         return tuple(case for case in self.cases if case.is_settled)
 
