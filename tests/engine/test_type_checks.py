@@ -86,7 +86,7 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
         (Gateway, {"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),
         (Budget, {"max_usd": "5"}, "max_usd is '5'; give a finite number that is not negative, or None for no cap"),
         (FinalTest, {"repeats": 2.5}, "repeats of the final test is 2.5; give a whole number of at least 1"),
-        (MinGain, {"min_gain": 5}, "min_gain is 5; scores are from 0 to 1: give a gain such as 0.005"),
+        (MinGain, {"min_gain": 5}, "min_gain is 5; give a number from 0 to 1, such as 0.005"),
         (LLMBackwarder, {"model": 5}, "the model of LLMBackwarder is 5; give a name that litellm knows, or one of the"),
         (
             Profile.baseline,
