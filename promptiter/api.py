@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from promptiter.config.build import build_run
 from promptiter.config.configured_run import ConfiguredRun
-from promptiter.config.file import ParsedConfig, merge_settings, read_config, read_document, read_file
+from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
+from promptiter.config.loading import make_importable
+from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.header import Configuration, read_header
+from promptiter.runs.header import Configuration, PythonParts, read_header
+from promptiter.runs.python_parts import rebuild_run
 from traces.model import Json
 
 DISPLAY_KEYS = ("quiet", "json", "review")
@@ -42,13 +46,51 @@ def resume_run(
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> RunDirectory:
-    """Open a run to resume it, with the configuration file that it was started with.
+    """Open a run to resume it, with the configuration file or the Python parts that it was started with.
 
     `settings` may change how it runs (`{"evaluation": {"concurrency": 4}}`), but not what was asked for: then a
-    ChangedInputsError says what has changed.
+    ChangedInputsError says what has changed. The parts of a run that Python began must have names; see docs/runs.md.
     """
+    if read_header(folder).configuration is None:
+        return load_python_run(folder, settings=settings, environ=environ).resume(folder)
     found = read_config_to_resume(folder, settings=settings, environ=environ)
     return build_run(found, environ=environ).resume(folder)
+
+
+def load_python_run(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRun:
+    """Load a run that Python began from the names of its parts. Raises SetupError if a part has no name.
+
+    Of the `settings`, only those of how it runs count: `runs`, `evaluation.concurrency`, and what commands print.
+    """
+    header = read_header(folder)
+    document = merge_settings({"runs": str(Path(folder).absolute().parent)}, settings or {})
+    parsed = read_document(document, file=Path(folder) / FILE_NAME)
+    parts = header.parts or PythonParts(problem="it was started by an older version, which did not store its parts")
+    make_importable(map(Path, parts.folders))
+    try:
+        rebuilt = rebuild_run(parts, environ=environ)
+    except SetupError as error:
+        raise SetupError(
+            f"the run {os.fspath(folder)!r} was started from Python, and cannot be built again: {error}; or resume it "
+            "from Python: RunDirectory.resume(folder, engine, request).run_sync()"
+        ) from error
+    engine = rebuilt.engine
+    if "evaluation" in document:
+        options = replace(engine.evaluator.options, concurrency=parsed.config.evaluation.concurrency)
+        engine = Engine(engine.agent, engine.evaluator.with_options(options), search=engine.search)
+    return ConfiguredRun(
+        config=parsed.config.model_copy(update={"keep_traces": rebuilt.keep_traces}),
+        engine=engine,
+        checked=engine.check(rebuilt.request),
+        gateway=engine.evaluator.gateway,
+        observers=rebuilt.observers,
+        notes=rebuilt.notes,
+    )
 
 
 def load_rerun(
@@ -58,6 +100,8 @@ def load_rerun(
     environ: Mapping[str, str] | None = None,
 ) -> ConfiguredRun:
     """Load a new run of the request of an earlier one, from its run.json."""
+    if read_header(folder).configuration is None:
+        return load_python_run(folder, settings=settings, environ=environ)
     return build_run(read_config_to_rerun(folder, settings=settings, environ=environ), environ=environ)
 
 
@@ -94,10 +138,7 @@ def _read_configuration(folder: str | os.PathLike[str]) -> tuple[Configuration, 
     """The configuration of a run, and the path of its file."""
     configuration = read_header(folder).configuration
     if configuration is None:
-        raise SetupError(
-            f"the run {os.fspath(folder)!r} was started from Python, not with a configuration file; resume it "
-            "from there: RunDirectory.resume(folder, engine, request).run_sync()"
-        )
+        raise SetupError(f"the run {os.fspath(folder)!r} was started from Python, not with a configuration file")
     return configuration, Path(configuration.file)
 
 

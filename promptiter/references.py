@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isclass, isroutine
@@ -16,6 +17,7 @@ from typing import Any
 
 from promptiter.errors import SetupError, nearest
 
+_importing: ContextVar[str | None] = ContextVar("importing", default=None)
 _factories: dict[int, tuple[object, str]] = {}
 _found: dict[int, tuple[weakref.ref[object], str | None]] = {}
 """What was looked for, by id: going through all modules takes some hundredths of a second."""
@@ -24,6 +26,14 @@ _found: dict[int, tuple[weakref.ref[object], str | None]] = {}
 def is_reference(text: str) -> bool:
     """Whether a text is `module:attr` and not a model name, which may contain colons too: `ollama/llama3:8b`."""
     return re.fullmatch(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*", text) is not None
+
+
+def refuse_while_importing() -> None:
+    """Raise SetupError if a module that was named is starting a run while it is imported, which would run it twice."""
+    if (name := _importing.get()) is not None:
+        raise SetupError(
+            f"the module {name!r} starts a run when it is imported; start it under `if __name__ == '__main__':`"
+        )
 
 
 def load_reference(path: str, *, what: str = "") -> Any:
@@ -35,6 +45,7 @@ def load_reference(path: str, *, what: str = "") -> Any:
     prefix = f"the {what} {path!r}: " if what else ""
     if not colon or not module_name or not attribute:
         raise SetupError(f"{path!r} must have the form module:attr, such as my_agent:agent")
+    importing = _importing.set(module_name)
     try:
         found: Any = import_module(module_name)
     except Exception as error:
@@ -42,6 +53,8 @@ def load_reference(path: str, *, what: str = "") -> Any:
         raise SetupError(
             f"{prefix}cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
         ) from error
+    finally:
+        _importing.reset(importing)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)

@@ -20,11 +20,11 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """After the source has run, `route` returns a key of `targets`, and that target runs; None ends this path."""
+    """After the source has run, `route` returns a key of `branches`, and that node runs; None ends this path."""
 
     source: str
     route: Callable[[NodeContext], str | None]
-    targets: Mapping[str, str]
+    branches: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def list_arrows(edge: AnyEdge) -> list[tuple[str, str, str | None]]:
     """Every source and target that an edge connects, with the key of a choice."""
     match edge:
         case Choice():
-            return [(edge.source, target, key) for key, target in edge.targets.items()]
+            return [(edge.source, target, key) for key, target in edge.branches.items()]
         case Join():
             return [(source, edge.target, None) for source in edge.sources]
         case _:

@@ -207,13 +207,13 @@ class _Flow:
                     self._spawn(target, token)
                 case FanOut(source=source, target=target, items=items) if source == name:
                     self._spawn(target, token, items(node_context))
-                case Choice(source=source, route=route, targets=targets) if source == name:
+                case Choice(source=source, route=route, branches=branches) if source == name:
                     key = route(node_context)
-                    if key is not None and key not in targets:
-                        known = ", ".join(targets)
+                    if key is not None and key not in branches:
+                        known = ", ".join(branches)
                         raise AgentError(f"the route after {name!r} returned {key!r}; known are {known}")
                     if key is not None:
-                        self._spawn(targets[key], token)
+                        self._spawn(branches[key], token)
                 case Join(sources=sources, target=target) if name in sources:
                     self._wait(number, edge, name, token)
                 case _:

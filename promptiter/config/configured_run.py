@@ -42,6 +42,7 @@ class ConfiguredRun:
     checked: CheckedRequest
     gateway: Gateway
     observers: tuple[Observer, ...] = ()
+    notes: tuple[str, ...] = ()
     configuration: Configuration | None = None
 
     @property
@@ -87,7 +88,7 @@ class ConfiguredRun:
 
     def resume(self, path: str | os.PathLike[str]) -> RunDirectory:
         """Open the folder of this run to resume it. ChangedInputsError if its inputs have changed."""
-        return RunDirectory.resume(
+        directory = RunDirectory.resume(
             path,
             self.engine,
             self.checked,
@@ -95,6 +96,8 @@ class ConfiguredRun:
             keep_traces=self.config.keep_traces,
             observers=self.observers,
         )
+        directory.notes += self.notes
+        return directory
 
     def _try_to_forecast(self) -> Forecast | None:
         try:

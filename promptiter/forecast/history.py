@@ -114,7 +114,7 @@ def _read_run(path: Path, header: RunHeader) -> _EarlierRun:
 
 
 def _expect_rounds(events: Sequence[Event]) -> Range | None:
-    """How many rounds the next run takes: as many as this one if it reached its target, or else more.
+    """How many rounds the next run takes: as many as this one if it reached its target score, or else more.
 
     None if this one had none.
     """

@@ -62,7 +62,8 @@ class RunDirectory(ResumableRun):
     ) -> RunDirectory:
         """Create a new run in its own folder below `runs`; RequestError if the request is invalid."""
         checked = engine.check(request)
-        path = create_run_folder(runs, new_header(engine, checked, configuration=configuration))
+        header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        path = create_run_folder(runs, header)
         return cls(path, engine, checked.with_run_id(path.name), keep_traces=keep_traces, observers=observers)
 
     @classmethod

@@ -80,8 +80,19 @@ class Configuration(_Record):
     code: str | None = None
 
 
+class PythonParts(_Record):
+    """What a run that Python began is built from: parts by name, or as the arguments of their classes.
+
+    `folders` are those that their modules are imported from. If a part has no name, `problem` says so.
+    """
+
+    packed: dict[str, Json] = Field(default_factory=dict, repr=False)
+    folders: tuple[str, ...] = ()
+    problem: str = ""
+
+
 class RunHeader(_Record):
-    """The inputs of a run, without secrets. `configuration` is None if the run was started from Python.
+    """The inputs of a run, without secrets. A run was started with a `configuration`, or from Python with `parts`.
 
     `request` holds the settings that every run has, policies as the code that creates them. `models` holds the settings
     that the agent's models report: a forecast uses only runs with the same ones.
@@ -93,6 +104,7 @@ class RunHeader(_Record):
     versions: Versions
     request: dict[str, Json]
     configuration: Configuration | None = None
+    parts: PythonParts | None = None
     structure: HeaderStructure
     models: dict[str, Json] = Field(default_factory=dict)
     train: HeaderSet
@@ -138,10 +150,10 @@ def model_settings(engine: Engine) -> dict[str, Json]:
 def write_header(folder: str | os.PathLike[str], header: RunHeader) -> Path:
     """Write run.json into the folder of a run, atomically. SetupError if the folder already has one.
 
-    The path of the configuration is relative to the folder, so that a project can be moved.
+    Paths are relative to the folder, so that a project can be moved.
     """
     path = Path(folder) / FILE_NAME
-    header = _map_configuration_file(header, lambda file: os.path.relpath(file, Path(folder).resolve()))
+    header = _map_paths(header, lambda file: os.path.relpath(file, Path(folder).resolve()))
     if path.exists():
         raise SetupError(f"{str(path)!r} already exists, and the header of a run never changes; resume that run")
     with write_atomically(path) as file:
@@ -173,14 +185,16 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
-    return _map_configuration_file(header, lambda file: os.path.normpath(Path(folder).resolve() / file))
+    return _map_paths(header, lambda file: os.path.normpath(Path(folder).resolve() / file))
 
 
-def _map_configuration_file(header: RunHeader, change: Callable[[str], str]) -> RunHeader:
-    if header.configuration is None:
-        return header
-    configuration = header.configuration.model_copy(update={"file": change(header.configuration.file)})
-    return header.model_copy(update={"configuration": configuration})
+def _map_paths(header: RunHeader, change: Callable[[str], str]) -> RunHeader:
+    configuration, parts = header.configuration, header.parts
+    if configuration is not None:
+        configuration = configuration.model_copy(update={"file": change(configuration.file)})
+    if parts is not None:
+        parts = parts.model_copy(update={"folders": tuple(map(change, parts.folders))})
+    return header.model_copy(update={"configuration": configuration, "parts": parts})
 
 
 def mask_secrets(config: Json, redactor: Redactor, *, key: str = "") -> Json:

@@ -29,7 +29,7 @@ _HEADLINES: Mapping[Outcome, str] = {
     "budget_ended": "The budget ended before the final test",
     "invalid_eval": "Invalid evaluation",
     "baseline_only": "Baseline",
-    "target_reached": "Nothing to fix: the baseline reaches the target",
+    "target_reached": "Nothing to fix: the baseline reaches the target score",
     "running": "Running",
     "interrupted": "Interrupted",
     "stopped": "Stopped on request",

@@ -21,11 +21,13 @@ from promptiter.engine.services import make_services
 from promptiter.errors import ChangedInputsError, PromptiterError, RunLockedError
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.layered import LayeredCache
+from promptiter.references import refuse_while_importing
 from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
 from promptiter.runs.header import Configuration, RunHeader, build_header
+from promptiter.runs.python_parts import describe_parts
 from promptiter.runs.store import OpenRun, Store
 from traces import TraceError
 
@@ -142,7 +144,9 @@ class StoredRun(ResumableRun):
     ) -> StoredRun:
         """Create a new run; RequestError if the request is invalid."""
         checked = engine.check(request)
-        header = await store.create(new_header(engine, checked, configuration=configuration))
+        header = await store.create(
+            new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        )
         checked = checked.with_run_id(header.run_id)
         return cls(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
 
@@ -170,12 +174,19 @@ def new_header(
     checked: CheckedRequest,
     *,
     configuration: Configuration | None = None,
+    observers: Sequence[Observer] = (),
+    keep_traces: KeepTraces = "all",
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> RunHeader:
-    """Build the header of a new run."""
+    """Build the header of a new run. Without a configuration, it has the parts that Python gave it."""
+    refuse_while_importing()
     created = now()
     run_id = checked.request.run_id or new_run_id(created, checked)
-    return build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
+    header = build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
+    if configuration is not None:
+        return header
+    parts = describe_parts(engine, checked.request, observers=observers, keep_traces=keep_traces)
+    return header.model_copy(update={"parts": parts})
 
 
 def check_inputs(

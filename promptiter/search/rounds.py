@@ -73,6 +73,11 @@ class BackpropRounds:
             check = None if self._blaming_model is None else GradientCheck()
         self.check = check
 
+    @property
+    def backwarder(self) -> Attributor:
+        """The stage that blames."""
+        return self.attributor
+
     async def search(self, session: Session) -> None:
         failures = StageFailures(session)
         finder = BlameFinder(

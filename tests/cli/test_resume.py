@@ -226,3 +226,48 @@ def test_a_secret_in_the_settings_has_to_be_given_again(desk: Path) -> None:
     with pytest.raises(SetupError, match=r"models\.openai/mine\.api_key is a secret"):
         resume_run(run.path)
     assert resume_run(run.path, settings=secret).run_sync().stop_reason == "max_rounds"
+
+
+SCRIPT = """
+from pathlib import Path
+
+from agent import agent
+
+from promptiter import Engine, Evaluator, Gateway, RunRequest, build_metrics, load_eval_config, load_eval_set
+from promptiter.offline import RuleOptimizer, SimulatedModel
+from promptiter.runs import Interrupt, RunDirectory
+
+gateway = Gateway(models={"simulated": SimulatedModel(compliance=1.0)})
+
+
+class Wrapped:
+    def __init__(self, inner):
+        self.inner = inner
+
+    async def optimize(self, request):
+        return await self.inner.optimize(request)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    train, validation = (load_eval_set(here / "data" / f"{name}.jsonl") for name in ("train", "validation"))
+    evaluator = Evaluator(build_metrics(load_eval_config(here / "metrics.json")), gateway=gateway)
+    engine = Engine(agent, evaluator, optimizer=Wrapped(RuleOptimizer()))
+    interrupt = Interrupt()
+    interrupt.stop("a button")
+    run = RunDirectory.begin(here / "runs", engine, RunRequest(train=train, validation=validation))
+    run.run_sync(interrupt=interrupt)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_a_script_began_is_resumed_by_the_command(run: Run, desk: Path) -> None:
+    (desk / "optimize.py").write_text(SCRIPT)
+    root = str(Path(__file__).parents[2])
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+    elsewhere = desk / "data"
+    subprocess.run([sys.executable, desk / "optimize.py"], env=environ, cwd=elsewhere, check=True)
+    assert HEADLINE in run("resume", only_run(desk)).splitlines()
+    first = only_run(desk)
+    assert HEADLINE.removeprefix("✓ ") in run("rerun", first, "--quiet")
+    sys.modules.pop("optimize", None)

@@ -133,7 +133,7 @@ def test_flags_win_over_the_file(run: Run, desk: Path) -> None:
 def test_a_run_can_start_from_the_profile_of_another(run: Run, desk: Path) -> None:
     first = Path(orjson.loads(run("run", "--json"))["path"])
     shown = run("run", "--initial-profile", first / "profiles" / "best.json", stream="out")
-    assert "✓ Nothing to fix: the baseline reaches the target: mean score 1.000" in shown.splitlines()
+    assert "✓ Nothing to fix: the baseline reaches the target score: mean score 1.000" in shown.splitlines()
     assert "What changed" not in shown
 
 

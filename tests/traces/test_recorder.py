@@ -650,3 +650,42 @@ def test_invalid_kinds_and_values_are_rejected_at_once() -> None:
                 current.usage = {"input_tokens": 3}  # type: ignore[assignment]
             with pytest.raises(AttributeError):
                 current.outptu = "x"
+
+
+def test_a_step_says_which_results_it_read_and_what_only_triggered_it(tmp_path: Path) -> None:
+    with recording() as live:
+        for name in ("draft", "count", "finish"):
+            with step(name) as current:
+                current.output = name
+                if name == "finish":
+                    current.read_from(["draft"])
+    found = {each.id: each for each in live.trace.steps}
+    assert found["finish"].predecessors == ("count", "draft")
+    assert [(edge.source, edge.kind) for edge in found["finish"].edges] == [("count", "control"), ("draft", "data")]
+    assert (found["finish"].unread, found["count"].unread, found["count"].edges) == (("count",), (), ())
+    write_traces(tmp_path / "t.jsonl", [live.trace])
+    assert list(read_traces(tmp_path / "t.jsonl")) == [live.trace]
+
+
+async def test_a_recording_that_keeps_nothing_runs_the_same_code() -> None:
+    async def search(number: int) -> str:
+        with step("search", input=number) as current:  # parallel, and without an index
+            with current.call_tool("find", {"number": number}) as call:
+                call.result = read_surface("search#instruction")
+            await asyncio.sleep(0)
+            current.usage = Usage(input_tokens=1)
+            answer = current.output = f"{current_step().node_id} {call.result}"
+        return answer
+
+    with recording(resolve={"search#instruction": "look"}.__getitem__, keep_steps=False) as live:
+        with step("outer") as outer:
+            answers = await asyncio.gather(*map(search, range(3)))
+            late = asyncio.create_task(search(3))
+            assert current_step() is outer
+        with pytest.raises(NoActiveRecordingError, match="no step is open"):
+            current_step()
+    assert answers == ["search look"] * 3
+    assert await late == "search look"  # a task may outlive it
+    assert not live.has_steps
+    with pytest.raises(NoActiveRecordingError, match="no recording is active"):
+        current_step()

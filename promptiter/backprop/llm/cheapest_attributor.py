@@ -44,6 +44,7 @@ class CheapestAttributor:
     def __init__(self, whole: LLMAttributor, backwarder: LLMBackwarder, *, concurrency: int = CONCURRENCY) -> None:
         self.whole = whole
         self.backwarder = backwarder
+        self.concurrency = concurrency
         self.stepwise = StepwiseAttributor(backwarder, concurrency=concurrency)
 
     @property

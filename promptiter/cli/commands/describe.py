@@ -85,13 +85,13 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
     screen.print(Text(f"structure {snapshot.structure_id[:12]}, baseline {snapshot.baseline_id[:12]}\n", "dim"))
     table = new_table("node", "kind", "leads to")
     for node in snapshot.nodes:
-        targets = [
+        followers = [
             f"{edge.target} ({edge.condition})" if edge.condition else edge.target
             for edge in snapshot.edges
             if edge.source == node.id
         ]
         entry = " (entry)" if node.id == snapshot.entry else ""
-        table.add_row(Text(one_line(node.id) + entry), node.kind, Text(one_line(", ".join(targets))))
+        table.add_row(Text(one_line(node.id) + entry), node.kind, Text(one_line(", ".join(followers))))
     screen.print(table)
     screen.print()
     table = new_table("surface")

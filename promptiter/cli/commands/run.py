@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from promptiter.config.file import ParsedConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
+    from traces.model import Json
 
 
 def run(
@@ -91,7 +92,7 @@ def run(
     if dry_run:
         _print_forecast(read_config(config, settings=settings))
         return
-    _execute(read_config(config, settings=settings), costs=costs)
+    _execute(partial(_prepare, read_config(config, settings=settings)), costs=costs)
 
 
 def resume(
@@ -117,7 +118,8 @@ def resume(
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
-    _execute(read_config_to_resume(folder, settings=settings), folder=folder, test_now=final_test, costs=costs)
+    prepare = partial(_prepare_again, folder, settings, read_config_to_resume)
+    _execute(prepare, folder=folder, test_now=final_test, costs=costs)
 
 
 def rerun(
@@ -139,7 +141,7 @@ def rerun(
     settings = collect_settings(
         evaluation={"concurrency": concurrency}, review=review, runs=runs, json=as_json, quiet=quiet
     )
-    _execute(read_config_to_rerun(folder, settings=settings), costs=costs)
+    _execute(partial(_prepare_again, folder, settings, read_config_to_rerun), costs=costs)
 
 
 def _print_forecast(parsed: ParsedConfig) -> None:
@@ -169,16 +171,16 @@ def _print_forecast(parsed: ParsedConfig) -> None:
 
 
 def _execute(
-    parsed: ParsedConfig, *, folder: Path | None = None, test_now: bool = False, costs: bool = False
+    prepare: Callable[[], ConfiguredRun], *, folder: Path | None = None, test_now: bool = False, costs: bool = False
 ) -> NoReturn:
-    """Run to the end, show the outcome, and exit with its code. With a folder, resume that run."""
+    """Build a run, run it to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.costs import print_costs
     from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
-        configured = _prepare(parsed)
+        configured = prepare()
         try:
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _run(configured, directory, test_now=test_now)
@@ -215,6 +217,19 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
         except SetupError as error:
             problems.append(str(error))
     return build_run(parsed, problems=problems)
+
+
+def _prepare_again(folder: Path, settings: dict[str, Json], read: Callable[..., ParsedConfig]) -> ConfiguredRun:
+    """Build an earlier run again: from its configuration, or from the parts that Python gave it."""
+    from promptiter.api import load_python_run
+    from promptiter.cli.review import check_terminal
+    from promptiter.runs.header import read_header
+
+    if read_header(folder).configuration is not None:
+        return _prepare(read(folder, settings=settings))
+    if settings.get("review"):
+        check_terminal()
+    return load_python_run(folder, settings=settings)
 
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:

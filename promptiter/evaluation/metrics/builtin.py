@@ -168,6 +168,15 @@ class FunctionMetric:
     threshold: float = 1.0
     needs_reference: bool = False
 
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.function).bind(None, None)
+        except TypeError as error:
+            what = f"metric {self.name!r} needs a function of (case, run), not {shorten(self.function)}"
+            raise MetricError(f"{what}: {error}") from None
+        except ValueError:  # a builtin without a signature
+            pass
+
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := describe_failure(run):
             return leave_unscored(self, problem)
@@ -194,19 +203,20 @@ class FunctionMetric:
 
 
 def build_metrics(
-    config: EvalConfig | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    config: EvalConfig | Sequence[Mapping[str, Any] | MetricConfig] | Mapping[str, Any],
     *,
     gateway: Gateway | None = None,
     judge: Runner | str | None = None,
     registry: Registry[Any] = METRICS,
 ) -> tuple[Metric, ...]:
-    """The metrics of a configuration, or of a list as in a metric file.
+    """The metrics of a configuration, or of a list as in a metric file, which may also hold MetricConfigs.
 
     LLM judges need the `gateway` that answers their calls, usually the evaluator's. `judge`, a model, an agent or a
     function, is for those that name none. Names are looked up among the built-in metrics, the `evaluators` of the
     configuration, and the registry, which also takes `module:attr`. Raises one UnknownNameError with all unknown names.
     """
-    config = config if isinstance(config, EvalConfig) else parse_eval_config(config)
+    if not isinstance(config, EvalConfig):
+        config = _read_list(config) if isinstance(config, list | tuple) else parse_eval_config(config)
     given = {**_BUILDERS, **make_judge_builders(gateway, default=judge)}
     known = {*given, *config.evaluators}
     paths = {
@@ -221,6 +231,12 @@ def build_metrics(
         else _build_user_metric(items[paths[metric.evaluator]], metric)
         for metric in config.metrics
     )
+
+
+def _read_list(given: Sequence[Mapping[str, Any] | MetricConfig]) -> EvalConfig:
+    documents = [each for each in given if not isinstance(each, MetricConfig)]
+    read = iter(parse_eval_config(documents).metrics if documents or not given else ())
+    return EvalConfig(metrics=tuple(each if isinstance(each, MetricConfig) else next(read) for each in given))
 
 
 def _build_user_metric(item: Any, config: MetricConfig) -> Metric:

@@ -1,6 +1,6 @@
 """Values as bytes for other processes: JSON in which everything that JSON lacks is an object with one `$` key.
 
-    {"$tuple": [...]}                        a tuple; also $dict, $int, $float, $text and $range
+    {"$tuple": [...]}                        a tuple; also $dict, $frozenset, $int, $float, $text, $range and $path
     {"$data": ["module:Class", {...}]}       a dataclass, as the arguments of its constructor
     {"$ref": "module:attr"}                  a function, class or object that the other process imports
     {"$made": "module:function"}             an object that a function without parameters makes
@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from inspect import isclass, isroutine
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import orjson
@@ -49,7 +50,7 @@ class Handles(Protocol):
 
 def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
     """A value as bytes. A SetupError says what cannot be sent; `place` is the name of the value in it."""
-    return _Packer(handles).dump(value, place or type(value).__name__)
+    return Packer(handles).dump(value, place or type(value).__name__)
 
 
 def pack_agent(value: object, handles: Handles, *, place: str) -> bytes:
@@ -70,7 +71,7 @@ def unpack(raw: bytes, handles: Handles) -> Any:
 
 def unpack_plain(plain: Json, handles: Handles) -> Any:
     """The value of such bytes that have been parsed."""
-    return _Unpacker(handles).unpack(plain)
+    return Unpacker(handles).unpack(plain)
 
 
 def refer_to(value: object) -> Json:
@@ -81,7 +82,9 @@ def refer_to(value: object) -> Json:
     return None if reference is None else {"$ref": reference}
 
 
-class _Packer:
+class Packer:
+    """Writes values. A subclass may know how to write more of them."""
+
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
 
@@ -105,9 +108,11 @@ class _Packer:
             return self._pack_all(value, place)
         if kind is tuple:
             return {"$tuple": self._pack_all(value, place)}
+        if kind is frozenset and all(isinstance(each, str) for each in value):
+            return {"$frozenset": sorted(value)}
         if isinstance(value, Mapping):
             return self._pack_mapping(value, place)
-        return self._pack_object(value, place)
+        return self.pack_object(value, place)
 
     def _pack_all(self, values: Iterable[Any], place: str) -> list[Json]:
         return [self.pack(each, f"{place}[{index}]") for index, each in enumerate(values)]
@@ -117,7 +122,8 @@ class _Packer:
             return {key: self.pack(each, f"{place}[{key!r}]") for key, each in value.items()}
         return {"$dict": [self._pack_all(pair, f"{place}[{pair[0]!r}]") for pair in value.items()]}
 
-    def _pack_object(self, value: Any, place: str) -> Json:
+    def pack_object(self, value: Any, place: str) -> Json:
+        """Pack a value that JSON has no type for."""
         if isinstance(value, Secret):
             return {"$secret": [self._handles.get_number(value), str(value)]}
         if isinstance(value, Gateway):
@@ -126,17 +132,22 @@ class _Packer:
             return {"$trace": to_json(value).decode()}
         if isinstance(value, range):
             return {"$range": [value.start, value.stop, value.step]}
+        if isinstance(value, PurePath):
+            return {"$path": str(value)}
         if isinstance(value, BaseException):
             return {"$error": self._pack_error(value)}
         if isinstance(value, partial):
             parts = {"function": value.func, "args": value.args, "keywords": value.keywords}
             return {"$partial": [self.pack(each, f"{place}.{name}") for name, each in parts.items()]}
-        if dataclasses.is_dataclass(value) and not isclass(value) and (name := _refer_to_class(type(value))):
+        kind: type = type(value)
+        if _has_constructor(value) and (name := refer_to_class(kind)):
             return self._pack_dataclass(value, name, place)
         reference = refer_to(value)
-        if reference is None:
-            raise SetupError(_explain_unsendable(value, place))
-        return reference
+        return self.pack_unnamed(value, place) if reference is None else reference
+
+    def pack_unnamed(self, value: Any, place: str) -> Json:
+        """Pack a value that cannot be imported. Raises SetupError if there is no other way."""
+        raise SetupError(_explain_unsendable(value, place))
 
     def _pack_dataclass(self, value: Any, name: str, place: str) -> Json:
         given = [field.name for field in dataclasses.fields(value) if field.init]
@@ -148,7 +159,7 @@ class _Packer:
             raise
 
     def _pack_error(self, error: BaseException) -> Json:
-        known = next(name for each in type(error).__mro__ if (name := _refer_to_class(each)))
+        known = next(name for each in type(error).__mro__ if (name := refer_to_class(each)))
         state = {name: each for name, each in vars(error).items() if self._is_sendable(each)}
         args = [each if self._is_sendable(each) else str(each) for each in error.args]
         return [known, type(error).__name__, self.pack(str(error), ""), self.pack(args, ""), self.pack(state, "")]
@@ -161,7 +172,9 @@ class _Packer:
         return True
 
 
-class _Unpacker:
+class Unpacker:
+    """Reads what a Packer wrote."""
+
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
 
@@ -171,13 +184,18 @@ class _Unpacker:
         if not isinstance(plain, dict):
             return plain
         if len(plain) == 1 and (tag := next(iter(plain))).startswith("$"):
-            return self._unpack_tagged(tag, plain[tag])
+            return self.unpack_tagged(tag, plain[tag])
         return {key: self.unpack(each) for key, each in plain.items()}
 
-    def _unpack_tagged(self, tag: str, plain: Json) -> Any:
+    def unpack_tagged(self, tag: str, plain: Json) -> Any:
+        """The value of an object with one `$` key."""
         match tag:
             case "$tuple":
                 return tuple(self.unpack(each) for each in plain)
+            case "$frozenset":
+                return frozenset(plain)
+            case "$path":
+                return Path(plain)
             case "$dict":
                 return {self.unpack(key): self.unpack(each) for key, each in plain}
             case "$int":
@@ -219,6 +237,12 @@ class _Unpacker:
         return error
 
 
+def _has_constructor(value: Any) -> bool:
+    """Whether a value is a dataclass that its fields construct."""
+    parameters = None if isclass(value) else getattr(value, "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.init)
+
+
 def _is_unicode(text: str) -> bool:
     """Whether UTF-8 can encode a text, which is false for half a surrogate pair."""
     if text.isascii():
@@ -244,7 +268,8 @@ def _import(reference: str) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _refer_to_class(kind: type) -> str | None:
+def refer_to_class(kind: type) -> str | None:
+    """The `module:attr` of a class, or None."""
     return find_reference(kind)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -25,6 +26,8 @@ PREFERRED: tuple[SurfaceType, ...] = (
     *("examples", "parameter", "model"),
 )
 """The order in which the surfaces of a step are blamed."""
+
+_ARRAY_INDEX = re.compile(r"\[\d+\]")
 
 
 class TraceContext:
@@ -62,9 +65,17 @@ class TraceContext:
             self._editable[step.id] = tuple(sorted(known, key=lambda surface: PREFERRED.index(surface.type)))
         return self._editable[step.id]
 
-    def choose_surface(self, step: Step, category: Category, *, tool: str = "") -> str | None:
-        """The surface of a step to blame: the preferred one, and among tool descriptions that of the tool concerned."""
+    def choose_surface(self, step: Step, category: Category, *, tool: str = "", where: str = "") -> str | None:
+        """The surface of a step to blame: the preferred one, and among tool descriptions that of the tool concerned.
+
+        If a field of the step's structured output is wrong and has a description, it is that description. `where` is
+        the JSON path of the field.
+        """
         surfaces = self.editable_surfaces(step)
+        path = _ARRAY_INDEX.sub("", where).removeprefix("$.")
+        described = (each.id for each in surfaces if each.type == "field" and each.part == path and each.value)
+        if (field := next(described, None)) is not None:
+            return field
         if surfaces and surfaces[0].type == "tool" and category in ("wrong_tool", "wrong_arguments"):
             surfaces = (*(each for each in surfaces if each.part == tool), *surfaces)
         return surfaces[0].id if surfaces else None

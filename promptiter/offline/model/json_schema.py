@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 
 from promptiter.offline.model.answers import REASON_KEYS, SOURCE_KEYS, Draft
-from promptiter.offline.model.style import plain_text
+from promptiter.offline.model.instruction_rules import RuleBook, find_rules
+from promptiter.offline.model.style import ValueStyle, plain_text
 from promptiter.offline.model.task import split_words
 from promptiter.offline.text.dates import find_dates, rewrite_dates
 from traces.model import Json
@@ -17,7 +18,10 @@ MAX_DEPTH = 8
 
 
 class SchemaWriter:
-    """Fills one schema for one draft: fields by name, enumerations from the task's words, texts from the answer."""
+    """Fills one schema for one draft: fields by name, enumerations from the task's words, texts from the answer.
+
+    The description of a field says how its values are written, with the rules that an instruction may have.
+    """
 
     def __init__(self, schema: Mapping[str, Json], draft: Draft) -> None:
         self._root = schema
@@ -28,6 +32,7 @@ class SchemaWriter:
         return self._fill("answer", self._root, depth=0)
 
     def _fill(self, name: str, schema: Mapping[str, Json], *, depth: int) -> Json:
+        description = schema.get("description", "")
         schema = self._resolve(schema, depth)
         if "const" in schema:
             return schema["const"]
@@ -46,7 +51,7 @@ class SchemaWriter:
             case "null":
                 return None
             case _:
-                return self._fill_string(name, schema)
+                return self._fill_string(name, {"description": description, **schema})
 
     def _resolve(self, schema: Mapping[str, Json], depth: int) -> Mapping[str, Json]:
         """The schema behind references and alternatives; of alternatives, the first that is not null."""
@@ -115,13 +120,22 @@ class SchemaWriter:
         words = set(split_words(name))
         text = draft.sentence
         if given is not None:
-            text = draft.style.text(name, given)
+            text = self._style_of(schema["description"]).text(name, given)
         elif words & SOURCE_KEYS and draft.source:
             text = draft.source
         elif words & REASON_KEYS and draft.finding.sentence:
             text = draft.finding.sentence
         text = text.ljust(int(schema.get("minLength", 0)), ".")
         return text[: int(schema["maxLength"])] if "maxLength" in schema else text
+
+    def _style_of(self, description: str) -> ValueStyle:
+        """How the values of a field are written: as its description says, else as the instruction does."""
+        style, book = self._draft.style, RuleBook(find_rules(description))
+        return ValueStyle(
+            date_format=book.word("date_format") or style.date_format,
+            decimals=style.decimals if book.number("decimals") is None else book.number("decimals"),
+            verbatim="verbatim" in book or (style.verbatim and "date_format" not in book),
+        )
 
     def _find_given(self, name: str) -> Json:
         names = self._draft.task.find(name)

@@ -373,3 +373,18 @@ def test_a_criterion_of_another_metric_is_an_error() -> None:
 def test_metrics_are_frozen_values() -> None:
     assert metric("contains", case_insensitive=True) == metric("contains", caseInsensitive=True)
     assert isinstance(metric("contains"), FinalResponseMetric)
+
+
+def test_a_list_may_hold_documents_and_metric_configs() -> None:
+    made = MetricConfig(
+        name="near",
+        evaluator="exact_match",
+        criterion=parse_eval_config([{"metric_name": "exact_match"}]).metrics[0].criterion,
+        threshold=0.5,
+    )
+    found = build_metrics([{"metric_name": "contains"}, made, {"metric_name": "exact_match"}])
+    assert [(each.name, each.threshold) for each in found] == [("contains", 1.0), ("near", 0.5), ("exact_match", 1.0)]
+    with pytest.raises(MetricError, match="has no metrics; list at least one"):
+        build_metrics([])
+    with pytest.raises(MetricError, match=r"metrics\[1\]: unknown key 'metric_nam'"):
+        build_metrics([{"metric_name": "contains"}, {"metric_nam": "exact_match"}])

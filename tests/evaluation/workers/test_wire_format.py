@@ -24,6 +24,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
+from tests.worlds import small_programs
 from traces import ExecutionTrace, Failure, Step, Usage
 from traces.model import Snapshot
 
@@ -205,3 +206,13 @@ def test_secrets_and_gateways_stay_in_their_process() -> None:
     assert found[1] is gateway
     assert found[2] is other
     assert found[3] is gateway
+
+
+async def test_an_agent_with_a_profile_of_its_own_is_sent_whole() -> None:
+    two = small_programs.two_prompts
+    served = two.with_profile(Profile.of(two.describe(), {"two_prompts#instruction.plan": "Plan."}))
+    kept = HostHandles(Gateway())
+    for agent in (served, small_programs.ticket):
+        back = unpack(pack(agent, kept), kept)
+        assert back.describe() == agent.describe()
+    assert unpack(pack_agent(two, kept, place="the agent"), kept) is two

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from promptiter.agents.edges import Choice, Edge, Join
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json
 from promptiter.evaluation.metrics.text_match import find_word_differences
 from promptiter.evaluation.score import Finding
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
@@ -691,3 +692,21 @@ async def test_a_chain_of_ten_thousand_steps_takes_no_longer_than_seconds() -> N
 async def test_equal_requests_have_equal_results() -> None:
     first: list[BackwardResult] = await attribute(request(branches(facts="none"), "A-17 of 2026-03-02"))
     assert await attribute(request(branches(facts="none"), "A-17 of 2026-03-02")) == first
+
+
+@pytest.mark.parametrize(
+    ("description", "blamed"),
+    [("Write dates as March 5, 2026.", "filing#field.lines.bought"), ("", "filing#instruction")],
+)
+async def test_a_wrong_field_of_a_structured_output_is_blamed_on_its_description(description: str, blamed: str) -> None:
+    said, wanted = ({"lines": [{"bought": date}]} for date in ("March 5, 2026", "2026-03-05"))
+    [wrong] = compare_json(said, wanted, JsonCriterion())
+    assert wrong.where == "$.lines[0].bought"
+    steps = [step("filing", "bought on 2026-03-05", '{"lines": [{"bought": "March 5, 2026"}]}')]
+    fields = [
+        Surface(node_id="filing", type="field", part="lines.bought", value=description),
+        Surface(node_id="filing", type="field", part="lines", value="All lines."),
+    ]
+    targets = ["filing#instruction", *(each.id for each in fields)]
+    found = await gradients(request(steps, None, findings=[wrong], surfaces=fields, targets=targets))
+    assert {gradient.surface_id for gradient in found} == {blamed}

@@ -251,6 +251,17 @@ async def test_a_schema_is_answered_with_json_that_fits_it() -> None:
     assert ticket.bought == date(2026, 3, 5)
 
 
+async def test_the_description_of_a_field_says_how_its_values_are_written() -> None:
+    def describe(description: str) -> dict[str, Json]:
+        field = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": description}
+        return {"type": "object", "properties": {"date": field}}
+
+    instruction = "Write dates as YYYY-MM-DD."
+    for description, written in (("Write dates as DD.MM.YYYY.", "05.03.2026"), ("When it was bought.", "2026-03-05")):
+        reply = await ask(instruction, RECORD, schema=describe(description))
+        assert json.loads(reply.text) == {"date": written}
+
+
 async def test_the_first_value_of_an_enumeration_is_taken_when_the_task_names_none() -> None:
     reply = await ask("", "Hello there.", schema=Ticket.model_json_schema())
     assert Ticket.model_validate_json(reply.text).decision == "accept"

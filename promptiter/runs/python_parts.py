@@ -1,0 +1,282 @@
+"""The parts of a run that Python began, so that `promptiter resume` can build it again.
+
+Every part is stored by its name in a module (`my_agent:agent`), or as the arguments of its class. The cases are stored
+whole. A part that has neither is a problem that is reported when the run is resumed, not when it begins.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from promptiter.agents.base import Agent
+from promptiter.engine.engine import Engine
+from promptiter.errors import SetupError
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.evaluation.metrics.judge_model import JudgeEndpoint
+from promptiter.evaluation.workers.wire_format import Packer, Unpacker, refer_to, refer_to_class
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.secret import Secret
+from promptiter.references import is_of_script
+from promptiter.runlog.events import Observer
+from promptiter.runlog.results import RunRequest
+from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.header import PythonParts
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltRun:
+    """A run that was built again from its parts."""
+
+    engine: Engine
+    request: RunRequest
+    observers: tuple[Observer, ...] = ()
+    keep_traces: KeepTraces = "all"
+    notes: tuple[str, ...] = ()
+
+
+def describe_parts(
+    engine: Engine, request: RunRequest, *, observers: Sequence[Observer] = (), keep_traces: KeepTraces = "all"
+) -> PythonParts:
+    """The parts of a run that is about to start, without secrets."""
+    evaluator = engine.evaluator
+    packer = _PartPacker(evaluator.gateway)
+    try:
+        packed: dict[str, Json] = {
+            "gateway": packer.pack_gateway(evaluator),
+            "agent": packer.pack_agent(engine.agent),
+            "search": packer.pack_part(engine.search, "the search"),
+            "metrics": [packer.pack_metric(each, f"the metric {each.name!r}") for each in evaluator.metrics],
+            "executor": packer.pack_part(evaluator.executor, "the executor"),
+            "evaluator": {
+                name: packer.pack(getattr(evaluator, name), f"{name} of the evaluator")
+                for name in ("options", "user_simulator", "weights")
+            },
+            "request": {
+                field.name: packer.pack(getattr(request, field.name), f"{field.name} of the request")
+                for field in fields(request)
+                if field.name != "run_id"
+            },
+            "keep_traces": keep_traces,
+        }
+    except SetupError as error:
+        return PythonParts(problem=str(error))
+    named, nameless = packer.pack_observers(observers)
+    packed |= {"observers": named, "nameless_observers": nameless}
+    if evaluator.gateway.redactor.redact_json(packed) != packed:
+        return PythonParts(
+            problem="a case or an option contains a secret, which is not stored; read it from a variable"
+        )
+    return PythonParts(packed=packed, folders=tuple(_find_folders(packed)))
+
+
+def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None) -> RebuiltRun:
+    """Build a run from its parts. Raises SetupError if a part has no name, or is no longer where it was."""
+    if parts.problem:
+        raise SetupError(parts.problem)
+    packed = parts.packed
+    unpacker = _PartUnpacker(os.environ if environ is None else environ)
+    if packed["gateway"] is not None:
+        unpacker.gateway = unpacker.unpack(packed["gateway"])
+    evaluator = Evaluator(
+        [unpacker.unpack(each) for each in packed["metrics"]],
+        gateway=unpacker.gateway,
+        executor=unpacker.unpack(packed["executor"]),
+        **{name: unpacker.unpack(each) for name, each in packed["evaluator"].items()},
+    )
+    return RebuiltRun(
+        engine=Engine(unpacker.unpack(packed["agent"]), evaluator, search=unpacker.unpack(packed["search"])),
+        request=RunRequest(**{name: unpacker.unpack(each) for name, each in packed["request"].items()}),
+        observers=tuple(unpacker.unpack(each) for each in packed["observers"]),
+        keep_traces=packed["keep_traces"],
+        notes=tuple(
+            f"the observer {name} has no name, so it does not watch the resumed run"
+            for name in packed["nameless_observers"]
+        ),
+    )
+
+
+class _PartPacker(Packer):
+    """Packs parts to be stored. `gateway` is the evaluator's, which parts may hold."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def pack_part(self, value: Any, place: str) -> Json:
+        """Pack a part by its name in a module, or by the arguments of its class.
+
+        promptiter's own classes are packed by their arguments first: looking for a name takes hundredths of a second.
+        """
+        if not type(value).__module__.startswith("promptiter."):
+            return refer_to(value) or self.pack(value, place)
+        try:
+            return self.pack(value, place)
+        except SetupError:
+            if (reference := refer_to(value)) is None:
+                raise
+            return reference
+
+    def pack_agent(self, agent: Agent) -> Json:
+        """Pack the agent by its name. In a script that may be assigned too late; see `pack_agent` for workers."""
+        reference = refer_to(agent)
+        if reference is None or is_of_script(reference.get("$ref", "")):
+            return self.pack_part(agent, "the agent")
+        return reference
+
+    def pack_metric(self, metric: Any, place: str) -> Json:
+        if isinstance(metric, JudgeMetric):
+            served = [metric.gateway.model(each.model) for each in metric.judges if each.runner is None]
+            if any(isinstance(each, JudgeEndpoint) for each in served):  # only build_metrics adds it to a gateway
+                return refer_to(metric) or self._refuse_judge(place)
+        return self.pack_part(metric, place)
+
+    def _refuse_judge(self, place: str) -> NoReturn:
+        raise SetupError(
+            f"{place} has a judge with an address or key of its own; give it as a model of the gateway, or assign the "
+            "metric to a name at the top level of a module"
+        )
+
+    def pack_gateway(self, evaluator: Evaluator) -> Json:
+        """Pack the name of the gateway; None if the evaluator made its own."""
+        reference = refer_to(evaluator.gateway)
+        if reference is None and evaluator.is_gateway_given:
+            raise SetupError(_explain_nameless(evaluator.gateway, "the gateway of the evaluator"))
+        return reference
+
+    def pack_observers(self, observers: Sequence[Observer]) -> tuple[list[Json], list[str]]:
+        """Pack the observers, and list the classes of those that have no name."""
+        packed: list[Json] = []
+        nameless: list[str] = []
+        for each in observers:
+            try:
+                packed.append(self.pack_part(each, "an observer"))
+            except SetupError:
+                nameless.append(type(each).__name__)
+        return packed, nameless
+
+    def pack_object(self, value: Any, place: str) -> Json:
+        kind: type = type(value)
+        if isinstance(value, Secret):
+            variable = re.fullmatch(r"\$\{(\w+)\}", str(value))
+            if variable is None:
+                raise SetupError(f"{place} is a secret, which is not stored; give it as ${{VARIABLE}}")
+            return {"$env": variable[1]}
+        if isinstance(value, Gateway):
+            if value is self._gateway or value.shares_models_with(self._gateway):
+                return {"$gateway": 0}
+            return refer_to(value) or self.pack_unnamed(value, place)
+        if kind.__module__.startswith("promptiter.") and not is_dataclass(value) and _find_arguments(value) is not None:
+            return self.pack_unnamed(value, place)
+        return super().pack_object(value, place)
+
+    def pack_unnamed(self, value: Any, place: str) -> Json:
+        kind: type = type(value)
+        name, arguments = refer_to_class(kind), _find_arguments(value)
+        if name is None or arguments is None or inspect.isroutine(value) or isinstance(value, Gateway):
+            raise SetupError(_explain_nameless(value, place))
+        positional, named = arguments
+        return {
+            "$new": [
+                name,
+                [self.pack(each, f"an argument of {place}") for each in positional],
+                {key: self.pack(each, f"{key} of {place}") for key, each in named.items()},
+            ]
+        }
+
+
+class _PartUnpacker(Unpacker):
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.gateway = Gateway()
+        self._environ = environ
+
+    def unpack_tagged(self, tag: str, plain: Json) -> Any:
+        match tag:
+            case "$gateway":
+                return self.gateway
+            case "$env":
+                if plain not in self._environ:
+                    raise SetupError(f"the environment variable {plain!r} is not set; export it")
+                return Secret(self._environ[plain], source=f"${{{plain}}}")
+            case "$new":
+                name, positional, named = plain
+                kind = super().unpack_tagged("$ref", name)
+                arguments = {key: self.unpack(each) for key, each in named.items()}
+                return kind(*(self.unpack(each) for each in positional), **arguments)
+        return super().unpack_tagged(tag, plain)
+
+
+def _find_arguments(value: Any) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments that a class stored under the names of its parameters; None if one of them is unknown."""
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    try:
+        parameters = list(inspect.signature(type(value)).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    has_more = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    for each in parameters:
+        stored = next((name for name in (each.name, f"_{each.name}") if hasattr(value, name)), None)
+        if stored is None or each.kind is each.VAR_KEYWORD:
+            return None
+        argument = getattr(value, stored)
+        if each.kind is each.VAR_POSITIONAL:
+            positional.extend(argument)
+        elif each.kind is each.POSITIONAL_ONLY or (has_more and each.kind is each.POSITIONAL_OR_KEYWORD):
+            positional.append(argument)
+        else:
+            named[each.name] = argument
+    return positional, named
+
+
+def _explain_nameless(value: Any, place: str) -> str:
+    if inspect.isroutine(value):
+        return f"{place} ({value.__qualname__}) has no name; define it at the top level of a module"
+    kind: type = type(value)
+    advice = "assign it to a name at the top level of a module"
+    if refer_to_class(kind) is None:
+        advice += ", or define its class there"
+    elif not isinstance(value, Gateway):
+        advice += ", or let its class store its arguments under their names (`self.rule = rule`)"
+    return f"{place} ({kind.__name__}) has no name; {advice}"
+
+
+def _find_folders(packed: Json) -> Iterator[str]:
+    """The folders that the modules of names are imported from, except those of installed packages."""
+    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    installed.add(Path(__file__).resolve().parents[2])  # of promptiter, in a development install
+    seen = set()
+    for name in sorted(set(_find_modules(packed))):
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None) or find_spec(name)
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+            continue
+        depth = name.count(".") + (spec.submodule_search_locations is not None)
+        folder = Path(spec.origin).resolve().parents[depth]
+        if folder not in seen and folder not in installed:
+            seen.add(folder)
+            yield str(folder)
+
+
+def _find_modules(packed: Json) -> Iterator[str]:
+    if isinstance(packed, list):
+        for each in packed:
+            yield from _find_modules(each)
+    elif isinstance(packed, dict):
+        for key, value in packed.items():
+            if key in ("$ref", "$made"):
+                yield cast("str", value).partition(":")[0]
+            elif key in ("$data", "$new"):
+                yield value[0].partition(":")[0]
+                yield from _find_modules(value[1:])
+            else:
+                yield from _find_modules(value)
