@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -45,10 +45,10 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     return await finish_before_cancel(asyncio.wrap_future(finished))
 
 
-async def call_any(function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
+async def call_any(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the user: an async one here, a synchronous one in a thread."""
     if inspect.iscoroutinefunction(function):
-        return cast("T", await function(*arguments))
+        return await function(*arguments)
     answer = await run_in_thread(lambda: function(*arguments))
     return await answer if inspect.isawaitable(answer) else answer
 

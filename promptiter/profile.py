@@ -130,6 +130,9 @@ class Profile:
     @staticmethod
     def baseline(snapshot: StructureSnapshot) -> Profile:
         """Return the profile that changes nothing."""
+        if not isinstance(snapshot, StructureSnapshot):
+            name = type(snapshot).__name__
+            raise SetupError(f"a profile is for a structure, and this is a {name}; give agent.describe()")
         return Profile(structure_id=snapshot.structure_id, surface_ids=tuple(sorted(snapshot.surface_ids)))
 
     @staticmethod

@@ -137,7 +137,7 @@ class SubstitutingAgent(Agent, Protocol):
 
 async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
     """Run an agent once, in a thread if its `run` is synchronous. AgentError if it returns something else."""
-    run: Any = await call_any(agent.run, case, profile, context)
+    run = await call_any(agent.run, case, profile, context)
     name = type(agent).__name__
     if not isinstance(run, AgentRun):
         raise AgentError(f"{name}.run() returned {run!r:.60}; return an AgentRun, such as AgentRun(output='...')")
@@ -160,6 +160,9 @@ def check_agent(value: object) -> None:
         raise SetupError(
             f"{name} is a plain function, not an agent; decorate it with @agent(instruction=...) from promptiter.agents"
         )
+    if callable(getattr(value, "surfaces", None)) and callable(getattr(value, "run", None)):
+        name = getattr(value, "name", name)
+        raise SetupError(f"{name} is a node, not an agent; decorate it with @agent, or make one: chain('bot', {name})")
     raise SetupError(
         f"{name} is not an agent: it needs the methods describe and run; see GraphAgent and the decorator @agent in "
         "promptiter.agents"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
 from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
@@ -31,12 +31,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def node(*, limits: Limits = NO_LIMITS, **declared: Declared) -> Callable[[Callable[..., Any]], FunctionNode]:
+def node(
+    *misplaced: Never, limits: Limits = NO_LIMITS, **declared: Declared
+) -> Callable[[Callable[..., Any]], FunctionNode]:
     """Turn a function into a node: `@node(instruction="...")`. It reads its surfaces with `surface("instruction")`.
 
     Several surfaces of a type have names: `@node(instruction={"plan": "...", "write": "..."})`, read with
     `surface("instruction.plan")`.
     """
+    _refuse_function("node", misplaced)
     surfaces = _check_declared(declared)
 
     def decorate(function: Callable[..., Any]) -> FunctionNode:
@@ -45,17 +48,29 @@ def node(*, limits: Limits = NO_LIMITS, **declared: Declared) -> Callable[[Calla
     return decorate
 
 
-def agent(*, limits: Limits = NO_LIMITS, **declared: Declared) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
+def agent(
+    *misplaced: Never, limits: Limits = NO_LIMITS, **declared: Declared
+) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
     """Turn a function from message to answer into an agent with one node: `@agent(instruction="...")`.
 
     It can still be called as before. Surfaces are declared as for `node`.
     """
+    _refuse_function("agent", misplaced)
     build_node = node(limits=limits, **declared)
 
     def decorate(function: Callable[P, R]) -> FunctionAgent[P, R]:
         return FunctionAgent(name=function.__name__, nodes=(build_node(function),))
 
     return decorate
+
+
+def _refuse_function(decorator: str, misplaced: tuple[object, ...]) -> None:
+    """Refuse a decorator without parentheses, whose first argument would be the function."""
+    if misplaced:
+        name = getattr(misplaced[0], "__name__", "the function")
+        raise SetupError(
+            f'{name}: write @{decorator}(instruction="..."), with the texts that may change in parentheses'
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, check_agent
 from promptiter.errors import SetupError
 from promptiter.references import find_reference, load_reference, remember_factory
 from promptiter.registry import AGENTS
@@ -41,8 +41,10 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
             raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
         if (importable := find_reference(factory)) is not None:
             remember_factory(agent, importable)
-    if not hasattr(agent, "describe") or not hasattr(agent, "run"):
-        raise SetupError(f"{reference!r} is a {type(agent).__name__}, not an agent: it needs describe() and run()")
+    try:
+        check_agent(agent)
+    except SetupError as error:
+        raise SetupError(f"{reference!r}: {error}") from None
     return cast("Agent", agent)
 
 

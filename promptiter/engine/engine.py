@@ -26,7 +26,14 @@ from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.engine.session_checks import check_search
-from promptiter.engine.type_checks import check_observers, check_parts, check_request_type, check_roles, check_structure
+from promptiter.engine.type_checks import (
+    check_observers,
+    check_parts,
+    check_request_type,
+    check_reviewer,
+    check_roles,
+    check_structure,
+)
 from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
@@ -149,6 +156,7 @@ class Engine:
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         check_observers(observers)
+        check_reviewer(reviewer)
         refuse_while_importing()
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):

@@ -60,9 +60,17 @@ def check_structure(structure: object, agent: object) -> None:
 
 def check_observers(observers: Sequence[object]) -> None:
     """Raise SetupError if one of the observers cannot observe."""
+    if not isinstance(observers, Sequence):
+        raise SetupError(f"observers is {_name(observers)}; give a list of objects with the method observe(event)")
     for observer in observers:
         if not _has_method(observer, ("observe",)):
             raise SetupError(f"{_name(observer)} is not an observer; give an object with the method observe(event)")
+
+
+def check_reviewer(reviewer: object) -> None:
+    """Raise SetupError if an object cannot review patches."""
+    if reviewer is not None and not _has_method(reviewer, ("review",)):
+        raise SetupError(f"{_name(reviewer)} is not a reviewer; give an object with the method review(request)")
 
 
 def check_request_type(request: object) -> None:
@@ -108,6 +116,8 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
         yield f"scorer is {request.scorer!r:.60}; give a function of a profile that returns its scores"
     if request.seed is not None and not isinstance(request.seed, int):
         yield f"seed is {request.seed!r:.60}; give a whole number"
+    if not isinstance(request.run_id, str):
+        yield f"run_id is {request.run_id!r:.60}; give a text"
     for name, kind, example in (
         ("goal", Goal, "a Goal, such as Goal(kind='fewer_tokens')"),
         (
@@ -140,14 +150,18 @@ def _wrong_sets(request: RunRequest) -> Iterator[str]:
 
 
 def _wrong_collections(request: RunRequest) -> Iterator[str]:
-    if isinstance(request.targets, str):
-        yield f"targets is {request.targets!r}; give a list: [{request.targets!r}]"
+    targets: Sequence[object] = request.targets or ()
+    if isinstance(targets, str):
+        yield f"targets is {targets!r}; give a list: [{targets!r}]"
+    elif wrong := [each for each in targets if not isinstance(each, str)]:
+        yield f"targets holds {wrong[0]!r:.60}; give surface ids, such as 'planner#instruction'"
     if not isinstance(request.protected, frozenset | set):
         example = f"frozenset([{request.protected!r:.60}])" if isinstance(request.protected, str) else "a set of ids"
         yield f"protected is {request.protected!r:.60}; give {example}"
     for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
-        if wrong := [each for each in getattr(request, name) if not isinstance(each, kind)]:
-            yield f"{name} holds {wrong[0]!r:.60}; give a tuple of {kind.__name__}"
+        given = getattr(request, name)
+        if not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+            yield f"{name} is {given!r:.60}; give a tuple of {kind.__name__}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from promptiter.agents.base import Agent, RunContext, Substitute
+from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
 from promptiter.agents.runner import Runner
 from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
@@ -47,8 +47,18 @@ class EvaluationOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.repeats < 1 or self.concurrency < 1:
-            raise SetupError(f"repeats and concurrency must be at least 1, got {self.repeats} and {self.concurrency}")
+        for name in ("repeats", "concurrency"):
+            count = getattr(self, name)
+            if not isinstance(count, int) or count < 1:
+                raise SetupError(f"{name} is {count!r}; give a whole number of at least 1")
+        if self.case_timeout_s is not None and not _is_number(self.case_timeout_s, above=0):
+            raise SetupError(f"case_timeout_s is {self.case_timeout_s!r}; give seconds above 0, or None for no limit")
+        if not _is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
+            raise SetupError(f"max_errored_fraction is {self.max_errored_fraction!r}; give a share from 0 to 1")
+
+
+def _is_number(value: object, *, above: float = -math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > above
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ class Evaluator:
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
+        _check_parts(gateway=gateway, options=options, executor=executor)
         metrics = _check_metrics(metrics)
         names = [metric.name for metric in metrics]
         if len(set(names)) < len(names):
@@ -144,6 +155,7 @@ class Evaluator:
         on_row: Callable[[CaseRow], None] | None = None,
     ) -> Evaluation:
         """Run every case and repeat, and collect the rows. `on_row` is called with each row as it finishes."""
+        _check_inputs(agent, eval_set, profile)
         profile = profile or Profile.baseline(agent.describe())
         rows = []
         async for row in self.stream_rows(agent, eval_set, profile):
@@ -245,6 +257,24 @@ class Evaluator:
             )
 
 
+def _check_parts(*, gateway: object, options: object, executor: object) -> None:
+    if gateway is not None and not isinstance(gateway, Gateway):
+        raise SetupError(f"the gateway of an Evaluator is {gateway!r:.60}; give a Gateway, such as Gateway(models=...)")
+    if options is not None and not isinstance(options, EvaluationOptions):
+        raise SetupError(f"the options of an Evaluator are {options!r:.60}; give EvaluationOptions(...)")
+    if executor is not None and not callable(getattr(executor, "run", None)):
+        raise SetupError(f"the executor of an Evaluator is {executor!r:.60}; give one, such as ThreadExecutor()")
+
+
+def _check_inputs(agent: object, eval_set: object, profile: object) -> None:
+    check_agent(agent)
+    if not isinstance(eval_set, EvalSet):
+        advice = f"; load_eval_set({eval_set!r:.60}) reads one from a file" if isinstance(eval_set, str) else ""
+        raise SetupError(f"the eval set is {eval_set!r:.60}; give an EvalSet{advice}")
+    if profile is not None and not isinstance(profile, Profile):
+        raise SetupError(f"the profile is {profile!r:.60}; give a Profile, such as Profile.load('best.json')")
+
+
 def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     if not isinstance(metrics, Iterable):
         raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
@@ -268,7 +298,7 @@ def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
 def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
     """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
     for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
+        if not _is_number(weight) or not 0 <= weight < math.inf:
             raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
         if metrics and name not in metrics:
             known = ", ".join(metrics)

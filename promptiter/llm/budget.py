@@ -57,7 +57,7 @@ class Budget:
         shared: bool = False,
     ) -> None:
         for name, cap in zip(CAPS, (max_calls, max_tokens, max_usd), strict=True):
-            if cap is not None and not 0 <= cap < math.inf:
+            if cap is not None and not _is_amount(cap):
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
         self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self.is_shared = shared
@@ -190,3 +190,7 @@ class Budgets:
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation in all budgets for one call that costs at most this much."""
         return Reservation(self._figures, tokens=tokens, usd=usd)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf

@@ -65,6 +65,10 @@ class Gateway:
         seed: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        if budget is not None and not isinstance(budget, Budget | Budgets):
+            raise SetupError(f"the budget of a gateway is {budget!r:.60}; give a Budget, such as Budget(max_usd=2)")
+        if isinstance(cache, str):
+            raise SetupError(f"the cache of a gateway is {cache!r:.60}; give open_cache({cache!r:.60})")
         self.pool = ModelPool(
             models=models,
             rates=rates,

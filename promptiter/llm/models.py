@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from promptiter.errors import UnexpectedCallError
+from promptiter.errors import SetupError, UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.registry import MODELS
 from traces import Usage
@@ -115,6 +115,8 @@ class ScriptedModel:
 
 def as_model(model: Model | Function) -> Model:
     """The model itself, or a function wrapped as a model."""
+    if not callable(model):
+        raise SetupError(f"a model is {model!r:.60}; give one, such as LiteLLMModel(), or a function of the messages")
     if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
         return model  # type: ignore[return-value]
     return FunctionModel(model)  # type: ignore[arg-type]

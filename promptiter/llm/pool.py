@@ -49,6 +49,8 @@ class ModelPool:
         self.timeout_s = timeout_s
         self._rates = dict(rates or {})
         self._retrier = Retrier(retries or Retries(), redactor=self.redactor, sleep=sleep)
+        if concurrency < 1:
+            raise SetupError(f"concurrency is {concurrency!r}; give a whole number of at least 1")
         self._slots = Slots(concurrency)
 
     def add_model(self, name: str, model: Model | Function) -> None:

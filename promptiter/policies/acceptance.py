@@ -119,8 +119,8 @@ class MinGain(ComposablePolicy):
     min_gain: float = 0.005
 
     def __post_init__(self) -> None:
-        if not is_number(self.min_gain, least=0):
-            raise SetupError(f"min_gain is {self.min_gain!r}; give a number that is not negative, such as 0.005")
+        if not is_number(self.min_gain, least=0) or self.min_gain > 1:
+            raise SetupError(f"min_gain is {self.min_gain!r}; give a number from 0 to 1, such as 0.005")
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         if evidence.problem is not None or evidence.gain is None:

@@ -34,7 +34,7 @@ class FinalTest:
     ablate: bool = True
 
     def __post_init__(self) -> None:
-        if not is_number(self.repeats, least=1):
+        if not is_number(self.repeats, least=1) or self.repeats != int(self.repeats):
             raise SetupError(f"repeats of the final test is {self.repeats!r}; give a whole number of at least 1")
         if not is_number(self.min_detectable_gain, least=0) or self.min_detectable_gain == 0:
             raise SetupError(f"min_detectable_gain is {self.min_detectable_gain!r}; give a number above 0, such as 0.1")

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TypeVar
 
-from promptiter.concurrency import finish_before_cancel, is_cancelled
+from promptiter.concurrency import call_any, finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, JournalError, NonDeterministicSearchError, SetupError
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.codec import to_plain
@@ -167,7 +167,7 @@ class EventLog:
 
     async def _notify(self, observer: Observer, event: Event) -> None:
         try:
-            await observer.observe(event)
+            await call_any(observer.observe, event)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if is_cancelled(error):
                 raise

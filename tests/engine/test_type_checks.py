@@ -4,18 +4,25 @@ from typing import Any
 
 import pytest
 
+from promptiter.agents.function import agent, node
 from promptiter.agents.graph import GraphAgent
+from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.engine.engine import Engine
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.policies.acceptance import AnyGain, ComposablePolicy, MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import ComposableStop, MaxRounds, Patience, Progress, StopDecision, TargetScore
+from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
+from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import Blames, Merges, Writes
 
 ADVICE = "decorate it with @agent(instruction=...) from promptiter.agents"
@@ -32,6 +39,7 @@ async def answer(question: str) -> str:
     [
         (len, f"len is a plain function, not an agent; {ADVICE}"),
         (answer, f"answer is a plain function, not an agent; {ADVICE}"),
+        (node()(answer), "answer is a node, not an agent; decorate it with @agent, or make one: chain('bot', answer)"),
         (GraphAgent, "GraphAgent is a class, not an agent; create an object of it: GraphAgent(...)"),
         ("my_agent:agent", "'my_agent:agent' is not an agent: it needs the methods describe and run; see GraphAgent"),
     ],
@@ -58,6 +66,76 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
     with pytest.raises(SetupError) as caught:
         Engine(desk.agent(), desk.evaluator(), *stages)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (EvaluationOptions, {"repeats": "3"}, "repeats is '3'; give a whole number of at least 1"),
+        (EvaluationOptions, {"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),
+        (EvaluationOptions, {"case_timeout_s": -1}, "case_timeout_s is -1; give seconds above 0, or None for no"),
+        (EvaluationOptions, {"max_errored_fraction": 25}, "max_errored_fraction is 25; give a share from 0 to 1"),
+        (Evaluator, {"gateway": {"m": len}}, "the gateway of an Evaluator is {'m': <built-in function len>}; give"),
+        (Evaluator, {"options": {"repeats": 2}}, "the options of an Evaluator are {'repeats': 2}; give Evaluation"),
+        (Evaluator, {"executor": "threads"}, "the executor of an Evaluator is 'threads'; give one, such as Thread"),
+        (FunctionMetric, {"name": "x", "function": 5}, "metric 'x' needs a function of (case, run), not 5: "),
+        (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not <built-in"),
+        (Gateway, {"models": {"m": 5}}, "a model is 5; give one, such as LiteLLMModel(), or a function of the"),
+        (Gateway, {"budget": 5}, "the budget of a gateway is 5; give a Budget, such as Budget(max_usd=2)"),
+        (Gateway, {"cache": "memory"}, "the cache of a gateway is 'memory'; give open_cache('memory')"),
+        (Gateway, {"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),
+        (Budget, {"max_usd": "5"}, "max_usd is '5'; give a finite number that is not negative, or None for no cap"),
+        (FinalTest, {"repeats": 2.5}, "repeats of the final test is 2.5; give a whole number of at least 1"),
+        (MinGain, {"min_gain": 5}, "min_gain is 5; give a number from 0 to 1, such as 0.005"),
+        (LLMBackwarder, {"model": 5}, "the model of LLMBackwarder is 5; give a name that litellm knows, or one of the"),
+        (
+            Profile.baseline,
+            {"snapshot": desk.agent()},
+            "a profile is for a structure, and this is a GraphAgent; give agent.",
+        ),
+        (EvalCase, {"id": "c", "turns": ({"user": "hi"},)}, "case 'c' has the turn {'user': 'hi'}; give a Turn, as in"),
+    ],
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(make: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        make(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("decorator", [agent, node])
+def test_a_decorator_without_parentheses_is_refused(decorator: Any) -> None:
+    with pytest.raises(SetupError) as caught:
+        decorator(answer)
+    name = decorator.__name__
+    assert (
+        str(caught.value) == f'answer: write @{name}(instruction="..."), with the texts that may change in parentheses'
+    )
+
+
+async def test_what_an_evaluation_needs_is_checked_before_anything_is_paid() -> None:
+    evaluator, cases = desk.evaluator(Gateway(models={"scripted": ScriptedModel([])})), desk.eval_set("test", 1)
+    wrong: list[tuple[tuple[Any, ...], str]] = [
+        ((answer, cases), f"answer is a plain function, not an agent; {ADVICE}"),
+        ((desk.agent(), "c.jsonl"), "the eval set is 'c.jsonl'; give an EvalSet; load_eval_set('c.jsonl') reads one"),
+        ((desk.agent(), cases, {}), "the profile is {}; give a Profile, such as Profile.load('best.json')"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(SetupError) as caught:
+            await evaluator.evaluate(*arguments)
+        assert str(caught.value).startswith(message)
+
+
+async def test_a_synchronous_observer_sees_all_events() -> None:
+    class Counter:
+        seen = 0
+
+        def observe(self, event: object) -> None:  # noqa: ARG002
+            self.seen += 1
+
+    watcher, counter = Watcher(), Counter()
+    result = await desk.engine(desk.DRAFT).run(desk.request(), observers=[watcher, counter])  # type: ignore[list-item]
+    assert counter.seen == len(watcher.events)
+    assert result.measured.problems == ()
 
 
 def test_metrics_are_no_evaluator() -> None:
@@ -117,6 +195,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "test is 'oops'; give an EvalSet, or a list of them; load_eval_set('oops') reads one from a file",
     ),
     ({"final_test": True}, "final_test is True; give a FinalTest, such as FinalTest(repeats=2), or None"),
+    ({"targets": [1]}, "targets holds 1; give surface ids, such as 'planner#instruction'"),
+    ({"hints": None}, "hints is None; give a tuple of LossHint"),
+    ({"run_id": 5}, "run_id is 5; give a text"),
     ({"seed": "a"}, "seed is 'a'; give a whole number"),
     ({"max_rounds": True}, "max_rounds is True; give a whole number"),
     ({"evaluation": 5}, "evaluation is 5; give EvaluationOptions, such as EvaluationOptions(repeats=2)"),
@@ -149,6 +230,11 @@ async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_
         SetupError, match="<built-in function print> is not an observer; give an object with the method"
     ):
         await engine.run(desk.request(), observers=[print])  # type: ignore[list-item]
+
+    with pytest.raises(SetupError, match="observers is an object of class Watcher; give a list of objects with"):
+        await engine.run(desk.request(), observers=Watcher())  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match="5 is not a reviewer; give an object with the method review"):
+        await engine.run(desk.request(), reviewer=5)  # type: ignore[arg-type]
 
     class Vague:
         def describe(self) -> StructureSnapshot:

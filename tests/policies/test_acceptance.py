@@ -526,9 +526,9 @@ def test_the_parts_of_a_policy_are_yielded_in_order() -> None:
 # Invalid policies
 
 
-@pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf, "0.1", True, None])
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, math.nan, math.inf, "0.1", True, None])
 def test_an_invalid_minimum_gain_is_refused(wrong: float) -> None:
-    with pytest.raises(SetupError, match=r"give a number that is not negative, such as 0\.005"):
+    with pytest.raises(SetupError, match=r"give a number from 0 to 1, such as 0\.005"):
         MinGain(wrong)
 
 

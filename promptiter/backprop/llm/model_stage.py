@@ -42,6 +42,11 @@ class ModelStage(Generic[R]):
         session_id: Callable[[R], str] | None = None,
         gateway: Gateway | None = None,
     ) -> None:
+        if not isinstance(model, str):
+            raise SetupError(
+                f"the model of {type(self).__name__} is {model!r:.60}; give a name that litellm knows, or one of the "
+                "gateway's own, as in Gateway(models={name: model})"
+            )
         if max_prompt_tokens is not None and max_prompt_tokens < MIN_PROMPT_TOKENS:
             raise SetupError(
                 f"max_prompt_tokens of the {self.role} is {max_prompt_tokens:,}; its rules alone need "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from promptiter.errors import EvalSetError
 from promptiter.llm.messages import Message
 from traces import digest
 from traces.model import Json
@@ -59,6 +60,11 @@ class EvalCase:
     state: Mapping[str, Json] = field(default_factory=dict)
     metadata: Mapping[str, Json] = field(default_factory=dict)
     eval_set_id: str = ""
+
+    def __post_init__(self) -> None:
+        for turn in self.turns:
+            if not isinstance(turn, Turn):
+                raise EvalSetError(f"case {self.id!r} has the turn {turn!r:.60}; give a Turn, as in Turn(user='...')")
 
     @property
     def content_digest(self) -> str:

@@ -168,6 +168,15 @@ class FunctionMetric:
     threshold: float = 1.0
     needs_reference: bool = False
 
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.function).bind(None, None)
+        except TypeError as error:
+            what = f"metric {self.name!r} needs a function of (case, run), not {shorten(self.function)}"
+            raise MetricError(f"{what}: {error}") from None
+        except ValueError:  # a builtin without a signature
+            pass
+
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := describe_failure(run):
             return leave_unscored(self, problem)

@@ -1,0 +1,134 @@
+"""Ordinary mistakes in a project: each is found before anything is paid, in one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.llm.test_served_models import ModelList, serve
+
+MINE = """
+from promptiter.agents import agent, node
+
+async def plain(question):
+    return question
+
+@node(instruction="Answer.")
+async def part(question):
+    return question
+
+@agent(instruction="Answer.")
+async def forgetful(question):
+    pass
+
+@agent(instruction="Answer.")
+async def odd(question):
+    return {"reply": print}
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The starter with agents of one's own, and no keys."""
+    (desk / "mine.py").write_text(MINE)
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+    yield
+    sys.modules.pop("mine", None)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); write provider/model"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "promptiter.yaml",
+            "target_score: 1.0",
+            "target_score: 95",
+            "target_score is 95, but mean_score is from 0 to 1",
+        ),
+        (
+            "metrics.json",
+            '"json_match",',
+            '"json_match", "threshold": 1.5,',
+            "the threshold of metric 'known_fields' is 1",
+        ),
+        (
+            "promptiter.yaml",
+            "agent: agent:agent",
+            "agent: mine:plain",
+            "'mine:plain' is a plain function, not an agent; d",
+        ),
+        (
+            "promptiter.yaml",
+            "agent: agent:agent",
+            "agent: mine:part",
+            "'mine:part': part is a node, not an agent; decorate it with @agent",
+        ),
+        ("agent.py", 'MODEL = "simulated"', 'MODEL = "gpt-4o-mini"', "gpt-4o-mini needs OPENAI_API_KEY; set it, or"),
+        ("agent.py", 'MODEL = "simulated"', 'MODEL = "gpt-4o-mni"', PROVIDER),
+        (
+            "promptiter.yaml",
+            "max_rounds: 4",
+            "max_rounds: 4\nstages: gpt-4o-mini",
+            "gpt-4o-mini needs OPENAI_API_KEY; set",
+        ),
+        ("promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: gpt-4o-mni", PROVIDER),
+    ],
+)
+def test_a_mistake_is_found_before_anything_is_paid(
+    run: Run, desk: Path, file: str, old: str, new: str, message: str
+) -> None:
+    edit(desk / file, old, new)
+    errors = run("run", code=2)
+    assert len(errors.splitlines()) == 2
+    assert message in errors
+    assert not (desk / "runs").exists()
+
+
+@pytest.mark.parametrize("place", ["agent", "stages"])
+def test_a_model_that_its_server_does_not_serve_is_found_before_anything_is_paid(
+    run: Run, desk: Path, place: str
+) -> None:
+    with serve(ModelList("tiny")) as url:
+        address = f"  openai/tny: {{api_base: '{url}', api_key: k-1}}\n"
+        edit(desk / "promptiter.yaml", "models:\n", f"models:\n{address}")
+        if place == "agent":
+            edit(desk / "agent.py", 'MODEL = "simulated"', 'MODEL = "openai/tny"')
+        else:
+            edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: openai/tny")
+        errors = run("run", code=2)
+    assert errors.splitlines()[1:] == [f"  - {url} does not serve 'tny' (did you mean 'tiny'?); it has tiny"]
+    assert not (desk / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("agent", "cause"),
+    [
+        ("forgetful", "'forgetful' returned None; return the answer, as a text or as data (×8)"),
+        (
+            "odd",
+            "'odd' returned {'reply': <built-in function print>}, which is not data; return a text, a dict or a list",
+        ),
+    ],
+)
+def test_an_agent_without_an_answer_is_an_invalid_evaluation_that_says_so(
+    run: Run, desk: Path, agent: str, cause: str
+) -> None:
+    edit(desk / "promptiter.yaml", "agent: agent:agent", f"agent: mine:{agent}")
+    shown = run("run", "--quiet", code=7, stream="out")
+    assert shown.startswith(f"{agent}: Invalid evaluation: 100% of the baseline's runs or scores failed: AgentError: ")
+    assert cause in shown
