@@ -695,7 +695,10 @@ def test_trpc_eval_sets_are_read() -> None:
 
 
 def test_rows_in_python_give_the_cases_of_a_file(tmp_path: Path) -> None:
-    rows = [{"input": "2 + 2?", "expected": 4}, {"id": "sum", "input": "3 + 3?", "expected": "6", "metadata": {"x": 1}}]
+    rows: list[dict[str, Any]] = [
+        {"input": "2 + 2?", "expected": 4},
+        {"id": "sum", "input": "3 + 3?", "expected": "6", "metadata": {"x": 1}},
+    ]
     (tmp_path / "train.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
     assert build_eval_set("train", rows) == load_eval_set(tmp_path / "train.jsonl")
 
