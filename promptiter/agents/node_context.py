@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from promptiter.agents.base import CaseInput
 from promptiter.errors import SetupError
 from traces.model import Json
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_values
 
 NO_ITEM = object()
 """Marks the absence of an item, since an item may be None."""
@@ -64,3 +68,37 @@ class NodeContext:
         """The steps whose results these names hold. A name that is not a node's is that of the node's input."""
         found = (() if name == "input" else self.steps.get(name, self.triggers) for name in names)
         return frozenset(step_id for steps in found for step_id in steps)
+
+    def track_reads(self) -> tuple[NodeContext, TrackedOutputs]:
+        """A copy of this context, and its outputs, which know by name what was read of them."""
+        outputs = TrackedOutputs(self.outputs)
+        return replace(self, outputs=outputs), outputs
+
+
+class TrackedOutputs(dict[str, Json]):
+    """Outputs that remember which of them were read: one by its name, all when they are listed."""
+
+    def __init__(self, outputs: Mapping[str, Json]) -> None:
+        super().__init__(outputs)
+        self.names_read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Json:
+        output = super().__getitem__(name)
+        self.names_read.add(name)
+        return output
+
+    def get(self, name: str, default: Json = None) -> Json:
+        self.names_read.update({name} & super().keys())
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        self.names_read.update(super().keys())
+        return super().__iter__()
+
+    def items(self) -> dict_items[str, Json]:
+        self.names_read.update(super().keys())
+        return super().items()
+
+    def values(self) -> dict_values[str, Json]:
+        self.names_read.update(super().keys())
+        return super().values()

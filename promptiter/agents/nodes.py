@@ -115,26 +115,35 @@ class FunctionNode:
         )
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
+        tracked, outputs = context.track_reads()
         arguments = bind_arguments(
             self.name,
             self.function,
-            known={"node_context": context, **context.values},
+            known={"node_context": tracked, **context.values},
             names=context.visit_counts,
             incoming=context.incoming,
         )
-        node_id, received = calls.step.node_id, {**arguments}
-        if received.pop("node_context", None) is None:
+        received = {name: value for name, value in arguments.items() if name != "node_context"}
+        has_context = "node_context" in arguments
+        if has_context and not received:
+            calls.step.input = context.incoming
+        else:
+            calls.step.input = next(iter(received.values())) if len(received) == 1 else received or None
+        if not has_context:
             calls.step.read_from(context.find_sources(received))
-        elif not received:
-            received["node_context"] = context.incoming
-        calls.step.input = next(iter(received.values())) if len(received) == 1 else received or None
+        node_id = calls.step.node_id
         surface_ids = tuple(each.id for each in self.surfaces(node_id))
         with open_scope(node_id, surface_ids):
-            if self.version is None:
+            if self.version is not None:
+                read = {each.removeprefix(f"{node_id}#"): calls.step.read_surface(each) for each in surface_ids}
+                key = {"version": self.version, "surfaces": read, "arguments": to_plain_json(arguments)}
+                return await calls.get_or_execute(f"node:{self.name}", key, lambda: self._execute(arguments))
+            try:
                 return await self._execute(arguments)
-            read = {each.removeprefix(f"{node_id}#"): calls.step.read_surface(each) for each in surface_ids}
-            key = {"version": self.version, "surfaces": read, "arguments": to_plain_json(arguments)}
-            return await calls.get_or_execute(f"node:{self.name}", key, lambda: self._execute(arguments))
+            finally:
+                if has_context:  # only now it is known what the function read
+                    received_input = () if context.predecessors and context.item is NO_ITEM else ("item",)
+                    calls.step.read_from(context.find_sources((*received, *outputs.names_read, *received_input)))
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
         try:

@@ -182,7 +182,7 @@ async def test_what_reads_exactly_what_triggered_it_has_no_edges() -> None:
             model("side"),
             model("merge", prompt="{side} {work}"),
             chain("inner", function("a"), model("b")),
-            function("look", lambda node_context: node_context.outputs["split"]),
+            function("look", lambda node_context: node_context.incoming),
         ),
         edges=(
             FanOut("split", "work"),
@@ -195,6 +195,29 @@ async def test_what_reads_exactly_what_triggered_it_has_no_edges() -> None:
     found = steps(await run(subject))
     assert {step.id for step in found.values() if step.edges} == set()
     assert found["merge"].predecessors == ("side", "work[0]", "work[1]")
+
+
+@pytest.mark.parametrize(
+    ("look", "edges"),
+    [
+        (lambda node_context: node_context.outputs["draft"], {"draft": "data", "tries": "control"}),
+        (lambda node_context: node_context.outputs.get("none", ""), {"tries": "control"}),
+        (lambda node_context: [*node_context.outputs], {"draft": "data", "tries": "data"}),
+        (lambda node_context: {**node_context.outputs}, {"draft": "data", "tries": "data"}),
+        (lambda node_context: dict(node_context.outputs.items()), {"draft": "data", "tries": "data"}),
+        (lambda node_context: node_context.incoming, {}),
+        (lambda node_context, draft: draft + node_context.input, {"draft": "data", "tries": "control"}),
+    ],
+)
+async def test_what_a_function_looks_up_in_its_context_was_read(
+    look: Callable[..., Any], edges: dict[str, str]
+) -> None:
+    subject = GraphAgent(
+        name="desk",
+        nodes=(function("draft"), function("tries", lambda _: 2), function("finish", look)),
+        edges=(Edge("draft", "tries"), Edge("tries", "finish")),
+    )
+    assert kinds(steps(await run(subject))["finish"]) == edges
 
 
 async def test_a_function_with_inner_steps_keeps_what_it_read_from_elsewhere() -> None:
