@@ -49,11 +49,14 @@ def load_runner(reference: str, *, what: str = "runner") -> Runner:
             raise SetupError(f"the {what} {reference!r} could not be made: {problem}") from error
         if (importable := find_reference(factory)) is not None:
             remember_factory(found, importable)
-    if not is_agent(found) and not callable(found):
-        raise SetupError(
-            f"the {what} {reference!r} is {shorten(found)}; name an agent, or a function from message to answer"
-        )
-    return found  # type: ignore[no-any-return]  # checked above
+    return check_runner(found, what=f"{what} {reference!r}")
+
+
+def check_runner(value: Any, *, what: str) -> Runner:
+    """The value if it is an agent or a function. Raises SetupError otherwise."""
+    if is_agent(value) or (callable(value) and not isinstance(value, type)):
+        return cast("Runner", value)
+    raise SetupError(f"the {what} is {shorten(value)}; give an agent, or a function from message to answer")
 
 
 def name_runner(runner: Runner) -> str:

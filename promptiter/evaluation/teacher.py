@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptiter.agents.base import CaseInput, RunContext
-from promptiter.agents.runner import Runner, ask_runner
+from promptiter.agents.runner import Runner, ask_runner, check_runner
 from promptiter.errors import BudgetEndedError, RunnerError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
@@ -38,6 +38,7 @@ async def write_expected_answers(eval_set: EvalSet, teacher: Runner | str, *, ga
     BudgetEndedError if the budget is spent, and SetupError if the teacher is set up wrongly.
     """
     slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
+    teacher = teacher if isinstance(teacher, str) else check_runner(teacher, what="teacher")
     answer = _answer_with_model(teacher, gateway) if isinstance(teacher, str) else _answer_with_runner(teacher, gateway)
 
     async def label_case(case: EvalCase) -> EvalCase:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from promptiter.agents.base import CaseInput, RunContext
-from promptiter.agents.runner import Runner, ask_runner, load_runner, name_runner
+from promptiter.agents.runner import Runner, ask_runner, check_runner, load_runner, name_runner
 from promptiter.errors import MetricError, SetupError
 from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.llm.gateway import Gateway
@@ -73,7 +73,7 @@ def build_judges(models: Sequence[JudgeModel], gateway: Gateway, *, place: str) 
     taken: Counter[str] = Counter()
     judges = []
     for model in models:
-        runner = model.runner if model.runner is not None else _load_runner(model, place=place)
+        runner = _find_runner(model, place=place)
         options = {} if runner is not None else build_request_options(model, place=place)
         served_as = "" if runner is not None else _register_model(gateway, model)
         name = model.model_name or (name_runner(runner) if runner is not None else "")
@@ -133,8 +133,13 @@ class JudgeEndpoint(LiteLLMModel):
         return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)
 
 
-def _load_runner(model: JudgeModel, *, place: str) -> Runner | None:
-    """The agent or function that a name refers to; None if it is the name of a model."""
+def _find_runner(model: JudgeModel, *, place: str) -> Runner | None:
+    """The agent or function that judges, or that a name refers to; None if it is the name of a model."""
+    if model.runner is not None:
+        try:
+            return check_runner(model.runner, what="judge")
+        except SetupError as error:
+            raise MetricError(f"{place}: {error}") from error
     is_served = model.provider_name or model.base_url or model.api_key
     if is_served or model.model_name in MODELS or not is_reference(model.model_name):
         return None

@@ -5,8 +5,9 @@ A loss is split into mismatches, and each value is followed back from the step t
 - *lost*: a step received the value and its output lacks it. The gradient goes there.
 - *introduced*: a step's output has a wrong value that nothing it received has. The gradient goes there.
 - *absent*: neither input nor output has the value. Packets go to those predecessors that lack it too.
-- absent everywhere: the node that introduces such values in passing runs (Ochiai); otherwise, with low confidence,
-  knowledge that the step with the loss should have.
+- absent everywhere: the node that introduces such values in passing runs (Ochiai); otherwise the step that lost the ids
+  or numbers of the request before a function could look anything up by them; otherwise, with low confidence, knowledge
+  that the step with the loss should have.
 - a broken *format rule*: the step with the loss, or the step that it only copies.
 
 Each value is followed separately. Steps after the first loss of a value are unobserved, not innocent: they get no
@@ -29,6 +30,7 @@ from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.tool_blame import blame_tools
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
+from promptiter.offline.attribution.value_search import split_values
 from promptiter.offline.text.matching import normalize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
@@ -44,8 +46,13 @@ class _Evidence:
 
 
 LOST, LOST_WEAKLY, INTRODUCED, SUSPECT = _Evidence(0.9), _Evidence(0.5), _Evidence(0.7), _Evidence(0.6)
+LOST_KEY = _Evidence(0.4)
 ERROR, LIMIT, ROUTE = _Evidence(0.7, "error"), _Evidence(0.5, "other"), _Evidence(0.5, "route")
 KNOWLEDGE, UNUSED_TOOL, UNEXPLAINED = _Evidence(0.2, "knowledge"), _Evidence(0.2, "wrong_tool"), _Evidence(0.3)
+
+
+KEY_KINDS = frozenset(("id", "number", "date", "address"))
+"""The kinds of values that a function may look something up by."""
 
 
 class EvidenceAttributor:
@@ -86,7 +93,7 @@ class _Attribution:
             blame_tools(findings, self.collector, last=located.step_ids[-1], severity=severity)
         for located in self.located:
             self._blame_lost(located)
-        for blame in (self._blame_introduced, self._blame_suspects):
+        for blame in (self._blame_introduced, self._blame_suspects, self._blame_lost_keys):
             if not self.collector:
                 blame()
         unobserved = self.context.find_descendants(list(self.collector.blamed))
@@ -187,6 +194,23 @@ class _Attribution:
                     step, score = suspect
                     reason = f"In passing runs this node is the first to output {pattern.name}; here it outputs none"
                     self._add(located, step.id, SUSPECT, reason=reason, subject=mismatch, share=score)
+
+    def _blame_lost_keys(self) -> None:
+        """Blame the steps because of which no function got an id, a number or a date of the request to look up."""
+        texts, steps = self.context.texts, self.context.trace.steps
+        keys = [value for value in split_values(self.context.request.case_loss.input) if value.kind in KEY_KINDS]
+        functions = [step for step in steps if step.surface_reads == {} and step.predecessors]
+        is_received = any(texts.input(step.id).contains(value) for step in functions for value in keys)
+        if is_received or not functions:
+            return
+        reason = f"No step had what the answer lacks, and {functions[0].node_id!r} got no value to look it up by"
+        for located in self.located:
+            for value in {value.key: value for value in keys}.values() if located.analysis.of_kind("missing") else ():
+                mismatch = Mismatch(kind="missing", value=value, finding=Finding(kind="missing", expected=value.text))
+                walk = follow_missing(self.context, mismatch, starts=[functions[0].id], is_surely_lacking=True)
+                self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
+                for step_id in choose_losing_steps(self.context, mismatch, walk=walk):
+                    self._add(located, step_id, LOST_KEY, reason=reason, subject=mismatch)
 
     def _blame_limits(self) -> None:
         """Blame the slowest or most expensive step for a run that is above a limit."""

@@ -6,13 +6,15 @@ step, the case does: a field is wanted if its value is in the case's reference, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal
+from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_words, find_whole, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
 
+MIN_SHARE = 0.9
 MAX_WANTED_CHARACTERS = 200
 """A longer reference is not searched for inside a field."""
 
@@ -27,6 +29,23 @@ def detect_fields_carried(evidence: SampleSet) -> Iterator[Predicate]:
         # The name of a field in a single case is not enough for a rule.
         if len(cases[name]) > 1 and is_safe_literal(name):
             yield _field_predicate(name)
+
+
+def detect_field_only(evidence: SampleSet) -> Iterator[Predicate]:
+    """The output is the value of one field of the input, and nothing else, as nearly all references are."""
+    known = evidence.referenced
+    counts = Counter(name for sample, text in known for name in sample.fields if _is_value(text, sample, name))
+    name, count = min(counts.items(), key=lambda each: (-each[1], each[0]), default=("", 0))
+    if not evidence.is_whole or count < max(evidence.min_cases, MIN_SHARE * len(known)) or not is_safe_literal(name):
+        return
+    yield text_predicate(
+        "field_only",
+        (name,),
+        test=lambda text, sample: _is_value(text, sample, name) if name in sample.fields else None,
+        fault=f"are not just the {name} of their input",
+        virtue="are",
+        subject=name,
+    )
 
 
 def detect_all_fields_carried(evidence: SampleSet) -> Iterator[Predicate]:
@@ -66,6 +85,10 @@ def is_carried(value: str, text: str) -> bool:
     if len(numbers) == 1 and len(value) <= len(numbers[0].text) + 4:
         return find_same_number(numbers[0], read_numbers(text)) is not None
     return False
+
+
+def _is_value(text: str, sample: Sample, name: str) -> bool:
+    return normalize(text) in map(normalize, sample.fields[name])
 
 
 def _field_predicate(name: str) -> Predicate:

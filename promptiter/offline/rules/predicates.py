@@ -27,6 +27,7 @@ DETECTORS: tuple[Detector, ...] = (
     phrase_rules.detect_rubrics,
     label_rules.detect_enumeration,
     label_rules.detect_label_cues,
+    field_rules.detect_field_only,
     label_rules.detect_value_only,
     structure_rules.detect_json_keys,
     structure_rules.detect_json_only,

@@ -201,6 +201,7 @@ _SUBJECT_OF: Mapping[str, str] = {
     "enumeration": "labels",
     "cite": "source",
     "value_only": "frame",
+    "field_only": "frame",
     "date_format": "date",
     "language": "language",
     "prefix": "start",

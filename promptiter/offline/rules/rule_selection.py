@@ -84,6 +84,7 @@ _WORDS = frozenset(("prefix", "suffix", "keyword"))
 
 _REDUNDANT: Mapping[str, frozenset[str]] = {
     "enumeration": _LENGTHS | _WORDS | {"value_only", "language", "field_carried", "upper_case"},
+    "field_only": _LENGTHS | _WORDS | {"value_only", "field_carried", "all_fields_carried", "language"},
     "value_only": _LENGTHS | _WORDS | {"all_fields_carried", "language"},
     "json_keys": _LENGTHS | _WORDS | {"json_object", "all_fields_carried", "value_only"},
     "field_carried": _LENGTHS | {"all_fields_carried", "keyword"},

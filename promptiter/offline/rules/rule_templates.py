@@ -66,6 +66,11 @@ PHRASINGS: Mapping[str, tuple[str, ...]] = {
         "Reply with the value only, without a sentence around it.",
         "Answer with the bare value.",
     ),
+    "field_only": (
+        "Answer only with {field} from the input.",
+        "Give only {field}, with no other text.",
+        "Reply with {field} alone.",
+    ),
     "keyword": (
         'Mention the word "{word}" in your answer.',
         'Your answer must contain the word "{word}".',
@@ -180,6 +185,8 @@ def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
     match family, parameters:
         case "field_carried", names:
             return {"fields": join_list([with_article(name) for name in names])}
+        case "field_only", (name,):
+            return {"field": with_article(name)}
         case "json_keys", keys:
             quoted = join_list([f'"{key}"' for key in keys])
             return {"keys": quoted, "bare": ", ".join(keys), "word": "key" if len(keys) == 1 else "keys"}

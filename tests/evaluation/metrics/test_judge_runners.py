@@ -154,13 +154,19 @@ async def test_a_judge_with_its_own_key_is_named_as_in_the_file() -> None:
     [
         (f"{HERE}:strictt", "has no 'strictt'.*did you mean 'strict'"),
         ("no_such_module:judge", "the judge 'no_such_module:judge': cannot import 'no_such_module'"),
-        (f"{HERE}:NOT_A_RUNNER", "is 3; name an agent, or a function from message to answer"),
+        (f"{HERE}:NOT_A_RUNNER", "is 3; give an agent, or a function from message to answer"),
         ({"model_name": f"{HERE}:strict", "generation_config": {"temperature": 0}}, "generation_config is for models"),
     ],
 )
 def test_a_wrong_judge_is_found_before_anything_is_paid(judge: Json, problem: str) -> None:
     with pytest.raises(MetricError, match=rf"metrics\[0\]: .*{problem}"):
         build(Gateway(), short(judge))
+
+
+def test_a_judge_of_the_wrong_kind_is_found_when_metrics_are_built() -> None:
+    wrong: Any = 42
+    with pytest.raises(MetricError, match="the judge is 42; give an agent, or a function from message to answer"):
+        build(Gateway(), short(), wrong)
 
 
 def answer(request: ModelRequest) -> ModelReply:

@@ -138,6 +138,25 @@ async def test_a_value_that_a_function_looked_up_is_not_an_invention() -> None:
     assert (gradient.surface_id, gradient.category) == ("n3#instruction", "knowledge")
 
 
+def lookup(asked: str, *, found: str = "no such order") -> list[Step]:
+    return [
+        step("planner", "What does A-17 cost?", asked),
+        step("retrieve", asked, found, after="planner", surface_reads={}),
+        step("finalize", found, "I do not know.", after="retrieve"),
+    ]
+
+
+async def test_a_step_that_keeps_the_key_from_a_lookup_is_blamed() -> None:
+    [gradient] = await gradients(request(lookup("What does it cost?"), "29"))
+    assert gradient.surface_id == "planner#instruction"
+    assert "'retrieve' got no value to look it up by" in gradient.text
+    assert [finding.expected for finding in gradient.findings] == ["A-17"]
+
+
+async def test_a_lookup_that_had_its_key_is_not_a_reason_for_blame() -> None:
+    assert await blamed(request(lookup("What does A-17 cost?"), "29")) == ["finalize#instruction"]
+
+
 async def test_a_value_that_no_step_had_is_knowledge_with_low_confidence() -> None:
     [gradient] = await gradients(request(chain("Capital of Norway?", "Norway", "I am not sure about it"), "Oslo"))
     assert (gradient.surface_id, gradient.category, gradient.confidence) == ("n2#instruction", "knowledge", 0.2)

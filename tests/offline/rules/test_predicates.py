@@ -213,6 +213,7 @@ CASES: list[tuple[str, tuple[str, ...], list[StepExample]]] = [
         *by_city("{} is {n}.50", "{} is {n}.5", given="price: {n}.50"), *(replace(each, case_id=f"{each.case_id} too")
         for each in by_city("{} is {n}.1250", "{} is {n}.125", given="price: {n}.1250"))]),
     ("value_only", (), by_city("{}", "It must be {} I guess")),
+    ("field_only", ("price",), by_city("{n}", "It is fine in {}", given="price: {n}")),
     ("keyword", ("warranty",), by_city("{} has a warranty now", "{} has one now")),
 ]  # fmt: skip
 

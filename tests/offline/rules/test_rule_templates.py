@@ -23,6 +23,7 @@ SAMPLES: Mapping[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "label_cue": (("billing", "invoice"), frozenset({"label_when"})),
     "cite": ((), frozenset({"cite"})),
     "value_only": ((), frozenset({"value_only"})),
+    "field_only": (("order id",), frozenset({"value_only"})),
     "keyword": (("warranty",), frozenset({"keyword"})),
     "call_tool": (("search",), frozenset({"call_tool"})),
     "call_tool_when": (("search", "the input gives the order id"), frozenset({"call_tool"})),
