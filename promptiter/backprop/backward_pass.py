@@ -37,6 +37,7 @@ from promptiter.stages.contracts import (
     Peer,
     Rejection,
     SurfaceGradient,
+    check_stages,
 )
 from promptiter.stages.losses import CaseLoss
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
@@ -77,6 +78,8 @@ async def backpropagate(
     why; StageError is raised if it fails on everything. Nothing is run: whether the patches help is for an evaluation
     to show.
     """
+    check_stages(backwarder, aggregator, optimizer)
+    _check_structure(structure)
     judged = JudgedTraces(traces)
     current = Profile.baseline(structure) if profile is None else profile
     current.check(structure)
@@ -261,6 +264,11 @@ def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attrib
     if not errors or any(each.gradients for each in blames):
         return None
     return f"{type(attributor).__name__} failed and blamed no surface: {errors[0]}"
+
+
+def _check_structure(structure: object) -> None:
+    if not isinstance(structure, StructureSnapshot):
+        raise SetupError(f"structure is a {type(structure).__name__}; give a structure, such as agent.describe()")
 
 
 def _select_targets(targets: Iterable[str] | None, structure: StructureSnapshot) -> frozenset[str]:

@@ -26,7 +26,7 @@ from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.engine.session_checks import check_search
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
@@ -37,7 +37,7 @@ from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer, check_part, check_stages
 from promptiter.structure import StructureSnapshot
 from traces import digest
 
@@ -67,7 +67,10 @@ class Engine:
     ) -> None:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
-        _check_parts(backwarder, aggregator, optimizer, search)
+        check_stages(backwarder, aggregator, optimizer)
+        check_part(search, "search", "search")
+        if search is not None:
+            check_search(search.search)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(ROUNDS)(backwarder, aggregator, optimizer))
@@ -176,20 +179,6 @@ class Engine:
                 self._users -= 1
             if not self._users:
                 await restore_agent(self.agent)
-
-
-def _check_parts(backwarder: object, aggregator: object, optimizer: object, search: Search | None) -> None:
-    """Reject objects that are not stages before the first evaluation is paid."""
-    for part, name, methods in (
-        (backwarder, "backwarder", ("backward", "attribute")),
-        (aggregator, "aggregator", ("aggregate",)),
-        (optimizer, "optimizer", ("optimize",)),
-        (search, "search", ("search",)),
-    ):
-        if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
-            raise SetupError(f"{part!r:.60} is not a {name}; give an object with the method {' or '.join(methods)}")
-    if search is not None:
-        check_search(search.search)
 
 
 def new_run_id(started: datetime, checked: CheckedRequest) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from promptiter.errors import SetupError
 from promptiter.evaluation.score import Finding
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.stages.losses import CaseLoss, Category, Severity
@@ -246,3 +247,16 @@ class BlameCheck:
     reason: str
     repeat: int = 0
     turn: int = 0
+
+
+def check_stages(backwarder: object, aggregator: object, optimizer: object) -> None:
+    """Raise if one of these is given and is not a stage, such as a class instead of an object."""
+    check_part(backwarder, "backwarder", "backward", "attribute")
+    check_part(aggregator, "aggregator", "aggregate")
+    check_part(optimizer, "optimizer", "optimize")
+
+
+def check_part(part: object, name: str, *methods: str) -> None:
+    """Raise if a part is given and is not an object with one of these methods."""
+    if part is not None and (isinstance(part, type) or not any(hasattr(part, method) for method in methods)):
+        raise SetupError(f"{part!r:.60} cannot be the {name}; give an object with the method {' or '.join(methods)}")

@@ -269,6 +269,20 @@ async def test_what_cannot_be_backpropagated_is_named(
         await backpropagate(traces, structure=STRUCTURE, targets=targets)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"traces": [FAILED[0].trace]}, r"traces has ExecutionTrace items; give JudgedTrace\(case_id=..., trace=trace"),
+        ({"structure": Writes()}, r"structure is a Writes; give a structure, such as agent.describe\(\)"),
+        ({"optimizer": Writes}, "Writes'> cannot be the optimizer; give an object with the method optimize"),
+        ({"backwarder": Writes()}, "cannot be the backwarder; give an object with the method backward or attribute"),
+    ],
+)
+async def test_arguments_of_the_wrong_kind_are_named(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SetupError, match=problem):
+        await backpropagate(**{"traces": FAILED, "structure": STRUCTURE, **arguments})
+
+
 async def test_an_unknown_target_is_named() -> None:
     with pytest.raises(UnknownSurfaceError, match="did you mean 'note#instruction'"):
         await backpropagate(FAILED, structure=STRUCTURE, targets=["notes#instruction"])

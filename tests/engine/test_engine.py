@@ -683,7 +683,7 @@ class _Blocks:
 
 async def test_wrong_stages_are_refused_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
-    with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
+    with pytest.raises(SetupError, match="'gpt-5' cannot be the backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"_Blocks.search is not a coroutine function; write `async def search"):
         Engine(desk.agent(), desk.evaluator(), search=_Blocks())  # type: ignore[arg-type]
