@@ -13,7 +13,7 @@ JOBS   ?= auto
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check docs schema bench clean
+.PHONY: help demo quick test examples check docs schema bench clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -26,7 +26,10 @@ quick: check     ## lint, types, import contract, and the tests that are not mar
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow" --hypothesis-profile quick
 
 test: check      ## lint, types, import contract, and every test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
+
+examples: $(VENV)/.dev   ## run every example, also the longer ones
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/test_examples.py
 
 check: $(VENV)/.dev   ## lint, types, import contract
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from traces.draw.svg import to_svg
 from traces.draw.trace_diagram import draw_trace
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "traces" / "research_desk.jsonl"
+EXAMPLE = ROOT / "examples" / "record_a_run" / "research_desk.jsonl"
 PACKAGES = ("agents", "evaluation", "policies", "stages", "backprop", "search", "runs", "llm", "offline")
 FIRST = ("Engine", "RunRequest", "RunResult", "Profile")
 

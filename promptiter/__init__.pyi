@@ -24,6 +24,7 @@ from promptiter.errors import RequestError as RequestError
 from promptiter.errors import SetupError as SetupError
 from promptiter.evaluation.data.case import EvalCase as EvalCase
 from promptiter.evaluation.data.case import EvalSet as EvalSet
+from promptiter.evaluation.data.evalset import build_eval_set as build_eval_set
 from promptiter.evaluation.data.evalset import load_eval_set as load_eval_set
 from promptiter.evaluation.evaluator import Evaluator as Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics as build_metrics

@@ -1,7 +1,6 @@
 """Every command and code block of README and docs is run, from top to bottom of each page, in an empty folder.
 
-A `text` block right below a `bash` or `python` block is what it must print: on standard output, or with the text on
-standard error before it. `...` matches any text in a line; on its own, any lines. A block with a title, such as
+A `text` block right below a `bash` or `python` block is what it must print; see pages.py. A block with a title, such as
 `yaml title="desk/promptiter.yaml"`, is written to that file. `promptiter` runs in this process, which saves two seconds
 per command; other commands run in their own. `make` targets are looked up, not run: they set up environments of their
 own, and CI runs them.
@@ -21,40 +20,21 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from markdown_it import MarkdownIt
 
 from promptiter.cli import main
+from tests.pages import Block, Output, blocks, check_output
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
+"""Their commands are run by test_examples.py."""
+
 RUNS = ("bash", "python", "text")
 GENERATED = re.compile(r"\bcli\.md$|\bpython/\w+\.md$|\bpictures/\w+\.svg$")
 """Pages and pictures that docs/hooks.py writes when the site is built."""
-
-TITLE = re.compile(r'(\w+) title="([\w./]+)"')
-
-
-class Block(NamedTuple):
-    kind: str
-    code: str
-    line: int
-    expected: str | None
-    file: str | None
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
-    for number, token in enumerate(tokens):
-        if token.type != "fence" or token.info == "text":
-            continue
-        following = tokens[number + 1] if number + 1 < len(tokens) else None
-        expected = following.content if following and following.type == "fence" and following.info == "text" else None
-        titled = TITLE.fullmatch(token.info)
-        kind, file = titled.groups() if titled else (token.info, None)
-        yield Block(kind, token.content, (token.map or [0])[0] + 1, expected, file)
 
 
 @pytest.fixture
@@ -77,9 +57,14 @@ def forget_imports(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        new = {name: sys.modules[name] for name in set(sys.modules) - before}
+        places = {
+            name: [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+            for name, module in new.items()
+        }
         sys.path[:] = path
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+        for name in new:
+            if any(place.startswith(str(folder)) for place in places[name]):
                 del sys.modules[name]
 
 
@@ -93,39 +78,19 @@ def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
             (folder / block.file).write_text(block.code, encoding="utf-8")
             continue
         output = run_python(block, namespace) if block.kind == "python" else run_commands(block, folder)
-        if block.expected is not None and "..." not in block.expected:
-            assert clean(output.printed) == clean(block.expected), f"{page.name}, line {block.line}"
-        elif block.expected is not None:
-            texts = clean(output.printed), clean(output.errors + output.printed)
-            pattern = as_pattern(clean(block.expected))
-            assert any(re.fullmatch(pattern, text) for text in texts), f"{page.name}, line {block.line}:\n{texts[1]}"
+        if block.expected is not None:
+            check_output(output, block.expected, place=f"{page.name}, line {block.line}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_says_what_it_is(page: Path) -> None:
     assert [block.line for block in blocks(page) if block.file is None and block.kind not in RUNS] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_local_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert "://" in target or GENERATED.search(target) or (page.parent / target).exists(), target
-
-
-class Output(NamedTuple):
-    printed: str
-    errors: str
-
-
-def clean(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
-
-
-def as_pattern(expected: str) -> str:
-    lines = [
-        r"(?s:.*)" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") for line in expected.splitlines()
-    ]
-    return "\n".join(lines)
 
 
 def run_python(block: Block, namespace: dict[str, Any]) -> Output:
@@ -195,7 +160,8 @@ BENCHMARK = re.compile(r"python -m benchmarks\.(\w+)")
 
 
 def test_every_path_in_the_docs_exists() -> None:
-    texts = {page.name: page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "CHANGELOG.md")}
+    pages = (*PAGES, *EXAMPLES, ROOT / "CHANGELOG.md")
+    texts = {page.relative_to(ROOT): page.read_text(encoding="utf-8") for page in pages}
     named = {(name, path) for name in texts for path in NAMED.findall(texts[name])}
     named |= {(name, f"benchmarks/{module}.py") for name in texts for module in BENCHMARK.findall(texts[name])}
     assert {(name, path) for name, path in named if not (ROOT / path).exists()} == set()

@@ -1,4 +1,4 @@
-"""The evolutionary search of examples/: it improves the starter, and everything that it does is in the record."""
+"""The evolutionary search of examples/: everything that it does is in the record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from examples.evolution import Evolution, PoolChosen
+from examples.own_search.main import Evolution, PoolChosen
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
@@ -158,7 +158,7 @@ def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
     folder, generations = finished
     script = (
         "import sys; from promptiter.runlog.fold import fold; from promptiter.runs.event_file import EventFile\n"
-        "sys.modules['examples.evolution'] = None\n"
+        "sys.modules['examples.own_search.main'] = None\n"
         f"result = fold(EventFile({str(folder / 'journal.jsonl')!r}).read())\n"
         "sys.stdout.buffer.write(result.to_json())"
     )
@@ -170,15 +170,3 @@ def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
     assert shown.count("evolution.pool {") == 2
     assert generations[-1].pool is not None
     assert f'"members":["{generations[-1].pool.members[0][:8]}"' in shown
-
-
-@pytest.mark.slow
-def test_the_example_improves_the_starter(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.evolution", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "improved: mean_score 0.500 → 1.000" in done.stdout
-    [folder] = tmp_path.iterdir()
-    found = read_summary(folder)
-    assert [change.surface_id for change in found.changes] == ["filing#instruction", "reception#instruction"]
-    assert all(change.reasons for change in found.changes)
-    assert {len(each.candidates) for each in found.rounds} == {3}

@@ -1,12 +1,85 @@
+"""Each example is run as its page says, in a copy of examples/, and prints what its page says. Nothing may call out."""
+
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-from examples.record_a_run import record
+import pytest
+
+from examples.record_a_run.main import record
+from tests.pages import Output, blocks, check_output
 from traces import ExecutionTrace, read_traces
 
-BUNDLED = Path(__file__).parent.parent / "examples" / "traces" / "research_desk.jsonl"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NAMES = sorted(page.parent.name for page in EXAMPLES.glob("*/README.md"))
+QUICK = ("own_agent", "record_a_run", "replay_otel")
+LONG = ("own_search",)
+"""They take more than five seconds."""
+
+OFFLINE = """
+import os, sys
+
+def watch(event, arguments):
+    place = arguments[1] if event == "socket.connect" else arguments[0] if event == "socket.getaddrinfo" else None
+    host = place[0] if isinstance(place, tuple) else place
+    if event.startswith("socket.") and isinstance(place, tuple | str) and host not in ("127.0.0.1", "localhost"):
+        os.write(2, f"the example calls {place}".encode())
+        os._exit(70)
+
+sys.addaudithook(watch)
+"""
+"""Ends a program that connects to another machine, or looks one up."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *QUICK,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name not in QUICK + LONG),
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG),
+    ],
+)
+def test_an_example_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
+    command, expected = read_page(name)
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (tmp_path / "offline").mkdir()
+    (tmp_path / "offline" / "sitecustomize.py").write_text(OFFLINE)
+    environ = {
+        **os.environ,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": os.pathsep.join((str(tmp_path / "offline"), os.environ.get("PYTHONPATH", ""))),
+        "COLUMNS": "120",
+    }
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, cwd=tmp_path, env=environ)
+    assert done.returncode == 0, done.stderr
+    check_output(Output(done.stdout, done.stderr), expected, place=name)
+
+
+def test_the_index_lists_every_example_with_its_command() -> None:
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[(\w+)\]\((\w+)\) \| .* \| `(.+)` \|$", index, re.MULTILINE)
+    assert set(listed) == {(name, name, read_page(name)[0]) for name in folders}
+
+
+def read_page(name: str) -> tuple[str, str]:
+    """The one command of an example, and what it prints."""
+    [block] = blocks(EXAMPLES / name / "README.md")
+    assert block.expected
+    [command] = block.code.splitlines()
+    return command, block.expected
+
+
+async def test_the_bundled_trace_is_what_the_example_records() -> None:
+    [bundled] = read_traces(EXAMPLES / "record_a_run" / "research_desk.jsonl")
+    assert without_times(await record()) == without_times(bundled)
 
 
 def without_times(trace: ExecutionTrace) -> ExecutionTrace:
@@ -22,8 +95,3 @@ def without_times(trace: ExecutionTrace) -> ExecutionTrace:
             for step in trace.steps
         ),
     )
-
-
-async def test_the_bundled_trace_is_what_the_example_records() -> None:
-    [bundled] = read_traces(BUNDLED)
-    assert without_times(await record()) == without_times(bundled)

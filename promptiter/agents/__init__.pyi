@@ -25,3 +25,4 @@ from promptiter.sources import FileSource as FileSource
 from promptiter.sources import Source as Source
 from promptiter.structure import Limits as Limits
 from promptiter.structure import Node as Node
+from promptiter.structure import StructureEdge as StructureEdge

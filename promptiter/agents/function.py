@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
@@ -19,7 +19,7 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import Declared, FunctionNode
-from promptiter.agents.serving import serve_function
+from promptiter.agents.serving import ReadSurface, mark_running, serve_function
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
@@ -91,20 +91,22 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
         return self.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # the function's signature
-        read = self._build_reader(self._find_profile())
+        read = self._find_reader()
         if inspect.iscoroutinefunction(self._function):
             return cast("R", self._finish(self._function(*args, **kwargs), read))
         with self._serve(read):
             result = self._function(*args, **kwargs)
         return cast("R", self._finish(result, read) if inspect.isawaitable(result) else result)
 
-    async def _finish(self, result: Awaitable[Any], read: Callable[[str], Json]) -> Any:
+    async def _finish(self, result: Awaitable[Any], read: ReadSurface) -> Any:
         with self._serve(read):
             return await result
 
-    def _serve(self, read: Callable[[str], Json]) -> AbstractContextManager[None]:
+    @contextmanager
+    def _serve(self, read: ReadSurface) -> Iterator[None]:
         [only] = self.describe().nodes
-        return serve_function(only.id, self.describe().surface_ids, read)
+        with mark_running(self.nodes, read), serve_function(only.id, self.describe().surface_ids, read):
+            yield
 
     @property
     def _function(self) -> Callable[..., Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_answer, to_text
@@ -15,7 +14,7 @@ from promptiter.agents.edges import AnyEdge, Choice, Join, list_arrows
 from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, copy_value, run_graph
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.parameters import find_input_parameter
-from promptiter.agents.serving import serve_calls
+from promptiter.agents.serving import ReadSurface, find_reader, mark_running, read_in_run, serve_calls
 from promptiter.agents.step_calls import current_calls
 from promptiter.errors import SetupError
 from promptiter.profile import Profile, find_active_profile
@@ -65,8 +64,12 @@ class GraphAgent:
         case = CaseInput(text=message) if isinstance(message, str) else message
         outer = current_calls.get(None)
         context = RunContext() if outer is None else replace(outer.context, substitutes=())
-        read = self._build_reader(self._find_profile())
-        with serve_calls(), record(self.name, resolve=read, keep_steps=outer is not None):
+        read = self._find_reader()
+        with (
+            serve_calls(),
+            mark_running(self.nodes, read),
+            record(self.name, resolve=read, keep_steps=outer is not None),
+        ):
             return await run_graph(self, case, context)
 
     async def run(self, case: CaseInput, profile: Profile | None = None, context: RunContext | None = None) -> AgentRun:
@@ -84,7 +87,8 @@ class GraphAgent:
             conversation_id=context.case_id or None,
         )
         started = time.perf_counter()
-        output, error = await self._run_recorded(recording, case, context)
+        with mark_running(self.nodes, partial(read_in_run, recording)):
+            output, error = await self._run_recorded(recording, case, context)
         trace = recording.trace if recording.has_steps else None
         return AgentRun(
             output="" if error else to_text(output),
@@ -144,7 +148,12 @@ class GraphAgent:
         is_nested = current_calls.get(None) is not None
         return find_active_profile(self.describe(), is_nested=is_nested) or self._baseline
 
-    def _build_reader(self, profile: Profile) -> Callable[[str], Json]:
+    def _find_reader(self) -> ReadSurface:
+        """How a call reads surfaces: as the run or call of this agent that it is part of, if there is one."""
+        enclosing = find_reader(self.nodes) if self.bound is None else None
+        return enclosing or self._build_reader(self._find_profile())
+
+    def _build_reader(self, profile: Profile) -> ReadSurface:
         """How a run reads surfaces by their id."""
         snapshot = self.describe()
         return lambda surface_id: copy_value(profile.value(surface_id, snapshot))

@@ -6,9 +6,12 @@ all calls of the process share. Inside the run of another agent, calls of models
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import cache
+from types import MappingProxyType
+from typing import TypeAlias
 
 from promptiter.agents.base import RunContext
 from promptiter.agents.step_calls import StepCalls, current_calls
@@ -16,11 +19,40 @@ from promptiter.agents.surface_scope import open_scope
 from promptiter.llm.gateway import Gateway, find_active_gateway
 from traces import record, step
 from traces.model import Json
-from traces.recorder import current_recording
+from traces.recorder import Recording, current_recording
+
+ReadSurface: TypeAlias = Callable[[str], Json]
+"""Returns the value of a surface by its id."""
+
+_running: ContextVar[Mapping[int, ReadSurface]] = ContextVar("promptiter_running", default=MappingProxyType({}))
+"""The agents that are running here, one called by the other, by the id of their nodes: how each reads its surfaces."""
 
 
 @contextmanager
-def serve_function(node_id: str, surface_ids: tuple[str, ...], read: Callable[[str], Json]) -> Iterator[None]:
+def mark_running(nodes: object, read: ReadSurface) -> Iterator[None]:
+    """Let an agent that calls itself, directly or through others, read what it reads now. `nodes` are its identity."""
+    token = _running.set({**_running.get(), id(nodes): read})
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def find_reader(nodes: object) -> ReadSurface | None:
+    """How an agent reads its surfaces, if it is running here already."""
+    return _running.get().get(id(nodes))
+
+
+def read_in_run(recording: Recording, surface_id: str) -> Json:
+    """Read a surface in the step of this recording that is running, which records the read."""
+    calls = current_calls.get()
+    while calls.outer is not None and calls.step.scope.recording is not recording:
+        calls = calls.outer
+    return calls.step.read_surface(surface_id)
+
+
+@contextmanager
+def serve_function(node_id: str, surface_ids: tuple[str, ...], read: ReadSurface) -> Iterator[None]:
     """Let a function run in this block as if it were a node: `surface`, `ask` and `traces.step` work."""
     with ExitStack() as stack:
         opened = step(node_id)

@@ -35,7 +35,7 @@ class StepCalls:
         self.context = context
         self.is_live = is_live
         self.loop = asyncio.get_running_loop() if is_in_loop() else get_background_loop()
-        self._outer = outer
+        self.outer = outer
         self._seen: dict[str, int] = {}
 
     async def ask(self, request: ModelRequest, *, is_live: bool = False) -> ModelReply:
@@ -77,11 +77,11 @@ class StepCalls:
 
     def _add_usage(self, usage: Usage) -> None:
         self.step.usage = sum_usage((self.step.usage, usage))
-        if self._outer is not None:
-            self._outer._add_usage(usage)
+        if self.outer is not None:
+            self.outer._add_usage(usage)
 
     def _build_step_id(self) -> str:
-        return self.step.id if self._outer is None else f"{self._outer._build_step_id()} calls {self.step.id}"
+        return self.step.id if self.outer is None else f"{self.outer._build_step_id()} calls {self.step.id}"
 
     def _site(self, what: str) -> CallSite:
         number = self._seen[what] = self._seen.get(what, -1) + 1

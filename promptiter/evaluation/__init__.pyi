@@ -2,6 +2,7 @@ from promptiter.engine.aa_test import measure_noise as measure_noise
 from promptiter.evaluation.data.case import EvalCase as EvalCase
 from promptiter.evaluation.data.case import EvalSet as EvalSet
 from promptiter.evaluation.data.case import Turn as Turn
+from promptiter.evaluation.data.evalset import build_eval_set as build_eval_set
 from promptiter.evaluation.data.evalset import dump_eval_set as dump_eval_set
 from promptiter.evaluation.data.evalset import load_eval_set as load_eval_set
 from promptiter.evaluation.data.splits import check_disjoint as check_disjoint

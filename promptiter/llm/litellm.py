@@ -63,13 +63,19 @@ class LiteLLMModel:
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
     def find_unserved_model(self, name: str) -> str | None:
-        """Why the server of this model's `api_base` refuses it, if it does; blocking. Nothing is paid."""
-        if self.api_base is None or not self.api_base.startswith(("http://", "https://")):
+        """Why the user's own server refuses this model, if it does; blocking. Nothing is paid.
+
+        The server is that of `api_base`, or for OpenAI models of the environment. Other servers are not asked.
+        """
+        bare, provider, _, _ = load().get_llm_provider(name, api_base=self.api_base)
+        own = [os.environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
+        api_base = self.api_base or next(filter(None, own), None)
+        if api_base is None or not api_base.startswith(("http://", "https://")):
             return None
-        bare = load().get_llm_provider(name, api_base=self.api_base)[0]
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        place = str(self.settings["api_base"])
-        return find_unserved_model(bare, api_base=self.api_base, headers={**headers, **self.headers}, place=place)
+        key = self.api_key or (os.environ.get("OPENAI_API_KEY") if provider == "openai" else None)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        place = Redactor(secrets_of_address(api_base)).redact_text(api_base)
+        return find_unserved_model(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()
@@ -174,6 +180,8 @@ def _find_unknown_provider(model: str, api_base: str | None) -> str | None:
         return f"{model} names no provider that litellm knows{hint}; write provider/model, such as openai/{model}"
     return None
 
+
+_BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 _OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", "vercel_ai_gateway", "volcengine"))
 """Providers that accept credentials which litellm's check of the environment does not know."""

@@ -88,8 +88,12 @@ class ProgressState:
                 self._count_case(row)
             case EvaluationFinished() as finished:
                 return self._finish_evaluation(finished)
-            case LossesAttributed():
+            case LossesAttributed(blames=blames):
                 self.stage = "merging the blame"
+                if dropped := sum(blame.dropped for blame in blames):
+                    return self._line(
+                        f"blame: {plural(dropped, 'answer')} thrown away, about unread surfaces", "yellow"
+                    )
             case GradientsMerged(signals=signals):
                 return self._show_blame(signals)
             case PatchesWritten() as written:

@@ -30,6 +30,7 @@ from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import dollars, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -294,8 +295,9 @@ class RunResult:
     @property
     def _spending(self) -> str:
         spent = self.measured.spent.total
-        cost = "cost unknown" if spent.cost_usd is None else f"${spent.cost_usd:.4f}"
-        return f"{len(self.rounds)} rounds, {spent.calls:,} calls, {cost}, {self.measured.duration_s:.1f} s"
+        cost = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+        counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'call')}"
+        return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"
 
     def to_json(self) -> bytes:
         """Return the content of result.json, in a fixed order."""

@@ -303,3 +303,39 @@ async def test_a_decorated_function_is_a_node_of_a_graph() -> None:
     both = GraphAgent(name="both", nodes=(first, triage), edges=(Edge("first", "triage"),))
     assert both.describe().surface_ids == ("first#instruction", "triage/triage#instruction")
     assert await both("hi") == "Be brief. first(hi)"
+
+
+async def test_an_agent_that_calls_itself_keeps_the_values_of_its_run() -> None:
+    @agent(instruction="baseline")
+    async def inner(number: int) -> str:
+        return f"{surface('instruction')}({await solve(number)})"
+
+    @agent(instruction="baseline", parameter={"depth": 2})
+    async def solve(number: Any) -> str:
+        if int(number) < 1:
+            return f"{surface('instruction')} {surface('parameter.depth')}"
+        return await (solve if int(number) > 1 else inner)(int(number) - 1)
+
+    @node(instruction="baseline")
+    async def repeat(question: str) -> str:
+        return f"{surface('instruction')} {question}" if question == "end" else await graph("end")
+
+    graph = chain("graph", repeat)
+    candidate = Profile.of(solve.describe(), {"solve#instruction": "candidate"})
+    done = await solve.run(CaseInput(text="2"), candidate)
+    assert done.output == "baseline(candidate 2)"
+    assert done.trace is not None
+    assert done.trace.steps[0].surface_reads == {
+        "solve#instruction": digest("candidate"),
+        "solve#parameter.depth": digest(2),
+    }
+    assert await solve.with_profile(candidate)(2) == "baseline(candidate 2)"
+    with candidate.active():
+        assert await solve(2) == "baseline(candidate 2)"
+    assert await solve(2) == "baseline(baseline 2)"
+    other = Profile.of(graph.describe(), {"repeat#instruction": "candidate"})
+    run = await graph.run(CaseInput(text="hi"), other)
+    assert run.output == "candidate end"
+    assert run.trace is not None
+    assert run.trace.steps[0].surface_reads == {"repeat#instruction": digest("candidate")}
+    assert await graph.with_profile(other)("hi") == "candidate end"

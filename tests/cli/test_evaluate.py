@@ -6,16 +6,16 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
-from examples.research_desk import agent
 from promptiter.cli.views.costs import spending_line
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.profile import Profile
 from promptiter.runs.summary import summarize_costs
 from tests.cli.conftest import Run
+from tests.worlds.research_desk import agent
 
 ROOT = Path(__file__).parents[2]
-AGENT = "examples.research_desk:agent"
-DATA = ROOT / "examples" / "data"
+AGENT = "tests.worlds.research_desk:agent"
+DATA = ROOT / "tests" / "worlds" / "research_desk_data"
 GIVEN = ("--eval-set", DATA / "desk.jsonl", "--metrics", DATA / "desk.metrics.json")
 BETTER = "Always include the order id, the product, the ordered date and the amount. Use dates as YYYY-MM-DD."
 
@@ -136,8 +136,8 @@ def test_a_teacher_writes_missing_references_and_a_user_simulator_leads_scenario
 def test_wrong_input_is_reported_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
     assert "'nothing' is neither an agent as module:attr nor a config" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)
-    assert "has no 'unused'" in run("evaluate", "examples.research_desk:unused", *GIVEN, code=2)
-    assert "not an agent" in run("evaluate", "examples.research_desk:MODEL", *GIVEN, code=2)
+    assert "has no 'unused'" in run("evaluate", "tests.worlds.research_desk:unused", *GIVEN, code=2)
+    assert "not an agent" in run("evaluate", "tests.worlds.research_desk:MODEL", *GIVEN, code=2)
     (tmp_path / "set.jsonl").write_text('{"input": "x", "expected": "y"}\n')
     assert "no metrics: pass --metrics" in run("evaluate", AGENT, "-e", tmp_path / "set.jsonl", code=2)
     other = tmp_path / "other.json"

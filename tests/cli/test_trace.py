@@ -14,7 +14,7 @@ from promptiter.cli import app
 from tests.cli.conftest import Run
 from traces import ExecutionTrace, Failure, Snapshot, Step, read, read_otel, read_traces, write_otel, write_traces
 
-BUNDLED = Path(__file__).parents[2] / "examples" / "traces" / "research_desk.jsonl"
+BUNDLED = Path(__file__).parents[2] / "examples" / "record_a_run" / "research_desk.jsonl"
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from examples.research_desk import agent as research_desk
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Edge, Join
 from promptiter.agents.function import agent, chain
@@ -31,6 +30,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
+from tests.worlds.research_desk import agent as research_desk
 from traces import Usage
 
 

@@ -81,6 +81,16 @@ def test_a_name_that_the_server_does_not_serve_is_found_before_a_run() -> None:
     assert models.received.count("/v1/chat/completions") == 1  # a name on the list is not tried
 
 
+@pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
+def test_a_server_of_the_environment_is_asked_too(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = ModelList("tiny")
+    with serve(models) as url:
+        monkeypatch.setenv(variable, url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+        assert Gateway().find_setup_problems(["openai/exprt"]) == [f"{url} does not serve 'exprt'; it has tiny"]
+    assert models.keys == {"Bearer sk-env"}
+
+
 @pytest.mark.parametrize("models", [ModelList("llama.gguf", takes_any=True), ModelList()])
 def test_a_server_that_takes_any_name_or_lists_none_is_believed(models: ModelList) -> None:
     with serve(models) as url:

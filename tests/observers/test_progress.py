@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from promptiter.backprop.record import GradientsMerged, LossesAttributed, LossesExtracted, PatchesWritten
+from promptiter.backprop.record import GradientsMerged, LossesAttributed, LossesExtracted, PatchesWritten, TraceBlame
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
@@ -27,7 +27,7 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.stages.contracts import AggregateResult, BackwardResult, Rejection
 
 STARTED = RunStarted(
     structure={"name": "desk", "nodes": [], "edges": [], "surfaces": []},
@@ -118,7 +118,8 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
         await watching.evaluate("train", [0.0, 0.5], round_=1)
         await watching.see(LossesExtracted(), phase="train", round_=1)
-        await watching.see(LossesAttributed(), phase="train", round_=1)
+        unread = TraceBlame(case_id="x", results=(BackwardResult(step_id="a", dropped=2),))
+        await watching.see(LossesAttributed(blames=(unread,)), phase="train", round_=1)
         signals = [
             AggregateResult(surface_id=f"{node}#instruction", text="", case_ids=tuple("xyz"[:count]))
             for node, count in SIGNALS
@@ -139,6 +140,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         "desk  2 train, 3 validation cases; 2 surfaces may change",
         "baseline    validation: 0.500, 1/3 pass, 33% could not be run or scored",
         "round 1     train: 0.250, 0/2 pass",
+        "round 1     blame: 2 answers thrown away, about unread surfaces",
         f"round 1     blame: {', '.join(f'{node}#instruction ({count})' for node, count in BLAMED)} and 1 more",
         "round 1     patches: a#instruction, 1 refused, 2 surfaces without a patch",
         "round 1     failed train cases with the patches: 1.000, 1/1 pass",

@@ -3,12 +3,16 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import orjson
 import pytest
 
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import StageError
+from promptiter.llm.gateway import Gateway
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import SurfacePatch
 from promptiter.runs.summary import summarize
@@ -158,3 +162,22 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
     assert summary.problems == (thrown_away,)
     assert [each.dropped for each in summary.rounds] == [3]
     assert summary.no_blame == "no surface could be blamed for the failures"
+
+
+async def test_an_optimizer_model_that_answers_nonsense_ends_the_run_as_failed() -> None:
+    gateway = Gateway(models={"scripted": desk.model(), "nonsense": lambda _: "I would rather write a poem."})
+    stages = Blames(), Merges(), LLMOptimizer("nonsense")
+    built = Engine(desk.agent(), desk.evaluator(gateway), *stages)
+    problem = await fail(built)
+    assert problem.startswith("LLMOptimizer failed and wrote no patch: draft#instruction: BadAnswerError: ")
+
+
+async def test_a_whole_trace_answer_about_a_surface_that_the_step_did_not_read_is_counted() -> None:
+    blame = {"gradients": [{"surface": "draft#instruction", "step": "polish", "text": "be careful"}]}
+    gateway = Gateway(models={"scripted": desk.model(), "expert": lambda _: orjson.dumps(blame).decode()})
+    stages = LLMAttributor("expert"), Merges(), Writes()
+    result = await Engine(desk.agent(), desk.evaluator(gateway), *stages).run(desk.request())
+    assert [each.dropped for each in get_passes(result.rounds[0])] == [3]
+    assert (
+        summarize(result).problems[0].startswith("3 answers of the blaming stage were thrown away: the named surface")
+    )

@@ -24,7 +24,7 @@ from typing import Literal
 
 import orjson
 
-from examples.evolution import Evolution
+from examples.own_search.main import Evolution
 from promptiter.config.loading import build_evaluator
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalSet

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,17 @@ def load_eval_set(source: str | os.PathLike[str]) -> EvalSet:
     eval_set, locations = _read(_read_text(file), file)
     _check_cases(eval_set, locations, Location(file))
     return eval_set if case_id is None else _select_case(eval_set, case_id, file)
+
+
+def build_eval_set(name: str, rows: Sequence[Mapping[str, Json]]) -> EvalSet:
+    """An eval set of rows as in files: `build_eval_set("train", [{"input": "2 + 2?", "expected": "4"}])`.
+
+    Raises EvalSetError, which says what is wrong and where.
+    """
+    location = Location(f"eval set {name!r}")
+    eval_set, locations = read_rows([*rows], location, name=name)
+    _check_cases(eval_set, locations, location)
+    return eval_set
 
 
 def dump_eval_set(eval_set: EvalSet) -> bytes:

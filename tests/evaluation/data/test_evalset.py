@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from promptiter.errors import EvalSetError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
-from promptiter.evaluation.data.evalset import dump_eval_set, load_eval_set
+from promptiter.evaluation.data.evalset import build_eval_set, dump_eval_set, load_eval_set
 from promptiter.llm.messages import Message, ToolRequest
 from tests.traces.strategies import json_values, texts
 
@@ -692,3 +692,26 @@ def test_trpc_eval_sets_are_read() -> None:
         eval_set = load_eval_set(path)
         assert len(eval_set.cases) == len(orjson.loads(path.read_bytes())["eval_cases"])
         assert all(turn.user and turn.expected for case in eval_set.cases for turn in case.turns)
+
+
+def test_rows_in_python_give_the_cases_of_a_file(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"input": "2 + 2?", "expected": 4},
+        {"id": "sum", "input": "3 + 3?", "expected": "6", "metadata": {"x": 1}},
+    ]
+    (tmp_path / "train.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    assert build_eval_set("train", rows) == load_eval_set(tmp_path / "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "eval set 'train': has no cases"),
+        ([{"inptu": "2 + 2?"}], "eval set 'train': [0]: unknown key 'inptu' (did you mean 'input'?)"),
+        ([{"id": "a", "input": "1"}, {"id": "a", "input": "2"}], "the id 'a' is already that of [0]"),
+    ],
+)
+def test_wrong_rows_in_python_are_named(rows: list[dict[str, str]], message: str) -> None:
+    with pytest.raises(EvalSetError) as caught:
+        build_eval_set("train", rows)
+    assert message in str(caught.value)

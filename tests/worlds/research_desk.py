@@ -1,9 +1,6 @@
 """A small research desk as a graph agent: plan, retrieve and compose in parallel, review, rewrite once, finalize.
 
-The models are simulated, so it needs no API key; change MODEL to use a real one:
-
-    promptiter describe examples.research_desk:agent
-    promptiter evaluate examples.research_desk:agent -e examples/data/desk.jsonl -m examples/data/desk.metrics.json
+Its cases and metrics are in `research_desk_data`.
 """
 
 from __future__ import annotations

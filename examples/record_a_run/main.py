@@ -1,4 +1,4 @@
-"""Record a run of a small research desk and write its trace: `python -m examples.record_a_run [PATH]`.
+"""Record a run of a small research desk and write its trace.
 
 The agent plans, retrieves and composes in parallel, reviews, rewrites the question once, and does it all again. It
 fails at the end, because the final check finds no citation. No model is called; only the recording is real.
@@ -7,7 +7,6 @@ fails at the end, because the final check finds no citation. No model is called;
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import traces
 from traces import ExecutionTrace, Usage
@@ -97,6 +96,5 @@ async def record() -> ExecutionTrace:
 
 
 if __name__ == "__main__":
-    path = sys.argv[1] if len(sys.argv) > 1 else "research_desk.jsonl"
-    traces.write_traces(path, [asyncio.run(record())])
-    print(f"written to {path}; to see it: promptiter trace show {path}")
+    traces.write_traces("research_desk.jsonl", [asyncio.run(record())])
+    print("to see it: promptiter trace show research_desk.jsonl")

@@ -1,12 +1,11 @@
-"""An evolutionary search with a pool, on the project of `promptiter init`: `python -m examples.evolution [FOLDER]`.
+"""An evolutionary search with a pool of profiles, on the project of `promptiter init`.
 
 Two instructions of the support desk lack a field, and adding it to only one of them changes nothing. The pool keeps
-profiles that are no better yet, so that their children can combine them. `promptiter show --rounds` shows them all.
+profiles that are no better yet, so that their children can combine them.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -66,13 +65,13 @@ def toggle(text: str, phrase: str) -> str:
     return text.replace(f"{phrase}, ", "", 1) if phrase in text else text.replace(", ", f", {phrase}, ", 1)
 
 
-def main(folder: str) -> None:
+def main() -> None:
     desk = load_run(str(files("promptiter") / "starter"))
     search = Evolution(phrases=("purchase date", "delivery address"))
     engine = Engine(desk.engine.agent, desk.engine.evaluator, search=search)
     request = replace(desk.request, max_rounds=12, stop=TargetScore(1.0))
-    print(RunDirectory.begin(folder, engine, request).run_sync())
+    print(RunDirectory.begin("runs", engine, request).run_sync())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs")
+    main()
