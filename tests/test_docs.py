@@ -57,9 +57,14 @@ def forget_imports(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        new = {name: sys.modules[name] for name in set(sys.modules) - before}
+        places = {
+            name: [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+            for name, module in new.items()
+        }
         sys.path[:] = path
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+        for name in new:
+            if any(place.startswith(str(folder)) for place in places[name]):
                 del sys.modules[name]
 
 
