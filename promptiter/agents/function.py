@@ -20,7 +20,7 @@ from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import Declared, FunctionNode
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
-from promptiter.agents.step_calls import StepCalls, current_calls
+from promptiter.agents.step_calls import StepCalls, find_calls
 from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
@@ -169,10 +169,11 @@ def ask_sync(
 
 
 def _find_calls(caller: str) -> StepCalls:
-    calls = current_calls.get(None)
+    calls = find_calls()
     if calls is None:
         raise SetupError(
-            f"{caller}() works inside a function that is decorated with @agent or @node; a new thread needs a copy of "
+            f"{caller}() works inside a function that is decorated with @agent or @node, and inside `with "
+            "traces.step(...)` of an agent that is written by hand; a new thread needs a copy of "
             "the context, as made by asyncio.to_thread"
         )
     return calls
