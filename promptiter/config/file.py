@@ -93,9 +93,9 @@ class RunConfig(Section):
     for the goal.
     """
     teacher: str | None = None
-    """A model, or an agent as `module:attr`, that writes missing references."""
+    """A model, or an agent or function as `module:attr`, that writes missing references."""
     judge: str | None = None
-    """The model that judging metrics ask, instead of their own."""
+    """A model, or an agent or function as `module:attr`, that judges instead of those of the metrics."""
     targets: Names | None = None
     """The surfaces that may change."""
     initial_profile: File | None = None

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from promptiter.agents.base import Agent
 from promptiter.agents.graph import GraphAgent
+from promptiter.agents.runner import Runner
 from promptiter.engine.outline import ModelCallingSearch
 from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
@@ -48,7 +49,7 @@ def find_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> str | None
     )
 
 
-def _models_of_agent(agent: Agent, profile: Profile | None) -> set[str]:
+def _models_of_agent(agent: Runner, profile: Profile | None) -> set[str]:
     if not isinstance(agent, GraphAgent):
         return set()
     snapshot = agent.describe()
@@ -58,6 +59,8 @@ def _models_of_agent(agent: Agent, profile: Profile | None) -> set[str]:
 
 
 def _models_of_evaluator(evaluator: Evaluator) -> set[str]:
-    judges = (metric.judges for metric in evaluator.metrics if isinstance(metric, JudgeMetric))
-    names = {judge.model for each in judges for judge in each if judge.runner is None}
+    metrics = [metric for metric in evaluator.metrics if isinstance(metric, JudgeMetric)]
+    names = set()
+    for judge in (judge for metric in metrics for judge in metric.judges):
+        names |= {judge.model} if judge.runner is None else _models_of_agent(judge.runner, None)
     return names if evaluator.user_simulator is None else {*names, evaluator.user_simulator.model}

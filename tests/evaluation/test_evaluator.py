@@ -19,7 +19,7 @@ from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor, ThreadExecutor
+from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
@@ -492,3 +492,13 @@ async def test_a_metric_of_ones_own_may_be_synchronous_and_must_return_a_score()
     assert found.mean_score == 1.0
     [row] = (await evaluator(Forgetful()).evaluate(shout, questions(1))).rows
     assert [score.error for score in row.scores] == ["metric 'exact' returned None; return a Score"]
+
+
+def test_an_executor_keeps_its_concurrency_unless_the_options_change_theirs() -> None:
+    subject = Evaluator(executor=LocalExecutor(concurrency=2))
+    assert subject.with_options(EvaluationOptions(seed=3, repeats=2)).executor is subject.executor
+    changed = subject.with_options(EvaluationOptions(concurrency=4)).executor
+    assert isinstance(changed, LocalExecutor)
+    assert changed.concurrency == 4
+    threads = Evaluator(executor=ThreadExecutor(threads=2))
+    assert threads.with_options(EvaluationOptions(concurrency=4)).executor is threads.executor

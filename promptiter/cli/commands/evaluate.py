@@ -48,7 +48,9 @@ def evaluate(
     ] = None,
     teacher: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A model, or an agent as module:attr, that writes missing references."),
+        typer.Option(
+            metavar="MODEL", help="A model, or an agent or function as module:attr, that writes missing references."
+        ),
     ] = None,
     max_usd: MaxUsd = None,
     allow_unknown_price: Annotated[

@@ -10,9 +10,12 @@ import pytest
 
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.agents.function import agent, ask
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
 from promptiter.agents.runner import Runner
 from promptiter.agents.surface_scope import surface
-from promptiter.errors import MetricError
+from promptiter.engine.model_checks import check_models
+from promptiter.errors import MetricError, RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
@@ -167,6 +170,16 @@ def test_a_judge_of_the_wrong_kind_is_found_when_metrics_are_built() -> None:
     wrong: Any = 42
     with pytest.raises(MetricError, match="the judge is 42; give an agent, or a function from message to answer"):
         build(Gateway(), short(), wrong)
+
+
+JUDGE = GraphAgent(name="judge", nodes=(ModelNode(name="judge", instruction="Be strict.", model="nobody/knows"),))
+
+
+def test_the_models_of_a_judging_agent_are_checked_before_anything_is_paid() -> None:
+    gateway = Gateway()
+    evaluator = Evaluator(build_metrics(short(f"{HERE}:JUDGE"), gateway=gateway), gateway=gateway)
+    with pytest.raises(RequestError, match="nobody/knows"):
+        check_models(echo, evaluator)
 
 
 def answer(request: ModelRequest) -> ModelReply:
