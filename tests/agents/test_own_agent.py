@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -31,19 +30,19 @@ class Bot:
         return STRUCTURE
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        with traces.record(context.case_id, resolve=lambda name: profile.value(name, STRUCTURE)) as recording:
-            with traces.step("bot", input=case.text) as step:
-                instruction = step.read_surface("bot#instruction")
-                answers = [await ask(case.text, instruction=instruction, model="echo") for _ in range(2)]
-                step.output = " ".join(answers)
+        recording = traces.record(context.case_id, resolve=lambda name: profile.value(name, STRUCTURE))
+        with recording, traces.step("bot", input=case.text) as step:
+            instruction = step.read_surface("bot#instruction")
+            answers = [await ask(case.text, instruction=instruction, model="echo") for _ in range(2)]
+            step.output = " ".join(answers)
         return AgentRun(output=" ".join(answers), trace=recording.trace)
 
 
 class SyncBot(Bot):
     def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # type: ignore[override]
-        with traces.record(context.case_id, resolve=lambda name: profile.value(name, STRUCTURE)) as recording:
-            with traces.step("bot", input=case.text) as step:
-                step.output = answer = ask_sync(case.text, model="echo")
+        recording = traces.record(context.case_id)
+        with recording, traces.step("bot", input=case.text) as step:
+            step.output = answer = ask_sync(case.text, model="echo")
         return AgentRun(output=answer, trace=recording.trace)
 
 
@@ -87,6 +86,6 @@ async def test_called_directly_it_asks_the_active_gateway_without_a_cache() -> N
 
 
 async def test_asking_outside_of_a_step_says_where_it_works() -> None:
-    with pytest.raises(SetupError, match=r"inside `with traces.step\(...\)` of an agent that is written by hand"):
-        with traces.record("run"):
-            await asyncio.create_task(ask("hi", model="echo"))
+    where = r"inside `with traces.step\(...\)` of an agent that is written by hand"
+    with traces.record("run", keep_steps=False), pytest.raises(SetupError, match=where):
+        await ask("hi", model="echo")
