@@ -35,6 +35,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode, Tool
 from promptiter.api import load_run
 from promptiter.engine.engine import Engine
+from promptiter.engine.run import RunFailedError
 from promptiter.errors import ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -251,7 +252,7 @@ def planted_in(folder: Path, address: str) -> None:
     }
     files: dict[str, Json] = {
         "promptiter.yaml": config,
-        "failing.yaml": {**config, "models": {**models, "stages": "openai/refuses-401"}},
+        "failing.yaml": {**config, "stages": "openai/refuses-401"},
         "slow.yaml": {**config, "agent": "agent:slow"},
         "broken.yaml": {**config, "agent": "broken_agent:agent", "metrics": metrics},
         "metrics.json": metrics,
@@ -411,7 +412,9 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
             trace_store=FolderTraceStore(tmp_path / "traces"),
         )
         engine = Engine(gossip_agent(text), evaluator, optimizer=Gossiping(text))
-        result = await engine.run(desk.request(), observers=[watcher, Gossiping(text)], journal=journal)
+        with pytest.raises(RunFailedError) as failed:
+            await engine.run(desk.request(), observers=[watcher, Gossiping(text)], journal=journal)
+        result = failed.value.result
         gateway.cache.close()
     assert all(CANARY[place] in "".join(server.heard) for place in ("python_key", "python_header"))
     search.look("the result", result.to_json())

@@ -43,6 +43,7 @@ def node(
     surfaces = _check_declared(declared)
 
     def decorate(function: Callable[..., Any]) -> FunctionNode:
+        _check_function(function)
         return FunctionNode(name=function.__name__, function=function, declared=surfaces, limits=limits)
 
     return decorate
@@ -62,6 +63,17 @@ def agent(
         return FunctionAgent(name=function.__name__, nodes=(build_node(function),))
 
     return decorate
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """Raise SetupError for what cannot be a node: a generator, or a method of a class."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise SetupError(f"{function.__name__} yields its answer in parts; return the whole answer")
+    if next(iter(inspect.signature(function).parameters), "") == "self":
+        raise SetupError(
+            f"{function.__qualname__} is a method; decorate a function at the top of a module, or give the class the "
+            "methods `describe` and `run`"
+        )
 
 
 def _refuse_function(decorator: str, misplaced: tuple[object, ...]) -> None:
