@@ -180,7 +180,8 @@ class BackwardPass:
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
-            return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
+            support, case_ids = merged.support or counted.support, merged.case_ids or counted.case_ids
+            return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
         kept, below_support = rank(signals, min_share=min_support, least=min_case_share * all_cases)
