@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from promptiter.agents.base import check_agent
-from promptiter.agents.runner import is_agent
+from promptiter.agents.runner import is_runner
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -97,7 +97,7 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
             yield f"{name} is {getattr(request, name)!r:.60}; give {example}"
     for name in ("teacher", "judge"):
         runner: object = getattr(request, name)
-        if runner is not None and not isinstance(runner, str) and not is_agent(runner) and not callable(runner):
+        if runner is not None and not isinstance(runner, str) and not is_runner(runner):
             yield f"{name} is {runner!r:.60}; give the name of a model, an agent, or a function from message to answer"
     yield from _wrong_policies("acceptance", request.acceptance)
     yield from _wrong_policies("stop", request.stop)

@@ -326,9 +326,11 @@ class _NoBlame:
 
     def __init__(self) -> None:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
+        self._dropped = 0
 
     def add(self, each: RoundResult) -> None:
         self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
+        self._dropped += sum(one.dropped for one in get_passes(each))
         if each.train is not None:
             self._has_train = True
             self._has_failures = self._has_failures or each.train.pass_rate != 1.0
@@ -340,6 +342,8 @@ class _NoBlame:
             return ""
         if not self._has_failures:
             return "no train case failed"
+        if self._dropped:
+            return describe_dropped(self._dropped)
         if self._has_losses:
             return "no surface could be blamed for the failures"
         if not self._has_traces:
