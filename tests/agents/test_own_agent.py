@@ -40,9 +40,10 @@ class Bot:
 
 class SyncBot(Bot):
     def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # type: ignore[override]
-        recording = traces.record(context.case_id)
+        recording = traces.record(context.case_id, resolve=lambda name: profile.value(name, STRUCTURE))
         with recording, traces.step("bot", input=case.text) as step:
-            step.output = answer = ask_sync(case.text, model="echo")
+            instruction = step.read_surface("bot#instruction")
+            step.output = answer = ask_sync(case.text, instruction=instruction, model="echo")
         return AgentRun(output=answer, trace=recording.trace)
 
 
