@@ -9,7 +9,7 @@ PROMPT = Path(__file__).parent / "prompt.txt"
 
 
 def bot(question: str) -> str:
-    """Stands for a program that you cannot change. It repeats the fields of the question that its prompt names."""
+    """In place of a program that you cannot change. It repeats the fields of the question that its prompt names."""
     fields = question.partition("(")[2].rstrip(")").split("; ")
     named = [field for field in fields if field.partition(":")[0] in PROMPT.read_text()]
     return f"Thank you! {', '.join(named)}"

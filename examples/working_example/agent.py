@@ -17,7 +17,7 @@ CITIES = {"A": "Lyon", "B": "Graz", "C": "Porto"}
 
 
 def retrieve(planner: str) -> str:
-    """Look up the city of the warehouse, which the first letter of an order number stands for."""
+    """Look up the city of the warehouse: the first letter of an order number says which."""
     return next((f"city: {city}" for letter, city in CITIES.items() if f"{letter}-" in planner), "")
 
 
