@@ -33,7 +33,23 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
     The threads of `asyncio.to_thread` are few and shared with tools of the user, which may hang.
     """
+    return await finish_before_cancel(asyncio.wrap_future(_start_thread(work, "promptiter-io")))
+
+
+async def call_any(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function or callable object of the user: an async one here, a synchronous one in a thread.
+
+    A cancellation does not wait for the thread, which may hang.
+    """
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return await function(*arguments)
+    answer = await asyncio.wrap_future(_start_thread(lambda: function(*arguments), "promptiter-call"))
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _start_thread(work: Callable[[], T], name: str) -> Future[T]:
     finished: Future[T] = Future()
+    finished.set_running_or_notify_cancel()  # a cancelled waiter must not keep the thread from setting the result
 
     def run() -> None:
         try:
@@ -41,16 +57,8 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
             finished.set_exception(error)
 
-    threading.Thread(target=copy_context().run, args=(run,), name="promptiter-io", daemon=True).start()
-    return await finish_before_cancel(asyncio.wrap_future(finished))
-
-
-async def call_any(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user: an async one here, a synchronous one in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    answer = await run_in_thread(lambda: function(*arguments))
-    return await answer if inspect.isawaitable(answer) else answer
+    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
+    return finished
 
 
 async def finish_before_cancel(work: Awaitable[T]) -> T:

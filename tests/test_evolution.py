@@ -137,19 +137,33 @@ def test_nothing_that_the_search_did_is_lost(finished: tuple[Path, list[Generati
     assert read == folded
 
 
+@pytest.mark.parametrize("width", [80, 120])
 def test_rounds_are_shown_with_candidates_parents_decisions_and_the_pool(
-    finished: tuple[Path, list[Generation]], run: Run
+    width: int, finished: tuple[Path, list[Generation]], run: Run
 ) -> None:
-    folder, _ = finished
-    shown = " ".join(run("show", folder, "--rounds", width=400).split())
-    for each in read_summary(folder).rounds:
+    folder, generations = finished
+    lines = run("show", folder, "--rounds", width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    shown = " ".join(" ".join(lines).split())
+    accepted = read_summary(folder).initial_digest
+    for each, did in zip(read_summary(folder).rounds, generations, strict=True):
         for candidate in each.candidates:
+            screened = did.screened[candidate.digest]
+            passed = sum(case.passed for case in screened.cases)
+            assert candidate.validation is not None
+            assert (
+                f"{candidate.digest[:8]} screening {screened.mean_score:.3f}, {passed}/{len(screened.cases)} pass; "
+                f"validation {candidate.validation.score:.3f}, {candidate.validation.passed}/"
+            ) in shown
             word = "accepted" if candidate.accepted else "rejected"
             parents = ", ".join(parent[:8] for parent in candidate.parents)
-            patched = f"{', '.join(candidate.patched)}: " if candidate.patched else ""
-            assert f"{word} {patched}{candidate.reason} from {parents}" in shown
-            assert candidate.digest[:8] in shown
-        assert 'evolution.pool {"members":["' in shown
+            compared = f" (compared with the accepted {accepted[:8]})" if candidate.compared_with else ""
+            assert f"{word}: {candidate.reason}{compared} from {parents}: a cross, and the purchase date in " in shown
+            assert f"changes {', '.join(candidate.patched)} " in shown
+            accepted = candidate.digest if candidate.accepted else accepted
+        assert did.pool is not None
+        members = ", ".join(member[:8] for member in did.pool.members)
+        assert f"evolution.pool: members {members}; scores {', '.join(map(str, did.pool.scores))}" in shown
 
 
 def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
@@ -167,6 +181,6 @@ def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
     assert orjson.loads(folded) == orjson.loads((folder / "result.json").read_bytes())
     command = [sys.executable, "-c", "from promptiter.cli import main; main()", "show", str(folder), "--rounds"]
     shown = subprocess.run(command, capture_output=True, check=True, env=environ, cwd=tmp_path).stdout.decode()
-    assert shown.count("evolution.pool {") == 2
+    assert shown.count("evolution.pool: ") == 2
     assert generations[-1].pool is not None
-    assert f'"members":["{generations[-1].pool.members[0][:8]}"' in shown
+    assert f"members {generations[-1].pool.members[0][:8]}, " in shown

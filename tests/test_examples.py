@@ -54,7 +54,7 @@ def test_an_example_prints_what_its_page_says(name: str, tmp_path: Path) -> None
     environ = {
         **os.environ,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-        "PYTHONPATH": os.pathsep.join((str(tmp_path / "offline"), os.environ.get("PYTHONPATH", ""))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "offline"), os.environ.get("PYTHONPATH")))),
         "COLUMNS": "120",
     }
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, cwd=tmp_path, env=environ)

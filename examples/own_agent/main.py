@@ -1,4 +1,4 @@
-"""An agent that is written by hand: a class with `describe` and `run`, around a client of its own."""
+"""An agent that is written by hand: a class with `describe` and `run`."""
 
 import traces
 from promptiter import (
@@ -14,15 +14,9 @@ from promptiter import (
     build_eval_set,
     build_metrics,
 )
-from promptiter.agents import Node, StructureEdge
+from promptiter.agents import Node, StructureEdge, ask
 
 STOCK = {"kettle": 12, "lamp": 40, "chair": 7, "rug": 25, "fan": 31, "sofa": 56, "desk": 18, "clock": 93}
-
-
-def complete(instruction: str, message: str) -> str:
-    """Call your model here. This one gives the details that its instruction mentions, and no others."""
-    details = [line for line in message.splitlines() if line.partition(":")[0] in instruction]
-    return f"Thank you for your question! {', '.join(details)}"
 
 
 class ShopBot:
@@ -33,7 +27,7 @@ class ShopBot:
             name="shop_bot",
             nodes=(Node(id="lookup", kind="tool"), Node(id="write", kind="llm")),
             edges=(StructureEdge(source="lookup", target="write"),),
-            surfaces=(Surface(node_id="write", type="instruction", value="Answer with the product."),),
+            surfaces=(Surface(node_id="write", type="instruction", value="Answer the customer."),),
             entry="lookup",
         )
 
@@ -44,7 +38,8 @@ class ShopBot:
                 product = next(name for name in STOCK if name in case.text)
                 step.output = found = f"product: {product}\npieces left: {STOCK[product]}"
             with traces.step("write", kind="llm", input=found) as step:
-                step.output = answer = complete(step.read_surface("write#instruction"), found)
+                instruction = step.read_surface("write#instruction")
+                step.output = answer = await ask(found, instruction=instruction, model="simulated")
         return AgentRun(output=answer, trace=recording.trace)
 
 

@@ -1,6 +1,7 @@
 """A metric and a judge of one's own: a function of case and run, and an agent that checks a rubric."""
 
 import json
+import re
 from typing import Any
 
 from promptiter import AgentRun, Engine, EvalCase, Evaluator, Gateway, RunRequest, build_eval_set, build_metrics
@@ -27,8 +28,10 @@ async def inspector(message: str) -> str:
 
 def inspect_answer(messages: list[dict[str, Any]]) -> str:
     """A scripted model in place of a real one. A function of the messages is a model."""
-    answer = messages[-1]["content"].rpartition('<data name="response">')[2]
-    verdict = {"id": "names_order", "passed": "order id" in answer, "reason": "It looked for an order id."}
+    user, response = re.findall(r'<data name="(?:user|response)">(.*?)</data>', messages[-1]["content"], re.DOTALL)
+    [order_id] = re.findall(r"[A-Z]-\d{4}", user)
+    passed = order_id.lower() in response.lower()
+    verdict = {"id": "names_order", "passed": passed, "reason": f"The answer should name {order_id}."}
     return json.dumps({"verdicts": [verdict]})
 
 

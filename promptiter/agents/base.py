@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from promptiter.errors import AgentError, SetupError
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from traces import ExecutionTrace, Failure, ToolCall, Usage
+from traces import ExecutionTrace, Failure, OpenStep, ToolCall, Usage
 from traces.model import Json, sum_usage
 from traces.snapshots import to_plain_json
 
@@ -135,9 +136,24 @@ class SubstitutingAgent(Agent, Protocol):
         """Whether steps of a node can have substitutes. Called before a replay; must not block."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveRun:
+    """A run in progress, for model calls from inside of it. `calls` has those of each open step."""
+
+    context: RunContext
+    calls: dict[OpenStep, Any] = field(default_factory=dict)
+
+
+active_run: ContextVar[ActiveRun | None] = ContextVar("promptiter_active_run", default=None)
+
+
 async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
     """Run an agent once, in a thread if its `run` is synchronous. AgentError if it returns something else."""
-    run = await call_any(agent.run, case, profile, context)
+    before = active_run.set(ActiveRun(context))
+    try:
+        run = await call_any(agent.run, case, profile, context)
+    finally:
+        active_run.reset(before)
     name = type(agent).__name__
     if not isinstance(run, AgentRun):
         raise AgentError(f"{name}.run() returned {run!r:.60}; return an AgentRun, such as AgentRun(output='...')")

@@ -20,7 +20,7 @@ from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import Declared, FunctionNode
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
-from promptiter.agents.step_calls import StepCalls, current_calls
+from promptiter.agents.step_calls import StepCalls, find_calls
 from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
@@ -43,6 +43,7 @@ def node(
     surfaces = _check_declared(declared)
 
     def decorate(function: Callable[..., Any]) -> FunctionNode:
+        _check_function(function)
         return FunctionNode(name=function.__name__, function=function, declared=surfaces, limits=limits)
 
     return decorate
@@ -62,6 +63,17 @@ def agent(
         return FunctionAgent(name=function.__name__, nodes=(build_node(function),))
 
     return decorate
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """Raise SetupError for what cannot be a node: a generator, or a method of a class."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise SetupError(f"{function.__name__} yields its answer in parts; return the whole answer")
+    if next(iter(inspect.signature(function).parameters), "") == "self":
+        raise SetupError(
+            f"{function.__qualname__} is a method; decorate a function at the top of a module, or give the class the "
+            "methods `describe` and `run`"
+        )
 
 
 def _refuse_function(decorator: str, misplaced: tuple[object, ...]) -> None:
@@ -157,10 +169,11 @@ def ask_sync(
 
 
 def _find_calls(caller: str) -> StepCalls:
-    calls = current_calls.get(None)
+    calls = find_calls()
     if calls is None:
         raise SetupError(
-            f"{caller}() works inside a function that is decorated with @agent or @node; a new thread needs a copy of "
+            f"{caller}() works inside a function that is decorated with @agent or @node, and inside `with "
+            "traces.step(...)` of an agent that is written by hand; a new thread needs a copy of "
             "the context, as made by asyncio.to_thread"
         )
     return calls

@@ -1,14 +1,15 @@
-"""Runners: agents and functions that answer messages beside the agent that is optimized, such as teachers and judges.
+"""Runners: what answers messages beside the agent that is optimized, such as teachers and judges.
 
-An agent always runs with its own baseline. A function gets the message as text and returns the answer. Its answers are
-kept in the cache like those of a tool, so that a resumed run does not ask again.
+A runner is an agent, which runs with its own baseline; a function from message to answer; or an object whose method
+`run` is such a function, for example the client of a deployed agent. The answers of the latter two are kept in the
+cache like those of a tool, so that a resumed run does not ask again.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 from promptiter.agents.base import Agent, CaseInput, RunContext, run_agent, to_text
 from promptiter.concurrency import call_any
@@ -29,12 +30,25 @@ from traces.model import Json
 AnswerFunction: TypeAlias = Callable[[str], Json | Awaitable[Json]]
 """A function, synchronous or not, from a message to the answer: a text, or data that is read as JSON."""
 
-Runner: TypeAlias = Agent | AnswerFunction
+
+class MessageRunner(Protocol):
+    """An object that answers messages. Called many times concurrently; a synchronous `run` is run in a thread."""
+
+    def run(self, message: str, /) -> Json | Awaitable[Json]:
+        """The answer to a message: a text, or data that is read as JSON."""
+
+
+Runner: TypeAlias = Agent | MessageRunner | AnswerFunction
 
 
 def is_agent(item: object) -> TypeGuard[Agent]:
     """Whether an object has what an agent needs."""
     return callable(getattr(item, "describe", None)) and callable(getattr(item, "run", None))
+
+
+def is_runner(item: object) -> bool:
+    """Whether an object is an agent, a function, or has a method `run`."""
+    return not isinstance(item, type) and (callable(item) or callable(getattr(item, "run", None)))
 
 
 def load_runner(reference: str, *, what: str = "runner") -> Runner:
@@ -53,8 +67,8 @@ def load_runner(reference: str, *, what: str = "runner") -> Runner:
 
 
 def check_runner(value: Any, *, what: str) -> Runner:
-    """The value if it is an agent or a function. Raises SetupError otherwise."""
-    if is_agent(value) or (callable(value) and not isinstance(value, type)):
+    """The value if it is a runner. Raises SetupError otherwise."""
+    if is_runner(value):
         return cast("Runner", value)
     raise SetupError(f"the {what} is {shorten(value)}; give an agent, or a function from message to answer")
 
@@ -70,7 +84,8 @@ async def ask_runner(runner: Runner, message: CaseInput, context: RunContext, ga
     with gateway.find_active().active():
         if is_agent(runner):
             return await _run_agent(runner, message, context)
-        return await _call_function(cast("AnswerFunction", runner), message, context, gateway)
+        function: Any = runner if callable(runner) else runner.run
+        return await _call_function(function, name_runner(runner), message, context, gateway)
 
 
 async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> str:
@@ -85,14 +100,15 @@ async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> s
     return run.output
 
 
-async def _call_function(function: AnswerFunction, message: CaseInput, context: RunContext, gateway: Gateway) -> str:
+async def _call_function(
+    function: AnswerFunction, name: str, message: CaseInput, context: RunContext, gateway: Gateway
+) -> str:
     async def answer(message: str) -> Json:
         return await call_any(function, message)
 
     earlier = [f"{each.role}: {each.content}" for each in message.history]
     text = "\n\n".join([*earlier, f"user: {message.text}"]) if earlier else message.text
     site = CallSite(role=context.role, case_id=context.case_id, repeat=context.repeat)
-    name = name_runner(function)
     try:
         found = await gateway.call_tool(name, {"message": text}, answer, site, node_id=context.role)
     except ToolFailedError as error:

@@ -6,14 +6,14 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-from promptiter.agents.base import RunContext, to_text
+from promptiter.agents.base import RunContext, active_run, to_text
 from promptiter.concurrency import get_background_loop, is_in_loop
 from promptiter.errors import ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from traces import OpenStep, Usage
+from traces import NoActiveRecordingError, OpenStep, Usage, current_step
 from traces.model import Json, sum_usage
 from traces.snapshots import to_plain_json
 
@@ -97,3 +97,18 @@ class StepCalls:
 
 current_calls: contextvars.ContextVar[StepCalls] = contextvars.ContextVar("promptiter_current_calls")
 """The calls of the running step, for functions that ask models themselves."""
+
+
+def find_calls() -> StepCalls | None:
+    """The calls of the running node; in an agent that is written by hand, those of its open step; None elsewhere."""
+    calls = current_calls.get(None)
+    if calls is not None:
+        return calls
+    try:
+        step = current_step()
+    except NoActiveRecordingError:
+        return None
+    run = active_run.get()
+    if run is None:  # the agent was called directly
+        return StepCalls(step, RunContext(), is_live=True)
+    return cast("StepCalls", run.calls.setdefault(step, StepCalls(step, run.context)))

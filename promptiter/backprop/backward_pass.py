@@ -39,6 +39,7 @@ from promptiter.stages.contracts import (
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss
+from promptiter.stages.roles import check_roles
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.wording import join_names
 
@@ -77,6 +78,8 @@ async def backpropagate(
     why; StageError is raised if it fails on everything. Nothing is run: whether the patches help is for an evaluation
     to show.
     """
+    check_roles(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+    _check_structure(structure)
     judged = JudgedTraces(traces)
     current = Profile.baseline(structure) if profile is None else profile
     current.check(structure)
@@ -177,7 +180,8 @@ class BackwardPass:
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
-            return replace(merged, surface_id=surface_id, case_ids=merged.case_ids or counted.case_ids)
+            support, case_ids = merged.support or counted.support, merged.case_ids or counted.case_ids
+            return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
         kept, below_support = rank(signals, min_share=min_support, least=min_case_share * all_cases)
@@ -280,6 +284,11 @@ def describe_failed_merge(merged: GradientsMerged, aggregator: Aggregator) -> st
     if not errors or None in errors:
         return None
     return f"{type(aggregator).__name__} failed and merged no gradients: {errors[0]}"
+
+
+def _check_structure(structure: object) -> None:
+    if not isinstance(structure, StructureSnapshot):
+        raise SetupError(f"structure is a {type(structure).__name__}; give a structure, such as agent.describe()")
 
 
 def _select_targets(targets: Iterable[str] | None, structure: StructureSnapshot) -> frozenset[str]:

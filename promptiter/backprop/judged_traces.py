@@ -92,6 +92,7 @@ class JudgedTraces:
     def __init__(self, traces: Iterable[JudgedTrace]) -> None:
         self._by_key: dict[TurnKey, JudgedTrace] = {}
         for each in traces:
+            _check_type(each)
             if each.key in self._by_key:
                 raise SetupError(
                     f"case {each.case_id!r} has two traces of repeat {each.repeat}, turn {each.turn}; "
@@ -238,3 +239,10 @@ def _deduplicate(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     for finding in findings:
         seen.setdefault(repr(finding), finding)
     return tuple(seen.values())
+
+
+def _check_type(trace: object) -> None:
+    if not isinstance(trace, JudgedTrace):
+        raise SetupError(
+            f"traces has {type(trace).__name__} items; give JudgedTrace(case_id=..., trace=trace, losses=(Loss(...),))"
+        )

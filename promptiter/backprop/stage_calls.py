@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from promptiter.concurrency import call_any
-from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
 from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult
 
 T = TypeVar("T")
@@ -17,7 +17,10 @@ Redact: TypeAlias = Callable[[str], str]
 
 async def call_stage(method: Callable[[Any], Awaitable[T] | T], request: object, *, returns: type[T]) -> T:
     """Call the method of a stage, in a thread if it is synchronous. TypeError if it returns something else."""
-    answer = await call_any(method, request)
+    try:
+        answer = await call_any(method, request)
+    except SystemExit as error:  # asyncio would end the whole program
+        raise StageError(f"{_name_method(method)}() called sys.exit({error.code!r})") from error
     if not isinstance(answer, returns):
         raise TypeError(f"{_name_method(method)}() returned {answer!r:.60}; return a value of type {returns.__name__}")
     return answer

@@ -31,7 +31,6 @@ from promptiter.engine.type_checks import (
     check_parts,
     check_request_type,
     check_reviewer,
-    check_roles,
     check_structure,
 )
 from promptiter.errors import RequestError
@@ -47,6 +46,7 @@ from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
+from promptiter.stages.roles import check_roles
 from promptiter.structure import StructureSnapshot
 from traces import digest
 

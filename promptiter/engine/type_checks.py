@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from promptiter.agents.base import check_agent
-from promptiter.agents.runner import is_agent
+from promptiter.agents.runner import is_runner
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -22,18 +22,11 @@ from promptiter.policies.stopping import ComposableStop
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
 from promptiter.stages.losses import LossHint, LossPlacement
+from promptiter.stages.roles import describe_part, has_method
 from promptiter.structure import StructureSnapshot
 
 SETS = ("train", "validation", "cases", "test")
 """The fields of a request that hold eval sets."""
-
-_ROLES = {
-    "backwarder": ("backward", "attribute"),
-    "aggregator": ("aggregate",),
-    "optimizer": ("optimize",),
-    "search": ("search",),
-}
-"""The parts of an engine, and the methods of which each needs one."""
 
 
 def check_parts(agent: object, evaluator: object) -> None:
@@ -42,13 +35,6 @@ def check_parts(agent: object, evaluator: object) -> None:
         check_agent(agent)
     if not isinstance(evaluator, Evaluator):
         raise SetupError(f"the evaluator is {evaluator!r:.60}; give an Evaluator, such as Evaluator(metrics)")
-
-
-def check_roles(**parts: object) -> None:
-    """Raise SetupError if a stage or search does not fit its role: `check_roles(optimizer=mine)`."""
-    for role, part in parts.items():
-        if part is not None and not _has_method(part, _ROLES[role]):
-            raise SetupError(_describe_wrong_part(part, role))
 
 
 def check_structure(structure: object, agent: object) -> None:
@@ -61,47 +47,26 @@ def check_structure(structure: object, agent: object) -> None:
 def check_observers(observers: Sequence[object]) -> None:
     """Raise SetupError if one of the observers cannot observe."""
     if not isinstance(observers, Sequence):
-        raise SetupError(f"observers is {_name(observers)}; give a list of objects with the method observe(event)")
+        raise SetupError(
+            f"observers is {describe_part(observers)}; give a list of objects with the method observe(event)"
+        )
     for observer in observers:
-        if not _has_method(observer, ("observe",)):
-            raise SetupError(f"{_name(observer)} is not an observer; give an object with the method observe(event)")
+        if not has_method(observer, ("observe",)):
+            raise SetupError(
+                f"{describe_part(observer)} is not an observer; give an object with the method observe(event)"
+            )
 
 
 def check_reviewer(reviewer: object) -> None:
     """Raise SetupError if an object cannot review patches."""
-    if reviewer is not None and not _has_method(reviewer, ("review",)):
-        raise SetupError(f"{_name(reviewer)} is not a reviewer; give an object with the method review(request)")
+    if reviewer is not None and not has_method(reviewer, ("review",)):
+        raise SetupError(f"{describe_part(reviewer)} is not a reviewer; give an object with the method review(request)")
 
 
 def check_request_type(request: object) -> None:
     """Raise SetupError if a request is something else."""
     if not isinstance(request, RunRequest):
         raise SetupError(f"the request is {request!r:.60}; give a RunRequest, such as RunRequest(train=..., ...)")
-
-
-def _has_method(part: object, methods: Collection[str]) -> bool:
-    return not isinstance(part, type) and any(callable(getattr(part, name, None)) for name in methods)
-
-
-def _describe_wrong_part(part: object, role: str) -> str:
-    methods = " or ".join(_ROLES[role])
-    if isinstance(part, type):
-        return f"{part.__name__} is a class, not {_a(role)}; create an object of it: {part.__name__}(...)"
-    others = [other for other, names in _ROLES.items() if _has_method(part, names)]
-    if others:
-        return f"{_name(part)} is {_a(others[0])}, not {_a(role)}; give it as {others[0]}="
-    return f"{_name(part)} is not {_a(role)}; give an object with the method {methods}"
-
-
-def _a(role: str) -> str:
-    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
-
-
-def _name(part: object) -> str:
-    """A value, or the class of an object whose repr says nothing else."""
-    return (
-        f"{part!r:.60}" if type(part).__repr__ is not object.__repr__ else f"an object of class {type(part).__name__}"
-    )
 
 
 def find_wrong_types(request: RunRequest) -> Iterator[str]:
@@ -132,7 +97,7 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
             yield f"{name} is {getattr(request, name)!r:.60}; give {example}"
     for name in ("teacher", "judge"):
         runner: object = getattr(request, name)
-        if runner is not None and not isinstance(runner, str) and not is_agent(runner) and not callable(runner):
+        if runner is not None and not isinstance(runner, str) and not is_runner(runner):
             yield f"{name} is {runner!r:.60}; give the name of a model, an agent, or a function from message to answer"
     yield from _wrong_policies("acceptance", request.acceptance)
     yield from _wrong_policies("stop", request.stop)
@@ -194,7 +159,7 @@ def _wrong_policies(field: str, policy: object) -> Iterator[str]:
     """Find policies without `decide`, those for another field, also as parts of combined ones, and async ones."""
     wanted, [other] = _KINDS[field], [name for name in _KINDS if name != field]
     for part in [] if policy is None and field == "stop" else iter_policies(policy):
-        if not _has_method(part, ("decide",)):
+        if not has_method(part, ("decide",)):
             yield f"{field} is {part!r:.60}; give {wanted.name}, such as {wanted.example}, with the method decide"
         elif _KINDS[other].fits(part):
             what = f"{describe_policy(part)}, which is {_KINDS[other].name}"

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
-from promptiter.concurrency import run_together
+from promptiter.concurrency import call_any, run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.metric import Metric, check_score, leave_unscored
@@ -111,7 +111,7 @@ def describe_timeout(deadline_s: float | None) -> Failure:
 
 async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
-        return check_score(await metric(case, run), metric)
+        return check_score(await call_any(metric, case, run), metric)
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored

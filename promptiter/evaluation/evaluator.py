@@ -110,10 +110,10 @@ class Evaluator:
         return self.gateway.seed if self.options.seed is None else self.options.seed
 
     def with_options(self, options: EvaluationOptions) -> Evaluator:
-        """The same evaluator with other options. A custom executor keeps its own concurrency."""
-        is_local = isinstance(self.executor, LocalExecutor)
-        executor = LocalExecutor(concurrency=options.concurrency) if is_local else self.executor
-        return self._with(options=options, executor=executor)
+        """The same evaluator with other options. Another concurrency is that of a LocalExecutor too."""
+        if options.concurrency == self.options.concurrency or not isinstance(self.executor, LocalExecutor):
+            return self._with(options=options)
+        return self._with(options=options, executor=LocalExecutor(concurrency=options.concurrency))
 
     def for_run(self, *, cache: Cache | None = None, trace_store: TraceStore | None = None) -> Evaluator:
         """The evaluator of one run: the same, with a gateway and traces of its own; see `Gateway.for_run`.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import BackpropDetails, PassResult, get_passes
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, merge_evaluations
+from promptiter.grouping import group_by
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.stages.contracts import AggregateResult
@@ -64,14 +65,21 @@ class EvaluationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSummary:
-    """One candidate. `accepted` is None if the round ended before a decision."""
+    """One candidate, why it was proposed, and its evaluations by phase besides the validation.
+
+    `accepted` is None if the round ended before a decision. `compared_with` is the profile that was accepted at that
+    time, if the candidate was compared with it.
+    """
 
     digest: str
     parents: tuple[str, ...]
     patched: tuple[str, ...]
+    proposal: str
+    evaluations: Mapping[str, EvaluationSummary]
     validation: EvaluationSummary | None
     accepted: bool | None
     reason: str
+    compared_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +122,13 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     reasons = _Reasons(result.initial_profile)
     no_blame = _NoBlame()
     signals = _Signals()
+    profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
     for each in result.rounds:
         signals.add(each)
         train = each.train or train
-        rounds.append(_summarize_round(each, train))
+        profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
+        rounds.append(_summarize_round(each, train, profiles))
         rejections.extend(_rejections(each))
         blame.add(each)
         no_blame.add(each)
@@ -155,13 +165,16 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
     )
 
 
-def _summarize_round(each: RoundResult, train: Evaluation | None) -> RoundSummary:
-    """Summarize a round. A round after a rejection uses the `train` results of an earlier one."""
+def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapping[int | None, str]) -> RoundSummary:
+    """Summarize a round. A round after a rejection uses the `train` results of an earlier one.
+
+    `profiles` are those of the evaluations so far, by number.
+    """
     return RoundSummary(
         round=each.round,
         train=summarize_evaluation(train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
-        candidates=tuple(_summarize_candidate(candidate) for candidate in each.candidates),
+        candidates=tuple(_summarize_candidate(candidate, profiles) for candidate in each.candidates),
         skipped=each.skipped,
         notes=each.notes,
         dropped=sum(one.dropped for one in get_passes(each)),
@@ -178,15 +191,24 @@ def describe_dropped(count: int) -> str:
     )
 
 
-def _summarize_candidate(candidate: CandidateResult) -> CandidateSummary:
+def _summarize_candidate(candidate: CandidateResult, profiles: Mapping[int | None, str]) -> CandidateSummary:
     decision = candidate.decision
+    others = group_by(candidate.evaluations, lambda each: each.phase)
+    seen = [] if candidate.evidence is None else sorted(candidate.evidence.accepted)
     return CandidateSummary(
         digest=candidate.profile.digest,
         parents=candidate.parents,
         patched=tuple(sorted(candidate.patches.surface_ids)),
+        proposal="; ".join(dict.fromkeys(patch.reason for patch in candidate.patches if patch.reason)),
+        evaluations={
+            phase: figures
+            for phase, found in others.items()
+            if phase != "validation" and (figures := summarize_evaluation(merge_evaluations(found))) is not None
+        },
         validation=summarize_evaluation(candidate.validation),
         accepted=None if decision is None else decision.accepted,
         reason=UNDECIDED if decision is None else decision.reason,
+        compared_with=profiles.get(seen[0], "") if seen else "",
     )
 
 
@@ -304,9 +326,11 @@ class _NoBlame:
 
     def __init__(self) -> None:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
+        self._dropped = 0
 
     def add(self, each: RoundResult) -> None:
         self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
+        self._dropped += sum(one.dropped for one in get_passes(each))
         if each.train is not None:
             self._has_train = True
             self._has_failures = self._has_failures or each.train.pass_rate != 1.0
@@ -318,6 +342,8 @@ class _NoBlame:
             return ""
         if not self._has_failures:
             return "no train case failed"
+        if self._dropped:
+            return describe_dropped(self._dropped)
         if self._has_losses:
             return "no surface could be blamed for the failures"
         if not self._has_traces:

@@ -1,6 +1,6 @@
 """Store: keeps runs, so that they survive the process and can be resumed. A folder is one store; SQL may be another.
 
-What a store promises; `promptiter.testing.store_contract` has the tests of it:
+What a store promises; `promptiter.testing.store_contract` tests it, except for power failures:
 
 - Events are numbered 0, 1, 2 and so on, without gaps. They are read in that order.
 - What was appended or put survives a kill of the process, as soon as the call has returned.
@@ -11,7 +11,8 @@ What a store promises; `promptiter.testing.store_contract` has the tests of it:
 - The first answer of a key is kept.
 - Runs share nothing. Runs of one store can be open at the same time, in one process or in several.
 
-The engine calls a store on its event loop, so no method may block, except those of an `EventReader`.
+The engine calls a store on its event loop, so no method may block; the tests cannot see that. The methods of an
+`EventReader` may block, and so may `RunAnswers.stats`, which the engine calls in a thread.
 """
 
 from __future__ import annotations

@@ -19,9 +19,6 @@ from promptiter.structure import Surface
 from traces import Usage
 from traces.model import sum_usage
 
-MAX_EVIDENCE = 10
-"""Maximum number of steps named as evidence."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
@@ -96,7 +93,7 @@ async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
 
 
 async def _measure_usage(node_id: str, session: Session) -> tuple[Usage, PatchEvidence]:
-    """The usage of a node over all validation runs of the accepted profile, and the steps with the largest share of it.
+    """The usage of a node over all validation runs of the accepted profile, and its steps, the largest first.
 
     If no step has usage, the usage is that of the whole runs, and there are no steps.
     """
@@ -109,10 +106,10 @@ async def _measure_usage(node_id: str, session: Session) -> tuple[Usage, PatchEv
     own = [
         (row.case_id, step.id, step.usage) for row, step in found if step.node_id == node_id and step.usage is not None
     ]
-    largest = sorted(own, key=lambda each: -each[2].tokens)[:MAX_EVIDENCE]
+    own.sort(key=lambda each: -each[2].tokens)
     evidence = PatchEvidence(
-        cases=tuple(dict.fromkeys(case_id for case_id, _, _ in largest)),
-        steps=tuple(dict.fromkeys(f"{case_id}/{step_id}" for case_id, step_id, _ in largest)),
+        cases=tuple(dict.fromkeys(case_id for case_id, _, _ in own)),
+        steps=tuple(dict.fromkeys(f"{case_id}/{step_id}" for case_id, step_id, _ in own)),
     )
     return sum_usage(usage for _, _, usage in own), evidence
 

@@ -18,7 +18,6 @@ from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
-from promptiter.engine.type_checks import check_roles
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
@@ -31,6 +30,7 @@ from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel, Optimizer, Rejection
+from promptiter.stages.roles import check_roles
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""

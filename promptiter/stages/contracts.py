@@ -61,6 +61,7 @@ class SurfaceGradient:
         for name, value, known in (("severity", self.severity, SEVERITIES), ("category", self.category, CATEGORIES)):
             if value not in known:
                 raise ValueError(f"the {name} of a gradient is {value!r}; give one of {', '.join(known)}")
+        _check_text(self.text, "a gradient")
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"the confidence of a gradient is {self.confidence!r}; give a number from 0 to 1")
 
@@ -103,6 +104,11 @@ class BackwardResult:
     def __post_init__(self) -> None:
         _check_items("gradients", self.gradients, SurfaceGradient)
         _check_items("packets", self.packets, GradientPacket)
+
+
+def _check_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"the text of {what} is {text!r:.60}; give a str")
 
 
 def _check_items(name: str, items: Iterable[object], kind: type) -> None:
@@ -179,7 +185,7 @@ class AggregateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateResult:
-    """The signal of a surface. `support` is the number of cases behind it, weighted by confidence."""
+    """The signal of a surface. `support` is the number of cases behind it, weighted by confidence; 0: as counted."""
 
     surface_id: str
     text: str
@@ -188,6 +194,9 @@ class AggregateResult:
     case_ids: tuple[str, ...] = ()
     support: float = 0.0
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text(self.text, "a signal")
 
 
 class Aggregator(Protocol):

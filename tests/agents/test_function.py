@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,20 @@ def test_prompts_under_names_of_their_own_are_refused_with_how_to_write_them() -
         agent(plan="...", write="...")
     with pytest.raises(SetupError, match="by the names of its parts"):
         agent(instruction={"": "..."})
+
+
+def test_generators_and_methods_are_refused() -> None:
+    async def stream(question: str) -> AsyncIterator[str]:
+        yield question
+
+    class Bot:
+        def answer(self, question: str) -> str:
+            return question
+
+    with pytest.raises(SetupError, match="stream yields its answer in parts; return the whole answer"):
+        agent(instruction="...")(stream)
+    with pytest.raises(SetupError, match=r"Bot\.answer is a method; decorate a function"):
+        agent(instruction="...")(Bot.answer)
 
 
 def test_a_surface_is_not_read_outside_of_a_run() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -267,6 +268,20 @@ async def test_what_cannot_be_backpropagated_is_named(
 ) -> None:
     with pytest.raises(SetupError, match=problem):
         await backpropagate(traces, structure=STRUCTURE, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"traces": [FAILED[0].trace]}, r"traces has ExecutionTrace items; give JudgedTrace\(case_id=..., trace=trace"),
+        ({"structure": Writes()}, r"structure is a Writes; give a structure, such as agent.describe\(\)"),
+        ({"optimizer": Writes}, "Writes is a class, not an optimizer; create an object of it"),
+        ({"backwarder": Writes()}, "is an optimizer, not a backwarder; give it as optimizer="),
+    ],
+)
+async def test_arguments_of_the_wrong_kind_are_named(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SetupError, match=problem):
+        await backpropagate(**{"traces": FAILED, "structure": STRUCTURE, **arguments})
 
 
 async def test_an_unknown_target_is_named() -> None:

@@ -19,7 +19,7 @@ from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor, ThreadExecutor
+from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
@@ -382,6 +382,16 @@ async def test_a_synchronous_agent_is_run_in_a_thread() -> None:
             threads.add(threading.current_thread().name)
             return AgentRun(output=case.text)
 
+    class Hanging(Blocking):
+        def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+            if case.text == "q1":
+                release.wait()
+            return super().run(case, profile, context)
+
+    release = threading.Event()
+    found = await evaluator(case_timeout_s=0.01).evaluate(Hanging(), questions(2))  # type: ignore[arg-type]
+    release.set()
+    assert [row.error and row.error.type for row in found.rows] == [None, "TimeoutError"]
     found = await evaluator().evaluate(Blocking(), questions(2))  # type: ignore[arg-type]
     assert [row.output for row in found.rows] == ["q0", "q1"]
     assert threads
@@ -466,3 +476,29 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
 async def test_an_output_that_is_not_valid_utf8_is_escaped() -> None:
     found = await evaluator().evaluate(chain("odd", lambda _: "half \ud800"), questions(1))
     assert found.rows[0].output == "half \\ud800"
+
+
+async def test_a_metric_of_ones_own_may_be_synchronous_and_must_return_a_score() -> None:
+    class Exact:
+        name, threshold, needs_reference = "exact", 1.0, False
+
+        def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+            return Score(metric=self.name, value=exact(case, run))
+
+    class Forgetful(Exact):
+        def __call__(self, case: EvalCase, run: AgentRun) -> Score: ...  # type: ignore[empty-body]
+
+    found = await evaluator(Exact()).evaluate(shout, questions(2))
+    assert found.mean_score == 1.0
+    [row] = (await evaluator(Forgetful()).evaluate(shout, questions(1))).rows
+    assert [score.error for score in row.scores] == ["metric 'exact' returned None; return a Score"]
+
+
+def test_an_executor_keeps_its_concurrency_unless_the_options_change_theirs() -> None:
+    subject = Evaluator(executor=LocalExecutor(concurrency=2))
+    assert subject.with_options(EvaluationOptions(seed=3, repeats=2)).executor is subject.executor
+    changed = subject.with_options(EvaluationOptions(concurrency=4)).executor
+    assert isinstance(changed, LocalExecutor)
+    assert changed.concurrency == 4
+    threads = Evaluator(executor=ThreadExecutor(threads=2))
+    assert threads.with_options(EvaluationOptions(concurrency=4)).executor is threads.executor

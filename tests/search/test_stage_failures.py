@@ -107,6 +107,10 @@ def test_a_gradient_with_an_unknown_word_is_refused_where_it_is_made() -> None:
         SurfaceGradient(**fields, confidence=90)
     with pytest.raises(TypeError, match="the gradients of a BackwardResult hold 'be brief'; give a tuple of Surface"):
         BackwardResult(step_id="a", gradients=("be brief",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the text of a gradient is None; give a str"):
+        SurfaceGradient(**fields | {"text": None})
+    with pytest.raises(TypeError, match="the text of a signal is None; give a str"):
+        AggregateResult(surface_id="a#instruction", text=None)  # type: ignore[arg-type]
 
 
 class InThreads:
@@ -161,7 +165,7 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
     )
     assert summary.problems == (thrown_away,)
     assert [each.dropped for each in summary.rounds] == [3]
-    assert summary.no_blame == "no surface could be blamed for the failures"
+    assert summary.no_blame == thrown_away
 
 
 async def test_an_optimizer_model_that_answers_nonsense_ends_the_run_as_failed() -> None:
@@ -181,3 +185,24 @@ async def test_a_whole_trace_answer_about_a_surface_that_the_step_did_not_read_i
     assert (
         summarize(result).problems[0].startswith("3 answers of the blaming stage were thrown away: the named surface")
     )
+
+
+class Exits:
+    def backward(self, request: BackwardRequest) -> BackwardResult:
+        raise SystemExit(f"no idea of {request.step.id}")
+
+
+async def test_a_stage_that_exits_does_not_end_the_program() -> None:
+    assert "Exits.backward() called sys.exit('no idea of polish')" in await fail(engine(Exits()))
+
+
+class CountsNothing:
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        return AggregateResult(surface_id=request.surface.id, text="be careful")
+
+
+async def test_a_signal_without_support_has_that_of_its_gradients() -> None:
+    result = await engine(None, CountsNothing()).run(desk.request(stop=TargetScore(1.0)))
+    [only] = result.rounds
+    assert [signal.support for signal in get_passes(only)[0].signals] == [3.0, 3.0]
+    assert result.verdict == "improved"

@@ -31,6 +31,7 @@ def show(
     from promptiter.cli.views import show as show_view
     from promptiter.cli.views.case import print_case
     from promptiter.cli.views.costs import print_costs
+    from promptiter.cli.views.rounds import print_rounds
     from promptiter.runlog.codec import to_plain
     from promptiter.runs.case_history import read_case
     from promptiter.runs.summary import read_summary
@@ -56,7 +57,7 @@ def show(
     show_view.print_title(screen, summary)
     for is_wanted, print_section in (
         (diff, show_view.print_changes),
-        (rounds, show_view.print_rounds),
+        (rounds, print_rounds),
         (blame, show_view.print_blame),
         (costs, print_costs),
     ):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -21,23 +18,13 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runlog.results import SearchNote
-from promptiter.runs.round_summary import (
-    BlameOutcome,
-    CandidateSummary,
-    EvaluationSummary,
-    RejectionSummary,
-    describe_dropped,
-)
+from promptiter.runs.round_summary import BlameOutcome, EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
 MAX_NAMES = 12
 MAX_REJECTIONS = 5
-MAX_NOTE = 150
-DIGEST_LENGTH = 8
-_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "adopted": ("changed", "green"),
@@ -83,62 +70,6 @@ def print_changes(screen: Console, summary: RunSummary) -> None:
         screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
         for reason in change.reasons:
             print_indented(screen, Text(f"why (round {reason.round}): {shorten_reason(reason.text)}", "dim"), by=4)
-
-
-def print_rounds(screen: Console, summary: RunSummary) -> None:
-    """Print one line per candidate, with the reason for its decision; of a search with a pool, also its parents."""
-    print_heading(screen, "Rounds")
-    has_pool = any(len(each.candidates) > 1 for each in summary.rounds)
-    table = new_table(">round", "train", *(["candidate"] if has_pool else []), "validation", gap=3)
-    table.add_column("decision", overflow="fold")
-
-    def add_row(number: str, train: str, candidate: str, validation: str, decision: Text) -> None:
-        table.add_row(number, train, *([candidate] if has_pool else []), validation, decision)
-
-    add_row("0", "", _shorten_digest(summary.initial_digest), _figures(summary.baseline), Text("baseline", "dim"))
-    for note in summary.notes:
-        add_row("", "", "", "", _format_note(note))
-    for each in summary.rounds:
-        lines = [
-            (
-                _shorten_digest(one.digest),
-                _figures(one.validation),
-                Text.assemble(_decision(one), _format_parents(one.parents) if has_pool else ""),
-            )
-            for one in each.candidates
-        ]
-        if each.skipped or not lines:
-            lines.append(("", "", Text(shorten_reason(each.skipped), "dim")))
-        for number, line in enumerate(lines):
-            add_row("" if number else str(each.round), "" if number else _figures(each.train), *line)
-        for note in each.notes:
-            add_row("", "", "", "", _format_note(note))
-        if each.dropped:
-            add_row("", "", "", "", Text(describe_dropped(each.dropped), "yellow"))
-    screen.print(table)
-    if summary.stopped:
-        screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)
-
-
-def _shorten_digest(digest: str) -> str:
-    return digest[:DIGEST_LENGTH]
-
-
-def _format_parents(parents: tuple[str, ...]) -> Text:
-    return Text(f"  from {', '.join(map(_shorten_digest, parents))}", "dim")
-
-
-def _format_note(note: SearchNote) -> Text:
-    """An event of a search's own: its type, and the start of its data, with profiles by the start of their digests."""
-    data = _DIGEST.sub(lambda found: _shorten_digest(found[0]), orjson.dumps(note.data).decode())
-    return Text(f"{one_line(note.type)} {shorten_reason(data, limit=MAX_NOTE)}", "dim")
-
-
-def _decision(candidate: CandidateSummary) -> Text:
-    word, style = {True: ("accepted", "green"), False: ("rejected", "yellow"), None: ("", "dim")}[candidate.accepted]
-    patched = f"{join_names(candidate.patched, limit=MAX_NAMES)}: " if candidate.patched else ""
-    reason = shorten_reason(f"{patched}{candidate.reason}")
-    return Text.assemble((word, style), " " if word and reason else "", reason)
 
 
 def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False) -> None:
@@ -240,7 +171,3 @@ def _print_rejections(screen: Console, summary: RunSummary) -> None:
 
 def _format_rejection(each: RejectionSummary) -> str:
     return f"{', '.join(each.surface_ids)}: {each.reason}" if each.surface_ids else each.reason
-
-
-def _figures(figures: EvaluationSummary | None) -> str:
-    return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"

@@ -24,8 +24,6 @@ from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
 VALUE_WRITINGS = VALUE_FORMS - {"json_only"}
-MAX_EVIDENCE = 10
-"""Maximum number of case ids named as evidence."""
 
 MAX_COMBINED = 4
 """Of at most this many rules, all combinations are tried."""
@@ -61,7 +59,7 @@ class RuleOptimizer:
         """All proposals, the best first: each choice of predicates with ever fewer rules, then worded differently."""
         surface = request.surface
         if surface.type not in TEXT_TYPES:
-            case_ids = tuple(sorted({example.case_id for example in request.failing}))[:MAX_EVIDENCE]
+            case_ids = tuple(sorted({example.case_id for example in request.failing}))
             for value, reason in iterate_values(surface, request.passing):
                 yield Proposal(value, reason, case_ids)
             return
@@ -150,11 +148,11 @@ def _propose(prompt: Prompt, asks: Sequence[_Request], *, turn: int | None = Non
     for each in asks:
         before = edited.text
         edited = edited.ask_briefly(each.rule) if turn is None else edited.ask(each.rule, turn=turn)
-        evidence = PatchEvidence(cases=each.case_ids[:MAX_EVIDENCE])
+        evidence = PatchEvidence(cases=each.case_ids)
         old, new = find_changed_passage(before, edited.text)
         edits.append(PatchEdit(before=old, after=new, reason=each.reason, evidence=evidence))
     case_ids = sorted({case_id for each in asks for case_id in each.case_ids})
-    return Proposal(edited.text, ". ".join(each.reason for each in asks), tuple(case_ids[:MAX_EVIDENCE]), tuple(edits))
+    return Proposal(edited.text, ". ".join(each.reason for each in asks), tuple(case_ids), tuple(edits))
 
 
 def _is_allowed(surface: Surface, value: Json) -> bool:

@@ -57,6 +57,14 @@ def make_strict() -> Agent:
     return strict
 
 
+class Client:
+    """A runner: the client of a judge that runs elsewhere."""
+
+    def run(self, message: str) -> Json:
+        return count_words(message)
+
+
+CLIENT = Client()
 NOT_A_RUNNER = 3
 
 
@@ -114,9 +122,10 @@ async def test_an_agent_is_shown_its_unusable_answer_and_asked_again() -> None:
     assert again.startswith(f"{first}\n\nYou answered:\nshort enough\n\nThat answer cannot be used: it holds no JSON")
 
 
-async def test_a_function_judges_and_its_answers_are_kept() -> None:
+@pytest.mark.parametrize("judge", ["count_words", "CLIENT", "Client"])
+async def test_a_function_or_an_object_that_runs_judges_and_its_answers_are_kept(judge: str) -> None:
     gateway = Gateway()
-    metric = build(gateway, short(f"{HERE}:count_words"))
+    metric = build(gateway, short(f"{HERE}:{judge}"))
     assert [(await metric(CASE, run)).value for run in (BRIEF, LONG, LONG)] == [1.0, 0.0, 0.0]
     assert (await metric(CASE, LONG)).reason == "rubric 'short' failed: it has 6 words"
     spent = gateway.ledger.snapshot().total

@@ -281,7 +281,7 @@ def test_a_patch_says_why_in_counts_and_names_cases() -> None:
     assert patch.surface_id == "node#instruction"
     assert patch.value == "You are a clerk. Always include the order id from the input in your output."
     assert patch.reason == ("14 of 14 failing outputs lack the order id of their input; 6 passing outputs have it")
-    assert patch.evidence.cases == tuple(f"case {number:02}" for number in range(6, 16))
+    assert patch.evidence.cases == tuple(f"case {number:02}" for number in range(6, 20))
     [edit] = patch.edits
     assert (edit.before, edit.after) == ("", "Always include the order id from the input in your output.")
     assert (edit.reason, edit.evidence) == (patch.reason, patch.evidence)

@@ -1,0 +1,136 @@
+"""`promptiter show --rounds`: every candidate with its decision. Those of a pool have a paragraph each."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from promptiter.cli.output import new_table, print_heading, print_indented
+from promptiter.cli.views.run import hanging_indent, shorten_reason
+from promptiter.runlog.results import SearchNote
+from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary, describe_dropped
+from promptiter.runs.summary import RunSummary
+from promptiter.wording import format_score, join_names
+from traces.model import Json
+from traces.text import one_line
+
+MAX_NAMES = 12
+MAX_ITEM = 150
+DIGEST_LENGTH = 8
+_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+
+
+def print_rounds(screen: Console, summary: RunSummary) -> None:
+    """Print all rounds: as a table, or, if a round has several candidates, one by one."""
+    print_heading(screen, "Rounds")
+    if any(len(each.candidates) > 1 for each in summary.rounds):
+        _print_pool(screen, summary)
+    else:
+        _print_table(screen, summary)
+    if summary.stopped:
+        screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)
+
+
+def _print_table(screen: Console, summary: RunSummary) -> None:
+    table = new_table(">round", "train", "validation", gap=3)
+    table.add_column("decision", overflow="fold")
+    table.add_row("0", "", _format_figures(summary.baseline), Text("baseline", "dim"))
+    for note in summary.notes:
+        table.add_row("", "", "", _format_note(note))
+    for each in summary.rounds:
+        lines = [(_format_figures(one.validation), _format_decision(one)) for one in each.candidates]
+        if each.skipped or not lines:
+            lines.append(("", Text(shorten_reason(each.skipped), "dim")))
+        for number, line in enumerate(lines):
+            table.add_row("" if number else str(each.round), "" if number else _format_figures(each.train), *line)
+        for note in each.notes:
+            table.add_row("", "", "", _format_note(note))
+        if each.dropped:
+            table.add_row("", "", "", Text(describe_dropped(each.dropped), "yellow"))
+    screen.print(table)
+
+
+def _format_decision(candidate: CandidateSummary) -> Text:
+    word, style = _name_decision(candidate)
+    patched = f"{join_names(candidate.patched, limit=MAX_NAMES)}: " if candidate.patched else ""
+    reason = shorten_reason(f"{patched}{candidate.reason}")
+    return Text.assemble((word, style), " " if word and reason else "", reason)
+
+
+def _name_decision(candidate: CandidateSummary) -> tuple[str, str]:
+    return {True: ("accepted", "green"), False: ("rejected", "yellow"), None: ("", "dim")}[candidate.accepted]
+
+
+def _print_pool(screen: Console, summary: RunSummary) -> None:
+    baseline = Text.assemble(f"validation {_format_figures(summary.baseline)}\n", ("baseline", "dim"))
+    screen.print("round 0")
+    _print_profile(screen, summary.initial_digest, baseline)
+    for note in summary.notes:
+        print_indented(screen, _format_note(note))
+    for each in summary.rounds:
+        _print_pool_round(screen, each)
+
+
+def _print_pool_round(screen: Console, each: RoundSummary) -> None:
+    train = "" if each.train is None else f"  train {_format_figures(each.train)}"
+    screen.print()
+    screen.print(f"round {each.round}{train}")
+    for candidate in each.candidates:
+        _print_profile(screen, candidate.digest, _describe_candidate(candidate))
+    if each.skipped or not each.candidates:
+        print_indented(screen, Text(shorten_reason(each.skipped), "dim"))
+    for note in each.notes:
+        print_indented(screen, _format_note(note))
+
+
+def _print_profile(screen: Console, digest: str, text: Text) -> None:
+    screen.print(Padding(hanging_indent(Text(f"{_shorten_digest(digest)} "), text), (0, 0, 0, 2), expand=False))
+
+
+def _describe_candidate(candidate: CandidateSummary) -> Text:
+    """Its scores, the decision, the origin, and what it changes about its first parent."""
+    evaluations = [(one_line(phase), figures) for phase, figures in candidate.evaluations.items()]
+    if candidate.validation is not None:
+        evaluations.append(("validation", candidate.validation))
+    word, style = _name_decision(candidate)
+    other = (
+        ""
+        if not candidate.compared_with
+        else f" (compared with the accepted {_shorten_digest(candidate.compared_with)})"
+    )
+    parents = ", ".join(map(_shorten_digest, candidate.parents))
+    origin = f"from {parents}{': ' if candidate.proposal else ''}{candidate.proposal}"
+    lines = [
+        Text("; ".join(f"{phase} {_format_figures(figures)}" for phase, figures in evaluations)),
+        Text.assemble((f"{word}: " if word else "", style), shorten_reason(candidate.reason), other),
+        Text(shorten_reason(origin), "dim"),
+    ]
+    if candidate.patched:
+        lines.append(Text(f"changes {join_names(candidate.patched, limit=MAX_NAMES)}", "dim"))
+    return Text("\n").join(line for line in lines if line)
+
+
+def _format_note(note: SearchNote) -> Text:
+    """An event of a search's own: its type and its data, with profiles by the start of their digests."""
+    data = note.data if isinstance(note.data, dict) else {"": note.data}
+    parts = (f"{one_line(name)} {_format_item(item)}".strip() for name, item in data.items())
+    return Text(f"{one_line(note.type)}: {'; '.join(parts)}", "dim")
+
+
+def _format_item(item: Json) -> str:
+    if isinstance(item, list) and item and not any(isinstance(each, list | dict) for each in item):
+        return join_names([_format_item(each) for each in item], limit=MAX_NAMES)
+    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    return shorten_reason(_DIGEST.sub(lambda found: _shorten_digest(found[0]), text), limit=MAX_ITEM)
+
+
+def _shorten_digest(digest: str) -> str:
+    return digest[:DIGEST_LENGTH]
+
+
+def _format_figures(figures: EvaluationSummary | None) -> str:
+    return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"
