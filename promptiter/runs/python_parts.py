@@ -25,6 +25,7 @@ from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.judge_model import JudgeEndpoint
 from promptiter.evaluation.workers.wire_format import Packer, Unpacker, refer_to, refer_to_class
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from promptiter.references import is_of_script
 from promptiter.runlog.events import Observer
@@ -73,11 +74,22 @@ def describe_parts(
         return PythonParts(problem=str(error))
     named, nameless = packer.pack_observers(observers)
     packed |= {"observers": named, "nameless_observers": nameless}
-    if evaluator.gateway.redactor.redact_json(packed) != packed:
+    if _holds_secret(packed, evaluator.gateway.redactor):
         return PythonParts(
             problem="a case or an option contains a secret, which is not stored; read it from a variable"
         )
     return PythonParts(packed=packed, folders=tuple(_find_folders(packed)))
+
+
+def _holds_secret(packed: dict[str, Json], redactor: Redactor) -> bool:
+    """Whether anything would have to be redacted. Cases and profiles are data: only known secrets count in them."""
+    data = {name: value for name, value in packed["request"].items() if name in _DATA}
+    others = {name: value for name, value in packed["request"].items() if name not in _DATA}
+    settings = {**packed, "request": others}
+    return bool(redactor.redact_known_json(data) != data or redactor.redact_json(settings) != settings)
+
+
+_DATA = ("train", "validation", "cases", "test", "initial_profile")
 
 
 def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None) -> RebuiltRun:

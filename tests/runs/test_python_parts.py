@@ -161,6 +161,10 @@ def test_secrets_are_not_stored() -> None:
         rebuild_run(parts, environ={})
     literal = find_problem(make_engine(named_parts.AddRule(Secret("canary-4711"))))
     assert literal == "an argument of the search is a secret, which is not stored; give it as ${VARIABLE}"
+    options = find_problem(make_engine(named_parts.AddRule("password: hunter-4711")))
+    assert options.startswith("a case or an option contains a secret, which is not stored")
+    data = make_request(train=named_parts.cases("train", "password: hunter-4711"))
+    assert find_problem(make_engine(), data) == ""
     named_parts.gateway.redactor.learn(["tea-canary-4711"])
     told = describe_parts(make_engine(), make_request(train=named_parts.cases("train", "tea-canary-4711")))
     assert told.packed == {}

@@ -112,7 +112,8 @@ def resume(
     Recorded model answers are reused at no cost.
 
     The configuration, the eval sets and the agent must not have changed since the run began; if they have, the error
-    names the changes. Options may differ. To look at a run, use `promptiter show`.
+    names the changes. Options may differ. A run that Python began is resumed, too, if its parts have names.
+    To look at a run, use `promptiter show`.
     """
     from promptiter.api import read_config_to_resume
 
