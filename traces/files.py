@@ -148,9 +148,8 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     if not target.name or target.is_dir():
         raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
     scratch = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
-    opener = gzip.open if target.suffix == ".gz" else open
     try:
-        with cast("IO[bytes]", opener(scratch, "wb")) as file:
+        with cast("IO[bytes]", gzip.open(scratch, "wb", 6) if target.suffix == ".gz" else scratch.open("wb")) as file:
             yield file
         scratch.replace(target)
     except BaseException as error:

@@ -44,22 +44,26 @@ class PatchWriter:
     async def write(
         self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
     ) -> list[PatchAttempt]:
-        """Ask for one patch per signal, all at once."""
-        return await run_together(self._write_patch(signal, gradients[signal.surface_id]) for signal in signals)
+        """Ask for one patch per signal, all at once, the first signal first."""
+        requests = [await self._build_request(each, gradients[each.surface_id]) for each in signals]
+        return await run_together(self._write_patch(each, gradients[each.surface.id]) for each in requests)
 
-    async def _write_patch(self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
-        """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
+    async def _build_request(self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...]) -> OptimizeRequest:
         surface = self.profile.surface(signal.surface_id, self.structure)
         nodes = {node.id: node for node in self.structure.nodes}
-        before = self.find_rejected(surface.id)
-        request = OptimizeRequest(
+        return OptimizeRequest(
             surface=surface,
             signal=signal,
             node_description=nodes[surface.node_id].description if surface.node_id in nodes else "",
             siblings=self._find_siblings(surface),
             failing=await self.traces.collect_failing(gradients),
             passing=await self.traces.collect_passing(gradients),
+            rejected=self.find_rejected(surface.id),
         )
+
+    async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
+        """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
+        surface, before = request.surface, request.rejected
         refused: tuple[Rejection, ...] = ()
         for _ in range(MAX_ATTEMPTS):
             request = replace(request, rejected=before + refused)

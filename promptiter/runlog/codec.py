@@ -16,6 +16,13 @@ def to_plain(value: Any) -> Json:
     return _adapter(shape).dump_python(value, mode="json")
 
 
+def to_short_plain(record: Any) -> dict[str, Json]:
+    """Return a record as JSON data, without the fields that have their default value."""
+    shape: Any = type(record)
+    data: dict[str, Json] = _adapter(shape).dump_python(record, mode="json", exclude_defaults=True)
+    return data
+
+
 def from_plain(shape: Any, data: Json) -> Any:
     """Return the record of such data."""
     return _adapter(shape).validate_python(data)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from promptiter.concurrency import finish_before_cancel, is_cancelled
 from promptiter.errors import BudgetEndedError, JournalError, NonDeterministicSearchError, SetupError
 from promptiter.llm.redaction import Redactor
-from promptiter.runlog.codec import to_plain
+from promptiter.runlog.codec import to_short_plain
 from promptiter.runlog.events import (
     Event,
     EventMeasured,
@@ -156,7 +156,7 @@ class EventLog:
             type=payload.event_type,
             version=payload.version,
             request=request,
-            data=self._redactor.redact_known_json(to_plain(payload)),
+            data=self._redactor.redact_known_json(to_short_plain(payload)),
             measured=EventMeasured(elapsed_s=round(self.meter.elapsed_s, 3)),
         )
 

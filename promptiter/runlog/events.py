@@ -93,7 +93,10 @@ _unknown: set[str] = set()
 
 
 def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
-    """Register a payload class under the type of its events. A changed class gets a higher version."""
+    """Register a payload class under the type of its events. A class that changes, or a default, gets a higher version.
+
+    Events are stored without the fields that have their default value.
+    """
 
     def register(payload: type[P]) -> type[P]:
         if not is_dataclass(payload):

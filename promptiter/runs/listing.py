@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.policies.final_test import Verdict
-from promptiter.runlog.codec import from_plain
 from promptiter.runlog.event_log import is_finished
-from promptiter.runlog.results import RunMeasured, Status
+from promptiter.runlog.payloads import RunCompleted
+from promptiter.runlog.results import Status
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
@@ -100,7 +100,8 @@ def _list_run(path: Path) -> ListedRun:
 def _read_run(path: Path) -> ListedRun:
     header, holder = read_header(path), find_holder(path)
     last = EventFile(path / JOURNAL).last()
-    if last is None or last.type != "run_completed" or holder is not None:
+    end = None if last is None else last.payload
+    if last is None or not isinstance(end, RunCompleted) or holder is not None:
         return ListedRun(
             run_id=path.name,
             path=path,
@@ -113,22 +114,19 @@ def _read_run(path: Path) -> ListedRun:
             can_resume=holder is None,
             is_configured=header.configuration is not None,
         )
-    data = last.data
-    measured: RunMeasured = from_plain(RunMeasured, data["measured"])
-    reasons = [reason["kind"] for reason in (data["stop"] or {}).get("reasons", ())]
     return ListedRun(
         run_id=path.name,
         path=path,
-        status=data["status"],
+        status=end.status,
         created_at=header.created_at,
-        verdict=data["verdict"],
-        stop_reason=reasons[0] if reasons else None,
+        verdict=end.verdict,
+        stop_reason=end.stop.reason if end.stop is not None else None,
         rounds=last.round,
-        baseline=data["baseline"],
-        best=data["best"],
-        spent=measured.spent.total,
-        duration_s=measured.duration_s,
-        error=data["error"],
+        baseline=end.baseline,
+        best=end.best,
+        spent=end.measured.spent.total,
+        duration_s=end.measured.duration_s,
+        error=end.error,
         can_resume=not is_finished(last),
         is_configured=header.configuration is not None,
     )

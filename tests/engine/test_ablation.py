@@ -10,6 +10,7 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.payloads import CaseFinished
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
@@ -50,7 +51,11 @@ async def run_of(agent: InstructedAgent, *rounds: dict[str, str], journal: Memor
 
 def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
     """The repeats of a phase."""
-    return {event.data["row"]["repeat"] for event in journal.events if event.type == "case" and event.phase == phase}
+    return {
+        event.payload.row.repeat
+        for event in journal.events
+        if isinstance(event.payload, CaseFinished) and event.phase == phase
+    }
 
 
 async def test_a_useless_part_is_dropped_and_a_useful_one_stays() -> None:

@@ -23,6 +23,7 @@ from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.payloads import CaseFinished
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.structure import StructureSnapshot
 from promptiter.testing.store_hooks import Killed
@@ -86,7 +87,11 @@ async def _score(_case: EvalCase, run: AgentRun) -> bool:
 
 
 def list_repeats(journal: MemoryJournal, phase: str) -> set[int]:
-    return {event.data["row"]["repeat"] for event in journal.events if event.type == "case" and event.phase == phase}
+    return {
+        event.payload.row.repeat
+        for event in journal.events
+        if isinstance(event.payload, CaseFinished) and event.phase == phase
+    }
 
 
 def outcome(result: RunResult) -> tuple[str, str | None, list[str]]:
