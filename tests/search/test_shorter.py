@@ -19,6 +19,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.payloads import CaseFinished
 from promptiter.runlog.results import RunRequest
 from promptiter.search.shorter import PromptShortening
 from promptiter.structure import Limits
@@ -196,6 +197,7 @@ async def test_without_noise_only_the_baseline_is_run_twice() -> None:
     engine, watcher = many_rules(8, needed=[1, 2, 3, 4, 5, 6])
     await engine.run(request(train=shop.eval_set("train", 24)), observers=[watcher])
     again = {e.data["profile_digest"] for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"}
-    repeats = [e.data["row"]["repeat"] for e in watcher.events if e.type == "case" and e.phase == "rerun"]
+    rows = [e.payload.row for e in watcher.events if isinstance(e.payload, CaseFinished) and e.phase == "rerun"]
+    repeats = [row.repeat for row in rows]
     assert len(again) > 1
     assert sum(repeat == 1 for repeat in repeats) in (0, 24)
