@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
+from types import FunctionType
 from typing import Any, Protocol
 
 from promptiter.agents.base import CaseInput, to_text
@@ -283,6 +284,12 @@ def _bind_arguments(node: FunctionNode, context: NodeContext) -> dict[str, Json]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return _inspect(function) if isinstance(function, FunctionType) else inspect.signature(function).parameters
+
+
+@lru_cache(maxsize=256)
+def _inspect(function: FunctionType) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, which takes long enough to inspect to matter in every step."""
     return inspect.signature(function).parameters
 
 
