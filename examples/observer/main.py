@@ -2,22 +2,22 @@
 
 from promptiter import Engine, Evaluator, Event, RunRequest, build_eval_set, build_metrics
 from promptiter.agents import agent, ask, surface
+from promptiter.observers import CandidateDecided, EvaluationFinished, GradientsMerged, PatchesWritten, RunCompleted
 
 
 class Reporter:
     async def observe(self, event: Event) -> None:
-        data = event.data  # plain JSON
-        match event.type:
-            case "evaluation_finished":
-                print(f"{event.phase}: score {data['mean_score']:.2f}")
-            case "aggregation":
-                print("blamed:", *(signal["surface_id"] for signal in data["signals"]))
-            case "patches":
-                print("patched:", *(patch["value"] for patch in data["patches"]["patches"]), sep="\n  ")
-            case "decision":
-                print(f"round {event.round}: {data['decision']['reason']}")
-            case "run_completed":
-                print(f"{data['verdict']}: {data['baseline']:.2f} → {data['best']:.2f}")
+        match event.payload:
+            case EvaluationFinished(mean_score=score):
+                print(f"{event.phase}: score {score:.2f}")
+            case GradientsMerged(signals=signals):
+                print("blamed:", *(signal.surface_id for signal in signals))
+            case PatchesWritten(patches=patches):
+                print("patched:", *(patch.value for patch in patches), sep="\n  ")
+            case CandidateDecided(decision=decision):
+                print(f"round {event.round}: {decision.reason}")
+            case RunCompleted(verdict=verdict, baseline=before, best=after):
+                print(f"{verdict}: {before:.2f} → {after:.2f}")
 
 
 @agent(instruction="Answer the customer politely.")

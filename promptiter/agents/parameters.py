@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from promptiter.errors import AgentError, SetupError
@@ -50,6 +52,14 @@ def bind_arguments(
     return arguments
 
 
-def _list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return _inspect_once(function) if isinstance(function, FunctionType) else _inspect(function)
+
+
+def _inspect(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     parameters = inspect.signature(function).parameters
     return {name: each for name, each in parameters.items() if each.kind not in _VARIADIC}
+
+
+_inspect_once = lru_cache(maxsize=256)(_inspect)
+"""A function is called in every step, and inspecting it takes long enough to matter."""

@@ -205,7 +205,7 @@ class Session:
         """
         if phase in ENGINE_PHASES:
             raise SetupError(f"the phase {phase!r} is the engine's own; name another, such as 'screening'")
-        check_pairs(pairs)
+        check_pairs(pairs, repeats)
         requests = [
             EvaluationRequest(
                 eval_set=eval_set,
@@ -246,9 +246,8 @@ class Session:
         them. A profile's changes to the first of them are recorded with this `reason`.
         """
         self._check_round()
-        check_candidate(candidate, parents)
-        made_from = list(parents) or [self.accepted.profile]
         profile = self._build_profile(candidate, parents)
+        made_from = list(parents) or [self.accepted.profile]
         values = self.evaluator.gateway.redactor.redact_known_json(dict(profile.overrides))
         safe = Profile.of(self.snapshot, values)
         if isinstance(candidate, PatchSet):
@@ -292,7 +291,6 @@ class Session:
         return await self._record_rejection(reason, None)
 
     async def _propose_once(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
-        check_candidate(candidate, parents)
         known = () if self.state.round is None else self.state.round.candidates
         profile = self._build_profile(candidate, parents)
         for each in known:
@@ -302,6 +300,9 @@ class Session:
 
     def _build_profile(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
         """Return the profile of a candidate, checked."""
+        check_candidate(candidate, parents)
+        for parent in parents:
+            parent.check(self.snapshot)
         if isinstance(candidate, PatchSet):
             return self.candidate(candidate, parent=parents[0] if parents else None)
         candidate.check(self.snapshot)

@@ -19,8 +19,10 @@ def check_search(search: Callable[..., object]) -> None:
         raise SetupError(f"{name} is not a coroutine function; write `async def search(self, session)`")
 
 
-def check_pairs(pairs: Sequence[object]) -> None:
-    """Raise unless these are pairs of an eval set and a profile."""
+def check_pairs(pairs: Sequence[object], repeats: object) -> None:
+    """Raise unless these are pairs of an eval set and a profile, and the repeats are a range."""
+    if repeats is not None and not isinstance(repeats, range):
+        raise SetupError(f"repeats is {shorten(repeats)}; give a range: range(2) are the first two repeats")
     for place, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SetupError(f"evaluation {place} is {shorten(pair)}; give a pair (eval set, profile)")

@@ -302,6 +302,14 @@ MISTAKES: dict[str, tuple[Callable[[Session], Awaitable[object]], str]] = {
         lambda session: session.evaluate_many([("train", BEST)], phase="screening"),  # type: ignore[list-item]
         "the eval set of evaluation 0 is 'train'; give an EvalSet",
     ),
+    "a number of repeats": (
+        lambda session: session.evaluate(session.train, BEST, phase="screening", repeats=2),  # type: ignore[arg-type]
+        r"repeats is 2; give a range: range\(2\) are the first two repeats",
+    ),
+    "a parent of another agent": (
+        lambda session: session.propose(BEST, parents=[FOREIGN]),
+        "the profile is of another structure: the agent has no clerk#",
+    ),
     "a note that is a dict": (
         lambda session: session.note({"text": "one"}),  # type: ignore[type-var]
         "an event has a payload, and dict is not one; record a dataclass registered with @event_type",

@@ -44,8 +44,6 @@ async def test_an_equally_good_cheaper_model_is_accepted_and_a_worse_one_rejecte
     assert "beyond the margin 0.05" in str(result.rounds[0].decision)
     [patch] = result.rounds[0].patches
     assert patch.reason.startswith("tiny instead of large saves about $0.00")
-    assert sorted(patch.evidence.cases) == sorted(f"validation-{number}" for number in range(20))
-    assert sorted(patch.evidence.steps) == sorted(f"validation-{number}/clerk" for number in range(20))
 
 
 async def test_the_cheapest_equally_good_model_ends_the_search_of_its_node() -> None:
