@@ -1,4 +1,4 @@
-"""Observers of a run: each has one method, `observe(event)`. What an event says is its `payload`, one class per type."""
+"""Observers of a run: each has one method, `observe(event)`. The payload of an event has a class for each type."""
 
 from traces.lazy import lazy_package
 
