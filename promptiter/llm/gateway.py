@@ -179,7 +179,7 @@ class Gateway:
         return self.pool.catalog.price(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
-        """One line for each of these models that certainly cannot be called. Nothing is paid; blocking.
+        """One line for each of these models that cannot be called, or is misspelled. No model is called; blocking.
 
         If the cache has answers, there are none: these may be all that is needed.
         """
