@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from promptiter.agents.base import check_agent
 from promptiter.agents.runner import is_runner
@@ -14,8 +13,9 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.scorer import Scorer
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
-from promptiter.policies.combine import describe_policy, is_number, iter_policies
+from promptiter.policies.combine import describe_policy, iter_policies
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
@@ -129,29 +129,15 @@ def _wrong_collections(request: RunRequest) -> Iterator[str]:
             yield f"{name} is {given!r:.60}; give a tuple of {kind.__name__}"
 
 
-@dataclass(frozen=True, slots=True)
-class _PolicyKind:
-    """How to recognize a kind of policy: by its base class, or by the types that its `decide` names."""
-
+class _PolicyKind(NamedTuple):
     base: type
-    types: frozenset[str]
     name: str
     example: str
 
-    def fits(self, policy: object) -> bool:
-        hints = getattr(getattr(policy, "decide", None), "__annotations__", {})
-        named = {getattr(hint, "__name__", str(hint)) for hint in hints.values()}
-        return isinstance(policy, self.base) or not self.types.isdisjoint(named)
-
 
 _KINDS = {
-    "acceptance": _PolicyKind(
-        ComposablePolicy,
-        frozenset(("Evidence", "AcceptanceDecision")),
-        "an acceptance policy",
-        "MinGain(0.005)",
-    ),
-    "stop": _PolicyKind(ComposableStop, frozenset(("Progress", "StopDecision")), "a stop policy", "Patience(3)"),
+    "acceptance": _PolicyKind(ComposablePolicy, "an acceptance policy", "MinGain(0.005)"),
+    "stop": _PolicyKind(ComposableStop, "a stop policy", "Patience(3)"),
 }
 
 
@@ -161,7 +147,7 @@ def _wrong_policies(field: str, policy: object) -> Iterator[str]:
     for part in [] if policy is None and field == "stop" else iter_policies(policy):
         if not has_method(part, ("decide",)):
             yield f"{field} is {part!r:.60}; give {wanted.name}, such as {wanted.example}, with the method decide"
-        elif _KINDS[other].fits(part):
+        elif isinstance(part, _KINDS[other].base):
             what = f"{describe_policy(part)}, which is {_KINDS[other].name}"
             yield f"{field} has {what}; give it as {other}, and here {wanted.name} such as {wanted.example}"
         elif inspect.iscoroutinefunction(getattr(part, "decide", None)):

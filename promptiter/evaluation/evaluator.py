@@ -7,7 +7,6 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
+from promptiter.numbers import is_number
 from promptiter.profile import Profile
 
 CaseRepeat: TypeAlias = tuple[str, int]
@@ -51,14 +51,10 @@ class EvaluationOptions:
             count = getattr(self, name)
             if not isinstance(count, int) or count < 1:
                 raise SetupError(f"{name} is {count!r}; give a whole number of at least 1")
-        if self.case_timeout_s is not None and not _is_number(self.case_timeout_s, above=0):
+        if self.case_timeout_s is not None and not (is_number(self.case_timeout_s) and self.case_timeout_s > 0):
             raise SetupError(f"case_timeout_s is {self.case_timeout_s!r}; give seconds above 0, or None for no limit")
-        if not _is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
+        if not is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
             raise SetupError(f"max_errored_fraction is {self.max_errored_fraction!r}; give a share from 0 to 1")
-
-
-def _is_number(value: object, *, above: float = -math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > above
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +294,7 @@ def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
 def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
     """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
     for name, weight in weights.items():
-        if not _is_number(weight) or not 0 <= weight < math.inf:
+        if not is_number(weight, least=0):
             raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
         if metrics and name not in metrics:
             known = ", ".join(metrics)

@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
+from promptiter.numbers import is_number
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.wording import join_names
 

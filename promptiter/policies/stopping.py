@@ -17,7 +17,8 @@ from typing import Protocol
 from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
+from promptiter.numbers import is_number
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
 from promptiter.wording import plural
 
 STOP_KINDS = (

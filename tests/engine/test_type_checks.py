@@ -150,7 +150,7 @@ def test_metrics_are_no_evaluator() -> None:
         Evaluator(["contains"])  # type: ignore[list-item]
 
 
-class StopsNever:
+class StopsNever(ComposableStop):
     def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
         return StopDecision(False)
 
