@@ -28,6 +28,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import is_number
 from promptiter.profile import Profile
+from promptiter.wording import shorten
 
 CaseRepeat: TypeAlias = tuple[str, int]
 """A case run to make: the case id and the repeat."""
@@ -255,25 +256,27 @@ class Evaluator:
 
 def _check_parts(*, gateway: object, options: object, executor: object) -> None:
     if gateway is not None and not isinstance(gateway, Gateway):
-        raise SetupError(f"the gateway of an Evaluator is {gateway!r:.60}; give a Gateway, such as Gateway(models=...)")
+        raise SetupError(
+            f"the gateway of an Evaluator is {shorten(gateway)}; give a Gateway, such as Gateway(models=...)"
+        )
     if options is not None and not isinstance(options, EvaluationOptions):
-        raise SetupError(f"the options of an Evaluator are {options!r:.60}; give EvaluationOptions(...)")
+        raise SetupError(f"the options of an Evaluator are {shorten(options)}; give EvaluationOptions(...)")
     if executor is not None and not callable(getattr(executor, "run", None)):
-        raise SetupError(f"the executor of an Evaluator is {executor!r:.60}; give one, such as ThreadExecutor()")
+        raise SetupError(f"the executor of an Evaluator is {shorten(executor)}; give one, such as ThreadExecutor()")
 
 
 def _check_inputs(agent: object, eval_set: object, profile: object) -> None:
     check_agent(agent)
     if not isinstance(eval_set, EvalSet):
-        advice = f"; load_eval_set({eval_set!r:.60}) reads one from a file" if isinstance(eval_set, str) else ""
-        raise SetupError(f"the eval set is {eval_set!r:.60}; give an EvalSet{advice}")
+        advice = f"; load_eval_set({shorten(eval_set)}) reads one from a file" if isinstance(eval_set, str) else ""
+        raise SetupError(f"the eval set is {shorten(eval_set)}; give an EvalSet{advice}")
     if profile is not None and not isinstance(profile, Profile):
-        raise SetupError(f"the profile is {profile!r:.60}; give a Profile, such as Profile.load('best.json')")
+        raise SetupError(f"the profile is {shorten(profile)}; give a Profile, such as Profile.load('best.json')")
 
 
 def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     if not isinstance(metrics, Iterable):
-        raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
+        raise SetupError(f"the metrics of an Evaluator are {shorten(metrics)}; give a list: [{shorten(metrics)}]")
     given = tuple(metrics)
     for metric in given:
         check_metric(metric)
