@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
-from promptiter.engine.type_checks import SETS, find_wrong_types
+from promptiter.engine.type_checks import find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
@@ -22,7 +22,7 @@ from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
 from promptiter.references import is_reference
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import SETS, RunRequest, RunShape
 from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import join_names
