@@ -22,7 +22,7 @@ from promptiter.config.models import build_gateway
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
-from promptiter.config.search import build_search, find_models_of_stages, find_unpriced_models
+from promptiter.config.search import build_search, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
@@ -225,7 +225,7 @@ class _RunBuilder:
         self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
     ) -> CheckedRequest | None:
         """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
-        self.problems.found.extend(find_unpriced_models(self.config, evaluator.gateway))
+        self.problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(self.config)))
         if self.config.review and request.goal.kind != "score":
             self.problems.add(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"

@@ -241,20 +241,12 @@ def _hint_problems(
 
 def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
     """Find models without a known price, for which max_usd could not be enforced."""
-    gateway = evaluator.gateway
-    if gateway.budget is None or not gateway.budget.needs_prices:
-        return
     named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
     named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
-    for model in sorted(named):
-        if gateway.price(model) is None:
-            yield (
-                f"max_usd cannot be enforced: the price of model {model!r} is unknown; "
-                "give it under prices, or allow unknown prices"
-            )
+    yield from evaluator.gateway.find_unpriced_models(named)
 
 
 def _goal_problems(

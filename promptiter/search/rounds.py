@@ -119,13 +119,18 @@ class BackpropRounds:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called."""
+        """One line for each model of a stage that cannot be called, or whose price is unknown."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (self._blaming_stage, self.aggregator, self.optimizer, *correctors)
         asked = [
             (each.gateway or gateway, each.model) for each in stages if isinstance(each, CallsModel) and each.model
         ]
-        return list(dict.fromkeys(line for door, model in asked for line in door.find_setup_problems([model])))
+        found = [
+            line
+            for own, model in asked
+            for line in (*own.find_setup_problems([model]), *own.find_unpriced_models([model]))
+        ]
+        return list(dict.fromkeys(found))
 
     @property
     def _blaming_stage(self) -> Backwarder | Attributor:
