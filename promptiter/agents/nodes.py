@@ -18,7 +18,13 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from promptiter.agents.base import to_text
 from promptiter.agents.node_context import NO_ITEM, NodeContext
-from promptiter.agents.output_schema import OutputSchema, build_shape, list_descriptions, load_schema, set_descriptions
+from promptiter.agents.output_schema import (
+    OutputSchema,
+    build_validator,
+    list_descriptions,
+    load_schema,
+    set_descriptions,
+)
 from promptiter.agents.parameters import bind_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
@@ -238,7 +244,7 @@ class ModelNode:
         async def ask(messages: tuple[Message, ...], _: int) -> str:
             return (await self._ask(replace(request, messages=messages), calls)).text
 
-        return await ask_until_usable(build_shape(schema), request.messages, ask, name=repr(request.model))
+        return await ask_until_usable(build_validator(schema), request.messages, ask, name=repr(request.model))
 
     async def _ask(self, request: ModelRequest, calls: StepCalls) -> ModelReply:
         """Ask the model, and call the tools that it wants, until it answers."""

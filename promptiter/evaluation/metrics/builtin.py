@@ -18,9 +18,9 @@ from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
-from promptiter.evaluation.metrics.judge import make_judge_builders
+from promptiter.evaluation.metrics.judge import build_judge_metric
 from promptiter.evaluation.metrics.metric import (
     Metric,
     TurnScore,
@@ -217,7 +217,8 @@ def build_metrics(
     """
     if not isinstance(config, EvalConfig):
         config = _read_list(config) if isinstance(config, list | tuple) else parse_eval_config(config)
-    given = {**_BUILDERS, **make_judge_builders(gateway, default=judge)}
+    build_judged: MetricBuilder = partial(build_judge_metric, gateway=gateway, default=judge)
+    given = {**_BUILDERS, **dict.fromkeys(JUDGE_METRICS, build_judged)}
     known = {*given, *config.evaluators}
     paths = {
         metric.evaluator: config.evaluators.get(metric.evaluator, metric.evaluator)
