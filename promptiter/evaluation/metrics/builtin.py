@@ -6,7 +6,6 @@ differ.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, Ty
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
+from promptiter.concurrency import call_any
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
@@ -183,15 +183,9 @@ class FunctionMetric:
         if self.needs_reference and not any(turn.expected is not None for turn in case.turns):
             return leave_unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
         try:
-            return self._score(await self._call(case, run))
+            return self._score(await call_any(self.function, case, run))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return leave_unscored(self, f"{type(error).__name__}: {error}")
-
-    async def _call(self, case: EvalCase, run: AgentRun) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(case, run)
-        answer = await asyncio.to_thread(self.function, case, run)
-        return await answer if inspect.isawaitable(answer) else answer
 
     def _score(self, answer: Any) -> Score:
         if isinstance(answer, Score):
