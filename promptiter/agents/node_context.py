@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from promptiter.agents.base import CaseInput
 from promptiter.errors import SetupError
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_values
 
 NO_ITEM = object()
 """Marks the absence of an item, since an item may be None."""
@@ -93,13 +90,17 @@ class TrackedOutputs(dict[str, Json]):
         return super().get(name, default)
 
     def __iter__(self) -> Iterator[str]:
-        self.names_read.update(super().keys())
-        return super().__iter__()
+        return iter(self._read_all())
 
-    def items(self) -> dict_items[str, Json]:
-        self.names_read.update(super().keys())
-        return super().items()
+    def __repr__(self) -> str:
+        return repr(self._read_all())
 
-    def values(self) -> dict_values[str, Json]:
+    def items(self) -> Any:
+        return self._read_all().items()
+
+    def values(self) -> Any:
+        return self._read_all().values()
+
+    def _read_all(self) -> dict[str, Json]:
         self.names_read.update(super().keys())
-        return super().values()
+        return dict(zip(super().keys(), super().values(), strict=True))
