@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from promptiter.errors import AgentError, SetupError
+from promptiter.wording import shorten
 
 _PART = ".promptiter-part"
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -126,7 +127,7 @@ class CallbackSource:
     def read(self) -> str:
         value = _wait_for(self._read())
         if not isinstance(value, str):
-            raise SetupError(f"the read callback of a source must return a string, not {value!r:.60}")
+            raise SetupError(f"the read callback of a source must return a string, not {shorten(value)}")
         return value
 
     def write(self, value: str) -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from promptiter.errors import InvalidStructureError, SurfaceValueError, UnknownSurfaceError
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -277,4 +278,4 @@ def _examples_problem(limits: Limits, value: Json) -> str | None:
 
 
 def _not(wanted: str, value: Json) -> str:
-    return f"it must be {wanted}, got {value!r:.60}"
+    return f"it must be {wanted}, got {shorten(value)}"

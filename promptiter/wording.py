@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def path_from_here(path: Path) -> Path:
 
 
 def shorten(value: object, *, limit: int = 120) -> str:
-    """The `repr` of a value: whole if it is short, otherwise its beginning and its length."""
+    """The `repr` of a value: whole if it is short, otherwise its beginning and its length.
+
+    A class, a function or an object whose `repr` would be an address is described: `the class MinGain`.
+    """
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    if type(value).__repr__ is object.__repr__:
+        return f"an object of class {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -33,3 +33,11 @@ def test_dollars_have_the_digits_that_matter() -> None:
 def test_a_long_value_is_shortened_to_its_beginning_and_its_length() -> None:
     assert shorten({"a": 1}) == "{'a': 1}"
     assert shorten("x" * 2000, limit=4) == "'xxx… (2,002 characters)"
+
+
+def test_what_has_no_repr_of_its_own_is_described_without_an_address() -> None:
+    class Plain: ...
+
+    assert shorten(Plain) == "the class Plain"
+    assert shorten(len) == "the function len"
+    assert shorten(Plain()) == "an object of class Plain"

@@ -16,6 +16,7 @@ from promptiter.errors import AgentError, SetupError
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import shorten
 from traces import ExecutionTrace, Failure, OpenStep, ToolCall, Usage
 from traces.model import Json, sum_usage
 from traces.snapshots import to_plain_json
@@ -156,10 +157,10 @@ async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: Ru
         active_run.reset(before)
     name = type(agent).__name__
     if not isinstance(run, AgentRun):
-        raise AgentError(f"{name}.run() returned {run!r:.60}; return an AgentRun, such as AgentRun(output='...')")
+        raise AgentError(f"{name}.run() returned {shorten(run)}; return an AgentRun, such as AgentRun(output='...')")
     if not isinstance(run.output, str):
         raise AgentError(
-            f"{name}.run() returned an AgentRun with the output {run.output!r:.60}; give a text as the output, and "
+            f"{name}.run() returned an AgentRun with the output {shorten(run.output)}; give a text as the output, and "
             "other data as `data`"
         )
     return run
@@ -169,7 +170,7 @@ def check_agent(value: object) -> None:
     """Raise SetupError if a value is not an agent."""
     if not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("describe", "run")):
         return
-    name = getattr(value, "__name__", None) or f"{value!r:.60}"
+    name = getattr(value, "__name__", None) or shorten(value)
     if isinstance(value, type):
         raise SetupError(f"{name} is a class, not an agent; create an object of it: {name}(...)")
     if inspect.isroutine(value):
@@ -195,7 +196,7 @@ def to_answer(value: Any, *, name: str) -> Json:
         orjson.dumps(value, default=_to_data, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         raise AgentError(
-            f"{name!r} returned {value!r:.60}, which is not data; return a text, a dict or a list"
+            f"{name!r} returned {shorten(value)}, which is not data; return a text, a dict or a list"
         ) from None
     return to_plain_json(value)
 

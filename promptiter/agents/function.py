@@ -25,6 +25,7 @@ from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.structure import NO_LIMITS, SURFACE_TYPES, Limits, SurfaceType
+from promptiter.wording import shorten
 from traces.model import Json
 
 P = ParamSpec("P")
@@ -191,7 +192,7 @@ def _check_declared(declared: Mapping[str, Declared]) -> dict[SurfaceType, Decla
         parts = list(value) if isinstance(value, Mapping) else ["-"]
         if not parts or not all(isinstance(part, str) and part and "#" not in part for part in parts):
             raise SetupError(
-                f"{kind}={value!r:.60} must be a value, or values by the names of its parts, such as "
+                f"{kind}={shorten(value)} must be a value, or values by the names of its parts, such as "
                 f'{kind}={{"plan": ..., "write": ...}}'
             )
     return {kind: declared[kind] for kind in SURFACE_TYPES if kind in declared}

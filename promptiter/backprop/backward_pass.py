@@ -39,7 +39,7 @@ from promptiter.stages.contracts import (
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss
-from promptiter.stages.roles import check_roles
+from promptiter.stages.roles import check_stages
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.wording import join_names
 
@@ -78,7 +78,7 @@ async def backpropagate(
     why; StageError is raised if it fails on everything. Nothing is run: whether the patches help is for an evaluation
     to show.
     """
-    check_roles(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+    check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
     _check_structure(structure)
     judged = JudgedTraces(traces)
     current = Profile.baseline(structure) if profile is None else profile

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from promptiter.concurrency import call_any
 from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
 from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult
+from promptiter.wording import shorten
 
 T = TypeVar("T")
 
@@ -22,7 +23,9 @@ async def call_stage(method: Callable[[Any], Awaitable[T] | T], request: object,
     except SystemExit as error:  # asyncio would end the whole program
         raise StageError(f"{_name_method(method)}() called sys.exit({error.code!r})") from error
     if not isinstance(answer, returns):
-        raise TypeError(f"{_name_method(method)}() returned {answer!r:.60}; return a value of type {returns.__name__}")
+        raise TypeError(
+            f"{_name_method(method)}() returned {shorten(answer)}; return a value of type {returns.__name__}"
+        )
     return answer
 
 
@@ -31,7 +34,7 @@ async def call_attributor(attributor: Attributor, request: AttributeRequest) -> 
     results = await call_stage(attributor.attribute, request, returns=list)
     if wrong := [each for each in results if not isinstance(each, BackwardResult)]:
         name = _name_method(attributor.attribute)
-        raise TypeError(f"{name}() returned a list with {wrong[0]!r:.60}; return a list of BackwardResult")
+        raise TypeError(f"{name}() returned a list with {shorten(wrong[0])}; return a list of BackwardResult")
     return results
 
 

@@ -19,7 +19,7 @@ from promptiter.config.eval_sets import EvalSetLoader, EvalSets
 from promptiter.config.file import ParsedConfig
 from promptiter.config.loading import build_evaluator, load_agent, make_importable
 from promptiter.config.models import build_gateway
-from promptiter.config.parts import EXECUTOR, OBSERVER, build_part, build_scorer
+from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
 from promptiter.config.search import build_search, find_models_of_stages, find_unpriced_models
@@ -39,6 +39,7 @@ from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.header import Configuration
 from promptiter.stages.losses import LossHint, LossPlacement
+from promptiter.stages.roles import EXECUTOR, OBSERVER
 
 T = TypeVar("T")
 

@@ -54,6 +54,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
+from promptiter.wording import shorten
 from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
@@ -230,7 +231,7 @@ def read_file(file: Path) -> dict[str, Json]:
         raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
-        raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {value!r:.40}")
+        raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")
     return {key: each if key == "metrics" else _drop_nulls(each) for key, each in value.items() if each is not None}
 
 

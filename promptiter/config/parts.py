@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -16,49 +15,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from promptiter.config.fields import PartEntry
-from promptiter.errors import RequestError, SetupError, nearest
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.scorer import Scorer
 from promptiter.llm.secret import reveal
 from promptiter.references import load_reference
-from promptiter.registry import EXECUTORS, OBSERVERS, SEARCHES, Registry
+from promptiter.stages.roles import Role, check_part
 from promptiter.user_files import Location, describe_problems
 from promptiter.wording import join_names, shorten
 
 
-@dataclass(frozen=True, slots=True)
-class PartKind:
-    """A kind of part: its name, its method with the names of the arguments, and where its names are registered."""
-
-    name: str
-    method: str
-    arguments: tuple[str, ...]
-    registry: Registry[Any] | None = None
-    is_async: bool = False
-
-    def load(self, name: str) -> Any:
-        """What a name refers to: a class, a function that builds the part, or the part itself."""
-        return load_reference(name) if self.registry is None else self.registry.get(name)
-
-    def describe(self) -> str:
-        """How its method is defined."""
-        return f"{'async ' * self.is_async}def {self.method}({', '.join(('self', *self.arguments))})"
-
-
-SEARCH = PartKind("search", "search", ("session",), SEARCHES, is_async=True)
-OBSERVER = PartKind("observer", "observe", ("event",), OBSERVERS)
-EXECUTOR = PartKind("executor", "run", ("jobs", "host"), EXECUTORS)
-STAGES = {
-    "backwarder": PartKind("backwarder", "backward", ("request",)),
-    "attributor": PartKind("attributor", "attribute", ("request",)),
-    "aggregator": PartKind("aggregator", "aggregate", ("request",)),
-    "optimizer": PartKind("optimizer", "optimize", ("request",)),
-    "corrector": PartKind("corrector", "correct", ("request",)),
-}
-
-
 def build_part(
     entry: PartEntry,
-    kind: PartKind,
+    role: Role,
     *,
     place: str,
     supplied: Mapping[str, Any] | None = None,
@@ -70,18 +38,20 @@ def build_part(
 
     Raises a SetupError, or a RequestError with all problems of the options, that starts with the place.
     """
-    found = _load(entry, kind.load, place=place)
-    if not inspect.isclass(found) and hasattr(found, kind.method):
+    found = _load(entry, role.load, place=place)
+    if not inspect.isclass(found) and hasattr(found, role.method):
         if entry.options:
             raise SetupError(f"{place}.options: {entry.name!r} is already built, so it takes no options; remove them")
-        return _check_part(found, kind, f"{place}: {entry.name!r}")
-    if not callable(found) or (inspect.isclass(found) and not hasattr(found, kind.method)):
-        raise SetupError(f"{place}: {entry.name!r} is {_describe(found)}, not {_need(kind, found)}")
+        return _check_part(found, role, f"{place}: {entry.name!r}")
+    if not callable(found) or (inspect.isclass(found) and not hasattr(found, role.method)):
+        raise SetupError(f"{place}: {entry.name!r} is {shorten(found)}, not {role.describe_need(found)}")
     elsewhere = supplied_by or {}
     given = {name: value for name, value in (supplied or {}).items() if name in list_parameters(found)}
     options = read_options(found, reveal(entry.options), place=f"{place}.options", taken=elsewhere)
     if missing := _find_missing(found, {*given, *options}):
-        advice = "" if inspect.isclass(found) else f", or name a class or function that builds {_need(kind, found)}"
+        advice = (
+            "" if inspect.isclass(found) else f", or name a class or function that builds {role.describe_need(found)}"
+        )
         keys = [elsewhere.get(name, f"{place}.options.{name}") for name in missing]
         raise SetupError(
             f"{place}: {entry.name!r} needs {join_names(missing, limit=5)}; give {join_names(keys, limit=5)}{advice}"
@@ -94,8 +64,8 @@ def build_part(
         raise SetupError(f"{place}: {entry.name!r} cannot be built: {type(error).__name__}: {error}") from error
     if inspect.iscoroutine(part):
         part.close()
-        raise SetupError(f"{place}: {entry.name!r} is async, so it cannot build {_need(kind, None)}; make it a def")
-    return _check_part(part, kind, f"{place}: {entry.name!r}")
+        raise SetupError(f"{place}: {entry.name!r} is async, so it cannot build {role.describe_need()}; make it a def")
+    return _check_part(part, role, f"{place}: {entry.name!r}")
 
 
 def build_scorer(entry: PartEntry, *, place: str = "scorer") -> Scorer:
@@ -107,7 +77,7 @@ def build_scorer(entry: PartEntry, *, place: str = "scorer") -> Scorer:
         raise SetupError(f"{place}.options: {entry.name!r} is a Scorer, which takes no options; name its function")
     if not callable(found) or inspect.isclass(found):
         raise SetupError(
-            f"{place}: {entry.name!r} is {_describe(found)}, not a scorer; name a function of a profile that returns "
+            f"{place}: {entry.name!r} is {shorten(found)}, not a scorer; name a function of a profile that returns "
             "its scores, or a Scorer"
         )
     first = list(list_parameters(found))[:1]
@@ -171,36 +141,17 @@ def _load(entry: PartEntry, load: Callable[[str], Any], *, place: str) -> Any:
         raise SetupError(f"{place}: {error}") from error
 
 
-def _check_part(part: Any, kind: PartKind, place: str) -> Any:
-    """Refuse a part that lacks the method of its kind, or whose method takes other arguments."""
-    method = getattr(part, kind.method, None)
-    if not callable(method):
-        raise SetupError(f"{place} is {_describe(part)}, not {_need(kind, part)}")
+def _check_part(part: Any, role: Role, place: str) -> Any:
     try:
-        inspect.signature(method).bind(*kind.arguments)
-    except TypeError as error:
-        raise SetupError(f"{place}: {kind.method} does not fit: {error}; define it as `{kind.describe()}`") from error
-    except ValueError:  # a builtin without a signature
-        return part
-    if kind.is_async and not inspect.iscoroutinefunction(inspect.unwrap(method)):
-        raise SetupError(f"{place}: {kind.method} is not async; define it as `{kind.describe()}`")
+        check_part(part, role)
+    except SetupError as error:
+        raise SetupError(f"{place}: {error}") from error
     return part
 
 
 def _find_missing(function: Callable[..., Any], given: Iterable[str]) -> list[str]:
     parameters = list_parameters(function).items()
     return [name for name, each in parameters if each.default is each.empty and name not in set(given)]
-
-
-def _need(kind: PartKind, found: object) -> str:
-    article = "an" if kind.name[0] in "aeiou" else "a"
-    return f"{article} {kind.name}: it needs `{kind.describe()}`{nearest(kind.method, dir(found))}"
-
-
-def _describe(found: object) -> str:
-    if inspect.isclass(found):
-        return f"the class {found.__name__}"
-    return f"a {type(found).__name__}" if hasattr(type(found), "__dict__") and callable(found) else shorten(found)
 
 
 def _is_plain(hint: Any) -> bool:

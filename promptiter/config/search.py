@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from promptiter.config.fields import PartEntry
 from promptiter.config.file import RunConfig
 from promptiter.config.model_sections import Models
-from promptiter.config.parts import SEARCH, STAGES, build_part, list_parameters, read_options
+from promptiter.config.parts import build_part, list_parameters, read_options
 from promptiter.config.policies import build_goal
 from promptiter.config.sections import Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
@@ -17,6 +17,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import reveal
 from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
+from promptiter.stages.roles import SEARCH, STAGES
 
 if TYPE_CHECKING:
     from promptiter.engine.session import Search

@@ -25,12 +25,10 @@ from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
-from promptiter.engine.session_checks import check_search
 from promptiter.engine.type_checks import (
     check_observers,
     check_parts,
     check_request_type,
-    check_reviewer,
     check_structure,
 )
 from promptiter.errors import RequestError
@@ -46,7 +44,7 @@ from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
-from promptiter.stages.roles import check_roles
+from promptiter.stages.roles import REVIEWER, SEARCH, check_part
 from promptiter.structure import StructureSnapshot
 from traces import digest
 
@@ -77,9 +75,8 @@ class Engine:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
         check_parts(agent, evaluator)
-        check_roles(search=search)
         if search is not None:
-            check_search(search.search)
+            check_part(search, SEARCH)
         self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
@@ -156,7 +153,8 @@ class Engine:
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         check_observers(observers)
-        check_reviewer(reviewer)
+        if reviewer is not None:
+            check_part(reviewer, REVIEWER)
         refuse_while_importing()
         journal, evaluator, request = services.journal, services.evaluator, checked.request
         if is_finished(await journal.last()):

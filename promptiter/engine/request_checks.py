@@ -13,8 +13,9 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, as_scorer
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import Protected
-from promptiter.policies.combine import describe_policy, is_number, iter_policies
+from promptiter.policies.combine import describe_policy, iter_policies
 from promptiter.policies.constraints import check_figures
 from promptiter.policies.error_rate import check_false_accept_rate
 from promptiter.policies.goals import list_other_models

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.profile import PatchSet, Profile
 from promptiter.wording import shorten
-
-
-def check_search(search: Callable[..., object]) -> None:
-    """Raise if the method `search` of a search is not async: it could not await its session."""
-    method = inspect.unwrap(search)
-    if not inspect.iscoroutinefunction(method) and not inspect.iscoroutinefunction(type(method).__call__):
-        name = getattr(method, "__qualname__", repr(method))
-        raise SetupError(f"{name} is not a coroutine function; write `async def search(self, session)`")
 
 
 def check_pairs(pairs: Sequence[object], repeats: object) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from promptiter.agents.base import check_agent
 from promptiter.agents.runner import is_runner
@@ -14,16 +13,18 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.scorer import Scorer
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
-from promptiter.policies.combine import describe_policy, is_number, iter_policies
+from promptiter.policies.combine import describe_policy, iter_policies
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
 from promptiter.stages.losses import LossHint, LossPlacement
-from promptiter.stages.roles import describe_part, has_method
+from promptiter.stages.roles import OBSERVER, check_part, has_method
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import shorten
 
 SETS = ("train", "validation", "cases", "test")
 """The fields of a request that hold eval sets."""
@@ -34,39 +35,28 @@ def check_parts(agent: object, evaluator: object) -> None:
     if not isinstance(agent, StructureSnapshot):
         check_agent(agent)
     if not isinstance(evaluator, Evaluator):
-        raise SetupError(f"the evaluator is {evaluator!r:.60}; give an Evaluator, such as Evaluator(metrics)")
+        raise SetupError(f"the evaluator is {shorten(evaluator)}; give an Evaluator, such as Evaluator(metrics)")
 
 
 def check_structure(structure: object, agent: object) -> None:
     """Raise SetupError if `describe` of an agent returned something else than a structure."""
     if not isinstance(structure, StructureSnapshot):
         name = type(agent).__name__
-        raise SetupError(f"{name}.describe() returned {structure!r:.60}; return a StructureSnapshot")
+        raise SetupError(f"{name}.describe() returned {shorten(structure)}; return a StructureSnapshot")
 
 
 def check_observers(observers: Sequence[object]) -> None:
     """Raise SetupError if one of the observers cannot observe."""
     if not isinstance(observers, Sequence):
-        raise SetupError(
-            f"observers is {describe_part(observers)}; give a list of objects with the method observe(event)"
-        )
+        raise SetupError(f"observers is {shorten(observers)}; give a list of objects with the method observe(event)")
     for observer in observers:
-        if not has_method(observer, ("observe",)):
-            raise SetupError(
-                f"{describe_part(observer)} is not an observer; give an object with the method observe(event)"
-            )
-
-
-def check_reviewer(reviewer: object) -> None:
-    """Raise SetupError if an object cannot review patches."""
-    if reviewer is not None and not has_method(reviewer, ("review",)):
-        raise SetupError(f"{describe_part(reviewer)} is not a reviewer; give an object with the method review(request)")
+        check_part(observer, OBSERVER)
 
 
 def check_request_type(request: object) -> None:
     """Raise SetupError if a request is something else."""
     if not isinstance(request, RunRequest):
-        raise SetupError(f"the request is {request!r:.60}; give a RunRequest, such as RunRequest(train=..., ...)")
+        raise SetupError(f"the request is {shorten(request)}; give a RunRequest, such as RunRequest(train=..., ...)")
 
 
 def find_wrong_types(request: RunRequest) -> Iterator[str]:
@@ -78,11 +68,11 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
     if request.objective not in get_args(Objective):
         yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
     if request.scorer is not None and not callable(request.scorer) and not isinstance(request.scorer, Scorer):
-        yield f"scorer is {request.scorer!r:.60}; give a function of a profile that returns its scores"
+        yield f"scorer is {shorten(request.scorer)}; give a function of a profile that returns its scores"
     if request.seed is not None and not isinstance(request.seed, int):
-        yield f"seed is {request.seed!r:.60}; give a whole number"
+        yield f"seed is {shorten(request.seed)}; give a whole number"
     if not isinstance(request.run_id, str):
-        yield f"run_id is {request.run_id!r:.60}; give a text"
+        yield f"run_id is {shorten(request.run_id)}; give a text"
     for name, kind, example in (
         ("goal", Goal, "a Goal, such as Goal(kind='fewer_tokens')"),
         (
@@ -94,11 +84,11 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
         ("final_test", FinalTest | None, "a FinalTest, such as FinalTest(repeats=2), or None"),
     ):
         if not isinstance(getattr(request, name), kind):
-            yield f"{name} is {getattr(request, name)!r:.60}; give {example}"
+            yield f"{name} is {shorten(getattr(request, name))}; give {example}"
     for name in ("teacher", "judge"):
         runner: object = getattr(request, name)
         if runner is not None and not isinstance(runner, str) and not is_runner(runner):
-            yield f"{name} is {runner!r:.60}; give the name of a model, an agent, or a function from message to answer"
+            yield f"{name} is {shorten(runner)}; give a model name, an agent, or a function from message to answer"
     yield from _wrong_policies("acceptance", request.acceptance)
     yield from _wrong_policies("stop", request.stop)
 
@@ -110,8 +100,8 @@ def _wrong_sets(request: RunRequest) -> Iterator[str]:
             continue
         sets = [value] if isinstance(value, EvalSet) else value
         if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
-            advice = f"; load_eval_set({value!r:.60}) reads one from a file" if isinstance(value, str) else ""
-            yield f"{name} is {value!r:.60}; give an EvalSet, or a list of them{advice}"
+            advice = f"; load_eval_set({shorten(value)}) reads one from a file" if isinstance(value, str) else ""
+            yield f"{name} is {shorten(value)}; give an EvalSet, or a list of them{advice}"
 
 
 def _wrong_collections(request: RunRequest) -> Iterator[str]:
@@ -119,39 +109,25 @@ def _wrong_collections(request: RunRequest) -> Iterator[str]:
     if isinstance(targets, str):
         yield f"targets is {targets!r}; give a list: [{targets!r}]"
     elif wrong := [each for each in targets if not isinstance(each, str)]:
-        yield f"targets holds {wrong[0]!r:.60}; give surface ids, such as 'planner#instruction'"
+        yield f"targets holds {shorten(wrong[0])}; give surface ids, such as 'planner#instruction'"
     if not isinstance(request.protected, frozenset | set):
-        example = f"frozenset([{request.protected!r:.60}])" if isinstance(request.protected, str) else "a set of ids"
-        yield f"protected is {request.protected!r:.60}; give {example}"
+        example = f"frozenset([{shorten(request.protected)}])" if isinstance(request.protected, str) else "a set of ids"
+        yield f"protected is {shorten(request.protected)}; give {example}"
     for name, kind in (("hints", LossHint), ("loss_placements", LossPlacement)):
         given = getattr(request, name)
         if not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
-            yield f"{name} is {given!r:.60}; give a tuple of {kind.__name__}"
+            yield f"{name} is {shorten(given)}; give a tuple of {kind.__name__}"
 
 
-@dataclass(frozen=True, slots=True)
-class _PolicyKind:
-    """How to recognize a kind of policy: by its base class, or by the types that its `decide` names."""
-
+class _PolicyKind(NamedTuple):
     base: type
-    types: frozenset[str]
     name: str
     example: str
 
-    def fits(self, policy: object) -> bool:
-        hints = getattr(getattr(policy, "decide", None), "__annotations__", {})
-        named = {getattr(hint, "__name__", str(hint)) for hint in hints.values()}
-        return isinstance(policy, self.base) or not self.types.isdisjoint(named)
-
 
 _KINDS = {
-    "acceptance": _PolicyKind(
-        ComposablePolicy,
-        frozenset(("Evidence", "AcceptanceDecision")),
-        "an acceptance policy",
-        "MinGain(0.005)",
-    ),
-    "stop": _PolicyKind(ComposableStop, frozenset(("Progress", "StopDecision")), "a stop policy", "Patience(3)"),
+    "acceptance": _PolicyKind(ComposablePolicy, "an acceptance policy", "MinGain(0.005)"),
+    "stop": _PolicyKind(ComposableStop, "a stop policy", "Patience(3)"),
 }
 
 
@@ -159,9 +135,9 @@ def _wrong_policies(field: str, policy: object) -> Iterator[str]:
     """Find policies without `decide`, those for another field, also as parts of combined ones, and async ones."""
     wanted, [other] = _KINDS[field], [name for name in _KINDS if name != field]
     for part in [] if policy is None and field == "stop" else iter_policies(policy):
-        if not has_method(part, ("decide",)):
-            yield f"{field} is {part!r:.60}; give {wanted.name}, such as {wanted.example}, with the method decide"
-        elif _KINDS[other].fits(part):
+        if not has_method(part, "decide"):
+            yield f"{field} is {shorten(part)}; give {wanted.name}, such as {wanted.example}, with the method decide"
+        elif isinstance(part, _KINDS[other].base):
             what = f"{describe_policy(part)}, which is {_KINDS[other].name}"
             yield f"{field} has {what}; give it as {other}, and here {wanted.name} such as {wanted.example}"
         elif inspect.iscoroutinefunction(getattr(part, "decide", None)):

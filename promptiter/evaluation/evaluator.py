@@ -7,7 +7,6 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
+from promptiter.numbers import is_number
 from promptiter.profile import Profile
+from promptiter.wording import shorten
 
 CaseRepeat: TypeAlias = tuple[str, int]
 """A case run to make: the case id and the repeat."""
@@ -51,14 +52,10 @@ class EvaluationOptions:
             count = getattr(self, name)
             if not isinstance(count, int) or count < 1:
                 raise SetupError(f"{name} is {count!r}; give a whole number of at least 1")
-        if self.case_timeout_s is not None and not _is_number(self.case_timeout_s, above=0):
+        if self.case_timeout_s is not None and not (is_number(self.case_timeout_s) and self.case_timeout_s > 0):
             raise SetupError(f"case_timeout_s is {self.case_timeout_s!r}; give seconds above 0, or None for no limit")
-        if not _is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
+        if not is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
             raise SetupError(f"max_errored_fraction is {self.max_errored_fraction!r}; give a share from 0 to 1")
-
-
-def _is_number(value: object, *, above: float = -math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > above
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,25 +256,27 @@ class Evaluator:
 
 def _check_parts(*, gateway: object, options: object, executor: object) -> None:
     if gateway is not None and not isinstance(gateway, Gateway):
-        raise SetupError(f"the gateway of an Evaluator is {gateway!r:.60}; give a Gateway, such as Gateway(models=...)")
+        raise SetupError(
+            f"the gateway of an Evaluator is {shorten(gateway)}; give a Gateway, such as Gateway(models=...)"
+        )
     if options is not None and not isinstance(options, EvaluationOptions):
-        raise SetupError(f"the options of an Evaluator are {options!r:.60}; give EvaluationOptions(...)")
+        raise SetupError(f"the options of an Evaluator are {shorten(options)}; give EvaluationOptions(...)")
     if executor is not None and not callable(getattr(executor, "run", None)):
-        raise SetupError(f"the executor of an Evaluator is {executor!r:.60}; give one, such as ThreadExecutor()")
+        raise SetupError(f"the executor of an Evaluator is {shorten(executor)}; give one, such as ThreadExecutor()")
 
 
 def _check_inputs(agent: object, eval_set: object, profile: object) -> None:
     check_agent(agent)
     if not isinstance(eval_set, EvalSet):
-        advice = f"; load_eval_set({eval_set!r:.60}) reads one from a file" if isinstance(eval_set, str) else ""
-        raise SetupError(f"the eval set is {eval_set!r:.60}; give an EvalSet{advice}")
+        advice = f"; load_eval_set({shorten(eval_set)}) reads one from a file" if isinstance(eval_set, str) else ""
+        raise SetupError(f"the eval set is {shorten(eval_set)}; give an EvalSet{advice}")
     if profile is not None and not isinstance(profile, Profile):
-        raise SetupError(f"the profile is {profile!r:.60}; give a Profile, such as Profile.load('best.json')")
+        raise SetupError(f"the profile is {shorten(profile)}; give a Profile, such as Profile.load('best.json')")
 
 
 def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     if not isinstance(metrics, Iterable):
-        raise SetupError(f"the metrics of an Evaluator are {metrics!r:.60}; give a list: [{metrics!r:.60}]")
+        raise SetupError(f"the metrics of an Evaluator are {shorten(metrics)}; give a list: [{shorten(metrics)}]")
     given = tuple(metrics)
     for metric in given:
         check_metric(metric)
@@ -298,7 +297,7 @@ def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
 def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:
     """Raise SetupError for a weight that is not a number, or not of a metric. Without metrics, a scorer gives them."""
     for name, weight in weights.items():
-        if not _is_number(weight) or not 0 <= weight < math.inf:
+        if not is_number(weight, least=0):
             raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
         if metrics and name not in metrics:
             known = ", ".join(metrics)

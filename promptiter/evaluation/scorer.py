@@ -62,7 +62,9 @@ class Scorer:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SetupError(f"a scorer is {self.function!r:.60}; give a function of a profile that returns its scores")
+            raise SetupError(
+                f"a scorer is {shorten(self.function)}; give a function of a profile that returns its scores"
+            )
         if not self.thresholds:
             raise SetupError("a scorer needs thresholds: the names of its scores, and the value at which each passes")
 

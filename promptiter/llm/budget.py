@@ -11,7 +11,6 @@ cap is ever exceeded.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import reduce
 
@@ -19,6 +18,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.amount import ZERO, Amount, Caps
 from promptiter.llm.ledger import NOTHING, PARTS, Spending
 from promptiter.llm.reservation import CAPS, BudgetFigures, Reservation, figures_lock, serve
+from promptiter.numbers import is_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Budget:
         shared: bool = False,
     ) -> None:
         for name, cap in zip(CAPS, (max_calls, max_tokens, max_usd), strict=True):
-            if cap is not None and not _is_amount(cap):
+            if cap is not None and not is_number(cap, least=0):
                 raise SetupError(f"{name} is {cap!r}; give a finite number that is not negative, or None for no cap")
         self.caps = Caps(max_calls=max_calls, max_tokens=max_tokens, max_usd=max_usd)
         self.is_shared = shared
@@ -190,7 +190,3 @@ class Budgets:
     def reserve(self, *, tokens: int, usd: float | None = None) -> Reservation:
         """A reservation in all budgets for one call that costs at most this much."""
         return Reservation(self._figures, tokens=tokens, usd=usd)
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf

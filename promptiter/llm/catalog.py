@@ -63,11 +63,11 @@ class ModelCatalog:
         return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
 
     def find_setup_problem(self, name: str) -> str | None:
-        """Why a call of a model must fail, if that is certain: unknown provider, no key, or its server lacks it."""
+        """Why a call of a model must fail: an unknown provider, no key, or a misspelled name of its server's list."""
         model = self.get(name)
         if not isinstance(model, LiteLLMModel):
             return None
-        return model.find_setup_problem(name) or model.find_unserved_model(name)
+        return model.find_setup_problem(name) or model.find_misspelled_model(name)
 
     def _find(self, name: str) -> Model:
         if name in MODELS:

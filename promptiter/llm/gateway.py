@@ -31,6 +31,7 @@ from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.llm.tools import ToolFunction, execute_tool
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -66,9 +67,9 @@ class Gateway:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if budget is not None and not isinstance(budget, Budget | Budgets):
-            raise SetupError(f"the budget of a gateway is {budget!r:.60}; give a Budget, such as Budget(max_usd=2)")
+            raise SetupError(f"the budget of a gateway is {shorten(budget)}; give a Budget, such as Budget(max_usd=2)")
         if isinstance(cache, str):
-            raise SetupError(f"the cache of a gateway is {cache!r:.60}; give open_cache({cache!r:.60})")
+            raise SetupError(f"the cache of a gateway is {shorten(cache)}; give open_cache({shorten(cache)})")
         self.pool = ModelPool(
             models=models,
             rates=rates,
@@ -179,7 +180,7 @@ class Gateway:
         return self.pool.catalog.price(name)
 
     def find_setup_problems(self, names: Iterable[str]) -> list[str]:
-        """One line for each of these models that certainly cannot be called. Nothing is paid; blocking.
+        """One line for each of these models that cannot be called, or is misspelled. No model is called; blocking.
 
         If the cache has answers, there are none: these may be all that is needed.
         """

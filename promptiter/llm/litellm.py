@@ -31,7 +31,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import openai_messages
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
-from promptiter.llm.served_models import find_unserved_model
+from promptiter.llm.served_models import find_misspelled_model
 from traces import Usage
 from traces.model import Json
 
@@ -62,8 +62,8 @@ class LiteLLMModel:
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
-    def find_unserved_model(self, name: str) -> str | None:
-        """Why the user's own server refuses this model, if it does; blocking. Nothing is paid.
+    def find_misspelled_model(self, name: str) -> str | None:
+        """A line if this name resembles one that the user's own server lists; blocking. No model is called.
 
         The server is that of `api_base`, or for OpenAI models of the environment. Other servers are not asked.
         """
@@ -75,7 +75,7 @@ class LiteLLMModel:
         key = self.api_key or (os.environ.get("OPENAI_API_KEY") if provider == "openai" else None)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         place = Redactor(secrets_of_address(api_base)).redact_text(api_base)
-        return find_unserved_model(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
+        return find_misspelled_model(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()

@@ -15,6 +15,7 @@ from promptiter.concurrency import call_any
 from promptiter.errors import SetupError, UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.registry import MODELS
+from promptiter.wording import shorten
 from traces import Usage
 from traces.model import Json
 
@@ -110,7 +111,9 @@ class ScriptedModel:
 def as_model(model: Model | Function) -> Model:
     """The model itself, or a function wrapped as a model."""
     if not callable(model):
-        raise SetupError(f"a model is {model!r:.60}; give one, such as LiteLLMModel(), or a function of the messages")
+        raise SetupError(
+            f"a model is {shorten(model)}; give one, such as LiteLLMModel(), or a function of the messages"
+        )
     if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
         return model  # type: ignore[return-value]
     return FunctionModel(model)  # type: ignore[arg-type]

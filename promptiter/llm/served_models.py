@@ -1,61 +1,44 @@
-"""Asks a server with the OpenAI protocol whether it serves a model, before a run starts. Nothing is paid.
+"""Reads the list of models of a server with the OpenAI protocol, to find a misspelled name before a run starts.
 
-Most servers list their models, and a name on the list is served. A name that is not may be served too: some servers
-take any name, others have aliases. So it is tried with one token, and only a refusal that names the model counts.
+A name that is not on the list may still be served: some servers take any name, others have aliases. So only a name
+that resembles a listed one is a problem. No model is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-from urllib.error import HTTPError
+from difflib import get_close_matches
 from urllib.request import Request, urlopen
 
 import orjson
 
-from promptiter.errors import nearest
 from promptiter.wording import join_names
 
 TIMEOUT_S = 5.0
 MAX_LISTED = 5
 """The most names of a list in a message."""
+MIN_SIMILARITY = 0.8
+"""How similar an unlisted name is to a listed one if it is taken for a misspelling of it."""
 
 
-def find_unserved_model(name: str, *, api_base: str, headers: Mapping[str, str], place: str) -> str | None:
-    """One line if the server certainly does not serve the model; None if it does, or that is unknown.
+def find_misspelled_model(name: str, *, api_base: str, headers: Mapping[str, str], place: str) -> str | None:
+    """One line if the name resembles one that the server lists; None if it is listed, or if that is unknown.
 
-    `place` is the address in the message.
+    Names such as `gpt-4o-mini` for `gpt-4o-mini-2024-07-18` are aliases. `place` is the address in the message.
     """
     listed = _list_models(api_base, headers)
-    if not listed or name in listed or not _is_refused(name, api_base, headers):
+    if any(name in each or each in name for each in listed):
         return None
-    return f"{place} does not serve {name!r}{nearest(name, listed)}; it has {join_names(listed, limit=MAX_LISTED)}"
+    if not (similar := get_close_matches(name, listed, n=1, cutoff=MIN_SIMILARITY)):
+        return None
+    has = join_names(listed, limit=MAX_LISTED)
+    return f"{place} does not list the model {name!r} (did you mean {similar[0]!r}?); it has {has}"
 
 
 def _list_models(api_base: str, headers: Mapping[str, str]) -> list[str]:
     """The models that a server lists; empty if it does not."""
     try:
-        _, found = _send(f"{api_base.rstrip('/')}/models", headers)
-        return sorted(str(each["id"]) for each in found["data"])
+        with urlopen(Request(f"{api_base.rstrip('/')}/models", headers=dict(headers)), timeout=TIMEOUT_S) as response:
+            return sorted(str(each["id"]) for each in orjson.loads(response.read())["data"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _is_refused(name: str, api_base: str, headers: Mapping[str, str]) -> bool:
-    """Whether the server refuses to answer with this model, and says so."""
-    question = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    try:
-        status, answer = _send(f"{api_base.rstrip('/')}/chat/completions", headers, question)
-    except (OSError, ValueError):
-        return False
-    return status in (400, 404, 422) and name in orjson.dumps(answer).decode()
-
-
-def _send(url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-    data = None if body is None else orjson.dumps(body)
-    request = Request(url, data=data, headers={"Content-Type": "application/json", **headers})
-    try:
-        with urlopen(request, timeout=TIMEOUT_S) as response:
-            return response.status, orjson.loads(response.read())
-    except HTTPError as error:
-        return error.code, orjson.loads(error.read())

@@ -17,9 +17,10 @@ from typing import Protocol, runtime_checkable
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
+from promptiter.numbers import is_number
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
-from promptiter.wording import join_names
+from promptiter.wording import join_names, shorten
 
 MAX_NAMED_CASES = 10
 """A reason names at most this number of cases and counts the others."""
@@ -69,7 +70,9 @@ def decide(policy: AcceptancePolicy, evidence: Evidence) -> Answer:
         return MoreEvidence(reason="the candidate is not validated yet")
     answer = policy.decide(evidence)
     if not isinstance(answer, Answer):
-        raise SetupError(f"{describe_policy(policy)} answered {answer!r}; return an AcceptanceDecision or MoreEvidence")
+        raise SetupError(
+            f"{describe_policy(policy)} answered {shorten(answer)}; return an AcceptanceDecision or MoreEvidence"
+        )
     return answer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -53,8 +52,3 @@ def format_call(policy: Any) -> str:
     """Return `MinGain(0.005)`: the class and its fields, or only the name if it is not a dataclass."""
     values = [repr(getattr(policy, field.name)) for field in fields(policy)] if is_dataclass(policy) else []
     return f"{type(policy).__name__}({', '.join(values)})"
-
-
-def is_number(value: object, *, least: float = -math.inf) -> bool:
-    """Whether a value is a finite number of at least `least`. Booleans are not numbers."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= least

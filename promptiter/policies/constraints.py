@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
-from promptiter.policies.combine import is_number, iter_policies
+from promptiter.policies.combine import iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 
 FIGURES = ("tokens", "cost_usd", "characters", "latency_s")

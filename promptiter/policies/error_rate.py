@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import AllOf, AnyOf, Protected
-from promptiter.policies.combine import describe_policy, is_number, iter_policies
+from promptiter.policies.combine import describe_policy, iter_policies
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.sigma_gain import SigmaGain
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, Objective, get_worst_value
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.policies.combine import is_number
+from promptiter.numbers import is_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

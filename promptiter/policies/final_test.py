@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
-from promptiter.policies.combine import is_number
+from promptiter.numbers import is_number
 
 Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
 

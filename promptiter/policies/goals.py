@@ -17,7 +17,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.final_test import Block, FinalTestResult, decide_for_new_cases, decide_for_these_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority, decide_non_inferiority_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.policies.combine import is_number
+from promptiter.numbers import is_number
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 

@@ -15,8 +15,8 @@ from typing import get_args
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, MeanUsage, average_common_usage, get_worst_value
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
-from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
 from promptiter.policies.goals import MARGIN, Figure
 

@@ -14,8 +14,8 @@ from itertools import accumulate
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import Block, decide_for_these_cases
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
-from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
 
 MAX_BLOCKS = 5

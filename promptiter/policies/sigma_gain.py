@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias, get_args
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import noise_bar
+from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
-from promptiter.policies.combine import is_number
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
 from promptiter.wording import plural
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from promptiter.errors import SetupError
-from promptiter.policies.combine import is_number
+from promptiter.numbers import is_number
 from promptiter.policies.stopping import ComposableStop, Progress, StopDecision, check_count, stop_if
 
 

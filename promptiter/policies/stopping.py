@@ -17,8 +17,9 @@ from typing import Protocol
 from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, is_number, iter_policies
-from promptiter.wording import plural
+from promptiter.numbers import is_number
+from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
+from promptiter.wording import plural, shorten
 
 STOP_KINDS = (
     "required_metrics",
@@ -113,7 +114,7 @@ def decide_stop(policy: StopPolicy, progress: Progress) -> StopDecision:
     """Return the decision of a policy. SetupError if it returns something else."""
     decision = policy.decide(progress)
     if not isinstance(decision, StopDecision):
-        raise SetupError(f"{describe_policy(policy)} answered {decision!r:.60}; return a StopDecision")
+        raise SetupError(f"{describe_policy(policy)} answered {shorten(decision)}; return a StopDecision")
     return decision
 
 

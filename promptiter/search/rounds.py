@@ -29,7 +29,7 @@ from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel, Optimizer, Rejection
-from promptiter.stages.roles import check_roles
+from promptiter.stages.roles import check_stages
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""
@@ -61,7 +61,7 @@ class BackpropRounds:
         min_support: float = MIN_SUPPORT,
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
-        check_roles(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+        check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
         self.backwarder = backwarder
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()

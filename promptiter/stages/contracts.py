@@ -16,6 +16,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.wording import shorten
 from traces import ExecutionTrace, Step
 from traces.model import Json
 
@@ -108,13 +109,13 @@ class BackwardResult:
 
 def _check_text(text: object, what: str) -> None:
     if not isinstance(text, str):
-        raise TypeError(f"the text of {what} is {text!r:.60}; give a str")
+        raise TypeError(f"the text of {what} is {shorten(text)}; give a str")
 
 
 def _check_items(name: str, items: Iterable[object], kind: type) -> None:
     for each in items:
         if not isinstance(each, kind):
-            raise TypeError(f"the {name} of a BackwardResult hold {each!r:.60}; give a tuple of {kind.__name__}")
+            raise TypeError(f"the {name} of a BackwardResult hold {shorten(each)}; give a tuple of {kind.__name__}")
 
 
 @runtime_checkable
@@ -265,7 +266,7 @@ class OptimizeResult:
 
     def __post_init__(self) -> None:
         if self.patch is not None and not isinstance(self.patch, SurfacePatch):
-            raise TypeError(f"the patch of an OptimizeResult is {self.patch!r:.60}; give a SurfacePatch, or None")
+            raise TypeError(f"the patch of an OptimizeResult is {shorten(self.patch)}; give a SurfacePatch, or None")
 
 
 class Optimizer(Protocol):

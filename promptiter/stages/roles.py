@@ -1,47 +1,99 @@
-"""The roles of stages and searches, and a check that a part fits its role."""
+"""The roles of parts of a run: searches, stages, observers, reviewers, executors; and a check that a part fits one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from promptiter.errors import SetupError
-
-_ROLES = {
-    "backwarder": ("backward", "attribute"),
-    "aggregator": ("aggregate",),
-    "optimizer": ("optimize",),
-    "search": ("search",),
-}
-"""The parts of an engine, and the methods of which each needs one."""
+from promptiter.errors import SetupError, nearest
+from promptiter.references import load_reference
+from promptiter.registry import EXECUTORS, OBSERVERS, SEARCHES, Registry
+from promptiter.wording import shorten
 
 
-def check_roles(**parts: object) -> None:
-    """Raise SetupError if a stage or search does not fit its role: `check_roles(optimizer=mine)`."""
-    for role, part in parts.items():
-        if part is not None and not has_method(part, _ROLES[role]):
-            raise SetupError(_describe_wrong_part(part, role))
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a part does: its name, its method with the names of the arguments, and where its names are registered."""
+
+    name: str
+    method: str
+    arguments: tuple[str, ...]
+    registry: Registry[Any] | None = None
+    is_async: bool = False
+
+    def load(self, name: str) -> Any:
+        """What a name refers to: a class, a function that builds the part, or the part itself."""
+        return load_reference(name) if self.registry is None else self.registry.get(name)
+
+    def describe(self) -> str:
+        """How its method is defined."""
+        return f"{'async ' * self.is_async}def {self.method}({', '.join(('self', *self.arguments))})"
+
+    def describe_need(self, part: object = None) -> str:
+        """`a search: it needs ...`, for a part that is not one."""
+        return f"{self.with_article}: it needs `{self.describe()}`{nearest(self.method, dir(part))}"
+
+    @property
+    def with_article(self) -> str:
+        return f"an {self.name}" if self.name[0] in "aeiou" else f"a {self.name}"
 
 
-def has_method(part: object, methods: Collection[str]) -> bool:
-    return not isinstance(part, type) and any(callable(getattr(part, name, None)) for name in methods)
-
-
-def _describe_wrong_part(part: object, role: str) -> str:
-    methods = " or ".join(_ROLES[role])
-    if isinstance(part, type):
-        return f"{part.__name__} is a class, not {_a(role)}; create an object of it: {part.__name__}(...)"
-    others = [other for other, names in _ROLES.items() if has_method(part, names)]
-    if others:
-        return f"{describe_part(part)} is {_a(others[0])}, not {_a(role)}; give it as {others[0]}="
-    return f"{describe_part(part)} is not {_a(role)}; give an object with the method {methods}"
-
-
-def _a(role: str) -> str:
-    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
-
-
-def describe_part(part: object) -> str:
-    """A value, or the class of an object whose repr says nothing else."""
-    return (
-        f"{part!r:.60}" if type(part).__repr__ is not object.__repr__ else f"an object of class {type(part).__name__}"
+SEARCH = Role("search", "search", ("session",), SEARCHES, is_async=True)
+OBSERVER = Role("observer", "observe", ("event",), OBSERVERS)
+REVIEWER = Role("reviewer", "review", ("request",))
+EXECUTOR = Role("executor", "run", ("jobs", "host"), EXECUTORS)
+STAGES = {
+    name: Role(name, method, ("request",))
+    for name, method in (
+        ("backwarder", "backward"),
+        ("attributor", "attribute"),
+        ("aggregator", "aggregate"),
+        ("optimizer", "optimize"),
+        ("corrector", "correct"),
     )
+}
+
+
+def check_stages(*, backwarder: object, aggregator: object, optimizer: object) -> None:
+    """Raise SetupError if a stage does not fit its role. An attributor may take the place of the backwarder."""
+    if backwarder is not None and not has_method(backwarder, "attribute"):
+        check_part(backwarder, STAGES["backwarder"])
+    if aggregator is not None:
+        check_part(aggregator, STAGES["aggregator"])
+    if optimizer is not None:
+        check_part(optimizer, STAGES["optimizer"])
+
+
+def check_part(part: object, role: Role) -> None:
+    """Raise SetupError if a part lacks the method of a role, or its method takes other arguments or is not async."""
+    if not has_method(part, role.method):
+        raise SetupError(_describe_wrong_part(part, role))
+    method: Callable[..., Any] = getattr(part, role.method)
+    name = f"{type(part).__name__}.{role.method}"
+    try:
+        inspect.signature(method).bind(*role.arguments)
+    except TypeError as error:
+        raise SetupError(f"{name} does not fit: {error}; define it as `{role.describe()}`") from error
+    except ValueError:  # a builtin without a signature
+        return
+    if role.is_async and not _is_async(inspect.unwrap(method)):
+        raise SetupError(f"{name} is not async; define it as `{role.describe()}`")
+
+
+def has_method(part: object, method: str) -> bool:
+    return not isinstance(part, type) and callable(getattr(part, method, None))
+
+
+def _is_async(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(type(method).__call__)
+
+
+def _describe_wrong_part(part: object, role: Role) -> str:
+    if isinstance(part, type) and hasattr(part, role.method):
+        return f"{part.__name__} is a class, not {role.with_article}; create an object of it: {part.__name__}(...)"
+    for other in (*STAGES.values(), SEARCH):
+        if has_method(part, other.method):
+            return f"{shorten(part)} is {other.with_article}, not {role.with_article}; give it as {other.name}="
+    return f"{shorten(part)} is not {role.describe_need(part)}"

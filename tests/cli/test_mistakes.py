@@ -100,9 +100,7 @@ def test_a_mistake_is_found_before_anything_is_paid(
 
 
 @pytest.mark.parametrize("place", ["agent", "stages"])
-def test_a_model_that_its_server_does_not_serve_is_found_before_anything_is_paid(
-    run: Run, desk: Path, place: str
-) -> None:
+def test_a_misspelled_model_of_a_server_is_found_before_anything_is_paid(run: Run, desk: Path, place: str) -> None:
     with serve(ModelList("tiny")) as url:
         address = f"  openai/tny: {{api_base: '{url}', api_key: k-1}}\n"
         edit(desk / "promptiter.yaml", "models:\n", f"models:\n{address}")
@@ -111,7 +109,7 @@ def test_a_model_that_its_server_does_not_serve_is_found_before_anything_is_paid
         else:
             edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: openai/tny")
         errors = run("run", code=2)
-    assert errors.splitlines()[1:] == [f"  - {url} does not serve 'tny' (did you mean 'tiny'?); it has tiny"]
+    assert errors.splitlines()[1:] == [f"  - {url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny"]
     assert not (desk / "runs").exists()
 
 

@@ -11,25 +11,26 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.fields import PartEntry
-from promptiter.config.parts import EXECUTOR, OBSERVER, SEARCH, STAGES, PartKind, build_part, build_scorer
+from promptiter.config.parts import build_part, build_scorer
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.registry import OBSERVERS, SEARCHES
 from promptiter.search.rounds import BackpropRounds
+from promptiter.stages.roles import EXECUTOR, OBSERVER, SEARCH, STAGES, Role
 from tests.config import own_parts
 from tests.config.conftest import FILE, load, problems, write_config
 
 MODULE = "tests.config.own_parts"
 
 
-def build(name: str, kind: PartKind = SEARCH, **options: Any) -> Any:
-    return build_part(PartEntry(name=f"{MODULE}:{name}", options=options), kind, place=kind.name)
+def build(name: str, role: Role = SEARCH, **options: Any) -> Any:
+    return build_part(PartEntry(name=f"{MODULE}:{name}", options=options), role, place=role.name)
 
 
-def refused(name: str, kind: PartKind = SEARCH, **options: Any) -> str:
+def refused(name: str, role: Role = SEARCH, **options: Any) -> str:
     with pytest.raises((SetupError, RequestError)) as caught:
-        build(name, kind, **options)
+        build(name, role, **options)
     return str(caught.value)
 
 
@@ -46,7 +47,7 @@ def test_a_part_is_a_class_a_function_that_builds_it_or_the_part_itself() -> Non
     [
         ("NoSearch", "is the class NoSearch, not a search: it needs `async def search(self, session)` (did you mean"),
         ("seven", "is 7, not a search: it needs `async def search(self, session)`"),
-        ("make_nothing", "is None, not a search"),
+        ("make_nothing", "None is not a search"),
         ("make_search_async", "is async, so it cannot build a search"),
         ("search_function", "needs session; give search.options.session, or name a class or function that builds"),
         ("SyncSearch", "search is not async; define it as `async def search(self, session)`"),
@@ -75,7 +76,7 @@ def test_each_option_is_checked_against_the_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "message"),
+    ("name", "role", "message"),
     [
         ("OneRule", STAGES["optimizer"], "not an optimizer: it needs `def optimize(self, request)`"),
         ("OwnOptimizer", STAGES["aggregator"], "not an aggregator: it needs `def aggregate(self, request)`"),
@@ -83,8 +84,8 @@ def test_each_option_is_checked_against_the_signature() -> None:
         ("Collector", EXECUTOR, "not an executor: it needs `def run(self, jobs, host)`"),
     ],
 )
-def test_every_kind_says_what_it_needs(name: str, kind: PartKind, message: str) -> None:
-    assert message in refused(name, kind)
+def test_every_role_says_what_it_needs(name: str, role: Role, message: str) -> None:
+    assert message in refused(name, role)
 
 
 def test_registered_names_are_found_and_wrong_ones_have_a_suggestion() -> None:

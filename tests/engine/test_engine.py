@@ -702,7 +702,7 @@ async def test_wrong_stages_are_refused_before_anything_is_spent() -> None:
     gateway = Gateway(models={"scripted": ScriptedModel([])})
     with pytest.raises(SetupError, match="'gpt-5' is not a backwarder"):
         Engine(desk.agent(), desk.evaluator(), "gpt-5")  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match=r"_Blocks.search is not a coroutine function; write `async def search"):
+    with pytest.raises(SetupError, match=r"_Blocks.search is not async; define it as `async def search"):
         Engine(desk.agent(), desk.evaluator(), search=_Blocks())  # type: ignore[arg-type]
     wrong = desk.request(
         acceptance=MinGain, stop=3, objective="accuracy", targets="draft#instruction", max_rounds="3", hints=("x",)

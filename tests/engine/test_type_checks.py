@@ -55,7 +55,7 @@ def test_what_is_not_an_agent_is_refused_with_advice(wrong: Any, message: str) -
     [
         ((Writes(), None, None), "an object of class Writes is an optimizer, not a backwarder; give it as optimizer="),
         ((Blames, None, None), "Blames is a class, not a backwarder; create an object of it: Blames(...)"),
-        ((None, "gpt-5", None), "'gpt-5' is not an aggregator; give an object with the method aggregate"),
+        ((None, "gpt-5", None), "'gpt-5' is not an aggregator: it needs `def aggregate(self, request)`"),
         (
             (None, None, Merges()),
             "an object of class Merges is an aggregator, not an optimizer; give it as aggregator=",
@@ -79,7 +79,7 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
         (Evaluator, {"options": {"repeats": 2}}, "the options of an Evaluator are {'repeats': 2}; give Evaluation"),
         (Evaluator, {"executor": "threads"}, "the executor of an Evaluator is 'threads'; give one, such as Thread"),
         (FunctionMetric, {"name": "x", "function": 5}, "metric 'x' needs a function of (case, run), not 5: "),
-        (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not <built-in"),
+        (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not the fun"),
         (Gateway, {"models": {"m": 5}}, "a model is 5; give one, such as LiteLLMModel(), or a function of the"),
         (Gateway, {"budget": 5}, "the budget of a gateway is 5; give a Budget, such as Budget(max_usd=2)"),
         (Gateway, {"cache": "memory"}, "the cache of a gateway is 'memory'; give open_cache('memory')"),
@@ -150,7 +150,7 @@ def test_metrics_are_no_evaluator() -> None:
         Evaluator(["contains"])  # type: ignore[list-item]
 
 
-class StopsNever:
+class StopsNever(ComposableStop):
     def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
         return StopDecision(False)
 
@@ -206,8 +206,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"initial_profile": {}},
         "initial_profile is {}; give a Profile, such as Profile.load('best.json') or Profile.of(structure, values)",
     ),
-    ({"teacher": 5}, "teacher is 5; give the name of a model, an agent, or a function from message to answer"),
-    ({"judge": 5}, "judge is 5; give the name of a model, an agent, or a function from message to answer"),
+    ({"teacher": 5}, "teacher is 5; give a model name, an agent, or a function from message to answer"),
+    ({"judge": 5}, "judge is 5; give a model name, an agent, or a function from message to answer"),
 ]
 
 
@@ -227,13 +227,13 @@ async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_
     with pytest.raises(SetupError, match=r"the request is \{'train': 1\}; give a RunRequest"):
         await engine.run({"train": 1})  # type: ignore[arg-type]
     with pytest.raises(
-        SetupError, match="<built-in function print> is not an observer; give an object with the method"
+        SetupError, match=r"the function print is not an observer: it needs `def observe\(self, event\)`"
     ):
         await engine.run(desk.request(), observers=[print])  # type: ignore[list-item]
 
     with pytest.raises(SetupError, match="observers is an object of class Watcher; give a list of objects with"):
         await engine.run(desk.request(), observers=Watcher())  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="5 is not a reviewer; give an object with the method review"):
+    with pytest.raises(SetupError, match="5 is not a reviewer: it needs `def review"):
         await engine.run(desk.request(), reviewer=5)  # type: ignore[arg-type]
 
     class Vague:

@@ -22,6 +22,7 @@ import orjson
 from promptiter.agents.in_place.source_lock import FolderLock, find_lock_owner, lock_source, unlock_source
 from promptiter.errors import EditedSourceError, SetupError
 from promptiter.sources import FileSource, Source, sync_folder
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -205,7 +206,9 @@ class SavedBaseline:
         _write(value, source, raw)
         if (current := _read(source)) != raw:
             _write(value, source, value.baseline)
-            raise SetupError(f"{value.place} does not keep what is written to it: {raw!r:.60} became {current!r:.60}")
+            raise SetupError(
+                f"{value.place} does not keep what is written to it: {shorten(raw)} became {shorten(current)}"
+            )
 
     def _restore(self, value: SavedValue, source: Source | None, *, force: bool) -> RestoreResult:
         def result(outcome: RestoreOutcome, note: str = "") -> RestoreResult:

@@ -9,6 +9,7 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.sources import FileSource, Source
 from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, Surface, SurfaceType
+from promptiter.wording import shorten
 from traces.model import Json
 
 
@@ -49,4 +50,4 @@ def _decode_value(surface_id: str, kind: SurfaceType, text: str) -> Json:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise SetupError(f"the source of {surface_id!r} must hold JSON, holds {text!r:.60}: {error}") from error
+        raise SetupError(f"the source of {surface_id!r} must hold JSON, holds {shorten(text)}: {error}") from error

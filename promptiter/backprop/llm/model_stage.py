@@ -16,6 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest, Role
 from promptiter.llm.structured import ask_for
+from promptiter.wording import shorten
 from traces.model import Json
 
 R = TypeVar("R")
@@ -44,8 +45,8 @@ class ModelStage(Generic[R]):
     ) -> None:
         if not isinstance(model, str):
             raise SetupError(
-                f"the model of {type(self).__name__} is {model!r:.60}; give a name that litellm knows, or one of the "
-                "gateway's own, as in Gateway(models={name: model})"
+                f"the model of {type(self).__name__} is {shorten(model)}; give a name that litellm knows, or one "
+                "of the gateway's own, as in Gateway(models={name: model})"
             )
         if max_prompt_tokens is not None and max_prompt_tokens < MIN_PROMPT_TOKENS:
             raise SetupError(

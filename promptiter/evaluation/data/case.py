@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import EvalSetError
 from promptiter.llm.messages import Message
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
@@ -64,7 +65,9 @@ class EvalCase:
     def __post_init__(self) -> None:
         for turn in self.turns:
             if not isinstance(turn, Turn):
-                raise EvalSetError(f"case {self.id!r} has the turn {turn!r:.60}; give a Turn, as in Turn(user='...')")
+                raise EvalSetError(
+                    f"case {self.id!r} has the turn {shorten(turn)}; give a Turn, as in Turn(user='...')"
+                )
 
     @property
     def content_digest(self) -> str:

@@ -54,7 +54,7 @@ def check_metric(metric: object) -> None:
     """Raise SetupError if an object is not a metric, or its threshold can never decide anything."""
     if isinstance(metric, type) or not callable(metric) or not all(hasattr(metric, name) for name in _ATTRIBUTES):
         raise SetupError(
-            f"{metric!r:.60} is not a metric; give FunctionMetric(name=..., function=...), or use build_metrics"
+            f"{shorten(metric)} is not a metric; give FunctionMetric(name=..., function=...), or use build_metrics"
         )
     name, threshold = getattr(metric, "name", ""), getattr(metric, "threshold", None)
     if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
@@ -69,7 +69,7 @@ _ATTRIBUTES = ("name", "threshold", "needs_reference")
 def check_score(score: object, metric: Metric) -> Score:
     """The score that a metric returned, or an unscored one if it is not a score from 0 to 1."""
     if not isinstance(score, Score):
-        return leave_unscored(metric, f"metric {metric.name!r} returned {score!r:.60}; return a Score")
+        return leave_unscored(metric, f"metric {metric.name!r} returned {shorten(score)}; return a Score")
     if score.value is None or -ROUNDING <= score.value <= 1 + ROUNDING:
         return score
     return leave_unscored(metric, f"metric {metric.name!r} returned {score.value:g}; return a score from 0 to 1")
