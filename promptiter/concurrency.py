@@ -36,14 +36,19 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     return await finish_before_cancel(asyncio.wrap_future(_start_thread(work, "promptiter-io")))
 
 
-async def call_any(function: Callable[..., Any], *arguments: Any) -> Any:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a function, or the `__call__` of an object, is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call_any(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
     """Call a function or callable object of the user: an async one here, a synchronous one in a thread.
 
     A cancellation does not wait for the thread, which may hang.
     """
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        return await function(*arguments)
-    answer = await asyncio.wrap_future(_start_thread(lambda: function(*arguments), "promptiter-call"))
+    if is_async(function):
+        return await function(*arguments, **keywords)
+    answer = await asyncio.wrap_future(_start_thread(lambda: function(*arguments, **keywords), "promptiter-call"))
     return await answer if inspect.isawaitable(answer) else answer
 
 

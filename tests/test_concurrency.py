@@ -4,10 +4,11 @@ import asyncio
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from promptiter.concurrency import HomeLoop, Slots, run_in_thread
+from promptiter.concurrency import HomeLoop, Slots, call_any, run_in_thread
 
 
 async def test_slots_are_given_in_the_order_of_arrival() -> None:
@@ -123,3 +124,18 @@ async def test_blocking_work_ends_before_its_caller_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert done.is_set()
+
+
+class Doubles:
+    async def __call__(self, number: int) -> int:
+        return 2 * number
+
+
+async def test_call_any_awaits_functions_and_objects_however_they_are_async() -> None:
+    double = Doubles()
+    assert await call_any(double, 1) == 2
+    assert await call_any(double.__call__, number=2) == 4
+    assert await call_any(partial(double), number=3) == 6
+    assert await call_any(lambda function: threading.current_thread().name + function, function="!") == (
+        "promptiter-call!"
+    )

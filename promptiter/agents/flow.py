@@ -224,9 +224,10 @@ class _Flow:
             case=self.case,
             outputs={name: visit.output for name, visit in token.visits.items()},
             predecessors=token.predecessors,
-            visit_counts=dict.fromkeys(self.order, 0) | {name: visit.number for name, visit in token.visits.items()},
-            triggers=token.steps,
-            steps={name: visit.steps for name, visit in token.visits.items()},
+            node_names=tuple(self.order),
+            _visits={name: visit.number for name, visit in token.visits.items()},
+            _steps={name: visit.steps for name, visit in token.visits.items()},
+            _triggers=token.steps,
         )
 
     def _wait(self, number: int, join: Join, name: str, token: _Token) -> None:

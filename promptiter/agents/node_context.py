@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from promptiter.agents.base import CaseInput
 from promptiter.errors import SetupError
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_values
 
 NO_ITEM = object()
 """Marks the absence of an item, since an item may be None."""
@@ -21,27 +18,28 @@ NO_ITEM = object()
 class NodeContext:
     """What a node sees: the case, and by name the outputs of the nodes that ran before it on its path.
 
-    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it;
-    `visit_counts` has how often each node of the graph has run on this path; `steps` has the steps behind each output,
-    and `triggers` those directly before it.
+    `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it, and
+    `node_names` all nodes of the graph. Internal: how often each node has run on this path, the steps behind each
+    output, and the steps directly before it.
     """
 
     case: CaseInput
     outputs: Mapping[str, Json] = field(default_factory=dict)
     predecessors: tuple[str, ...] = ()
     item: Json = NO_ITEM
-    visit_counts: Mapping[str, int] = field(default_factory=dict)
-    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    triggers: tuple[str, ...] = ()
+    node_names: tuple[str, ...] = ()
+    _visits: Mapping[str, int] = field(default_factory=dict)
+    _steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    _triggers: tuple[str, ...] = ()
 
     def visits(self, name: str) -> int:
         """How often a node has run on this path so far. A route can limit a loop with it.
 
         lambda context: "finish" if context.visits("rewrite") == 2 else "rewrite"
         """
-        if name not in self.visit_counts:
-            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.visit_counts)}")
-        return self.visit_counts[name]
+        if name not in self.node_names:
+            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.node_names)}")
+        return self._visits.get(name, 0)
 
     @property
     def input(self) -> str:
@@ -66,7 +64,7 @@ class NodeContext:
 
     def find_sources(self, names: Iterable[str]) -> frozenset[str]:
         """The steps whose results these names hold. A name that is not a node's is that of the node's input."""
-        found = (() if name == "input" else self.steps.get(name, self.triggers) for name in names)
+        found = (() if name == "input" else self._steps.get(name, self._triggers) for name in names)
         return frozenset(step_id for steps in found for step_id in steps)
 
     def track_reads(self) -> tuple[NodeContext, TrackedOutputs]:
@@ -92,13 +90,17 @@ class TrackedOutputs(dict[str, Json]):
         return super().get(name, default)
 
     def __iter__(self) -> Iterator[str]:
-        self.names_read.update(super().keys())
-        return super().__iter__()
+        return iter(self._read_all())
 
-    def items(self) -> dict_items[str, Json]:
-        self.names_read.update(super().keys())
-        return super().items()
+    def __repr__(self) -> str:
+        return repr(self._read_all())
 
-    def values(self) -> dict_values[str, Json]:
+    def items(self) -> Any:
+        return self._read_all().items()
+
+    def values(self) -> Any:
+        return self._read_all().values()
+
+    def _read_all(self) -> dict[str, Json]:
         self.names_read.update(super().keys())
-        return super().values()
+        return dict(zip(super().keys(), super().values(), strict=True))

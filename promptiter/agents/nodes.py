@@ -18,10 +18,17 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from promptiter.agents.base import check_async, to_text
 from promptiter.agents.node_context import NO_ITEM, NodeContext
-from promptiter.agents.output_schema import OutputSchema, build_shape, list_descriptions, load_schema, set_descriptions
+from promptiter.agents.output_schema import (
+    OutputSchema,
+    build_validator,
+    list_descriptions,
+    load_schema,
+    set_descriptions,
+)
 from promptiter.agents.parameters import bind_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
+from promptiter.concurrency import is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.structured import ask_until_usable
@@ -120,7 +127,7 @@ class FunctionNode:
             self.name,
             self.function,
             known={"node_context": tracked, **context.values},
-            names=context.visit_counts,
+            names=context.node_names,
             incoming=context.incoming,
         )
         received = {name: value for name, value in arguments.items() if name != "node_context"}
@@ -147,7 +154,7 @@ class FunctionNode:
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
         try:
-            if inspect.iscoroutinefunction(self.function):
+            if is_async(self.function):
                 return await self.function(**arguments)
             here = contextvars.copy_context()
             loop = asyncio.get_running_loop()
@@ -239,7 +246,7 @@ class ModelNode:
         async def ask(messages: tuple[Message, ...], _: int) -> str:
             return (await self._ask(replace(request, messages=messages), calls)).text
 
-        return await ask_until_usable(build_shape(schema), request.messages, ask, name=repr(request.model))
+        return await ask_until_usable(build_validator(schema), request.messages, ask, name=repr(request.model))
 
     async def _ask(self, request: ModelRequest, calls: StepCalls) -> ModelReply:
         """Ask the model, and call the tools that it wants, until it answers."""
@@ -292,7 +299,7 @@ class ModelNode:
     def _build_prompt(self, context: NodeContext, step: OpenStep) -> str:
         if self.prompt is not None:
             template = step.read_surface(f"{step.node_id}#prompt") if self.is_prompt_editable else self.prompt
-            known = {**dict.fromkeys(context.visit_counts, ""), **context.values}
+            known = {**dict.fromkeys(context.node_names, ""), **context.values}
             step.read_from(context.find_sources(context.outputs.keys() & {*_FIELD.findall(template)}))
             return _FIELD.sub(lambda match: to_text(known.get(match[1], match[0])), template)
         incoming = context.incoming
@@ -319,5 +326,5 @@ class ModelNode:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """The threads of synchronous nodes: asyncio's own pool is small and shared with DNS lookups."""
+    """The threads of synchronous nodes. To start one for each step, as `call_any` does, would take longer."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-node")

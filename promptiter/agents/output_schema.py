@@ -48,8 +48,8 @@ def set_descriptions(schema: Mapping[str, Json], descriptions: Mapping[str, str]
     return changed
 
 
-def build_shape(schema: Mapping[str, Json]) -> TypeAdapter[Json]:
-    """The shape of an answer that must fit the schema."""
+def build_validator(schema: Mapping[str, Json]) -> TypeAdapter[Json]:
+    """The validator of an answer that must fit the schema."""
     from jsonschema.exceptions import best_match
     from jsonschema.validators import Draft202012Validator, validator_for
     from pydantic import AfterValidator, TypeAdapter

@@ -262,10 +262,9 @@ def count_cases(losses: Iterable[CaseLoss]) -> int:
     return len({loss.case_id for loss in losses})
 
 
-def name_blaming_stage(attributor: Attributor) -> str:
-    """The class of the stage that the user gave: of a walk, that of its Backwarder."""
-    stage = attributor.backwarder if isinstance(attributor, StepwiseAttributor) else attributor
-    return type(stage).__name__
+def find_blaming_stage(attributor: Attributor) -> Backwarder | Attributor:
+    """The stage that blames: of a walk, its Backwarder."""
+    return attributor.backwarder if isinstance(attributor, StepwiseAttributor) else attributor
 
 
 def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attributor) -> str | None:
@@ -275,7 +274,7 @@ def describe_failed_attribution(blames: Sequence[TraceBlame], attributor: Attrib
     ]
     if not errors or any(each.gradients for each in blames):
         return None
-    return f"{name_blaming_stage(attributor)} failed and blamed no surface: {errors[0]}"
+    return f"{type(find_blaming_stage(attributor)).__name__} failed and blamed no surface: {errors[0]}"
 
 
 def describe_failed_merge(merged: GradientsMerged, aggregator: Aggregator) -> str | None:

@@ -11,6 +11,7 @@ from promptiter.runlog.events import event_type
 from promptiter.runlog.results import RoundResult
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
+from promptiter.wording import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +152,11 @@ class PatchesWritten(_PassPayload):
     def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
         known = details if details.blamed_in is not None else replace(details, blamed_in=self.blamed_in)
         return known.add_to_last(patches=self.patches, refused=self.refused, notes=self.notes)
+
+
+def describe_dropped(count: int) -> str:
+    """Say that answers of blaming stages were thrown away, and why."""
+    return (
+        f"{plural(count, 'answer')} of the blaming stage {'was' if count == 1 else 'were'} thrown away: the named "
+        "surface was not read at that step, or there is no such surface or step"
+    )

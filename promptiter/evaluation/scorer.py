@@ -11,7 +11,6 @@ its results are rows like any others: recorded, repeated, resumed, compared and 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any, SupportsFloat, TypeAlias
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.concurrency import call_any
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.metrics.metric import describe_failure, leave_unscored
@@ -82,11 +82,7 @@ class Scorer:
     async def score(self, profile: Profile, context: RunContext) -> ScoredProfile:
         """Call the function, and read what it returns. Raises SetupError if that is not a score."""
         arguments = (profile, context)[: _count_parameters(self.function)]
-        if inspect.iscoroutinefunction(self.function):
-            answer = await self.function(*arguments)
-        else:
-            answer = await asyncio.to_thread(self.function, *arguments)
-            answer = await answer if inspect.isawaitable(answer) else answer
+        answer = await call_any(self.function, *arguments)
         if isinstance(answer, ScoredProfile):
             return replace(answer, scores=self._check_scale(self._read_scores(answer.scores)))
         several = isinstance(answer, list | tuple) and all(isinstance(each, Score) for each in answer)

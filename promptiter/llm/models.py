@@ -7,11 +7,11 @@ scripted ones.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from promptiter.concurrency import call_any
 from promptiter.errors import SetupError, UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.registry import MODELS
@@ -71,13 +71,7 @@ class FunctionModel:
         self.function = function
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - part of the protocol
-        messages = openai_messages(request)
-        if inspect.iscoroutinefunction(self.function):
-            answer = await self.function(messages)
-        else:
-            answer = await asyncio.to_thread(self.function, messages)
-            if inspect.isawaitable(answer):
-                answer = await answer
+        answer = await call_any(self.function, openai_messages(request))
         return answer if isinstance(answer, ModelReply) else ModelReply(text=str(answer))
 
 

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.backprop.record import GradientsMerged, LossesAttributed, PatchesWritten
+from promptiter.backprop.record import GradientsMerged, LossesAttributed, PatchesWritten, describe_dropped
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
 from promptiter.runlog.events import Event, Phase
@@ -91,9 +91,7 @@ class ProgressState:
             case LossesAttributed(blames=blames):
                 self.stage = "merging the blame"
                 if dropped := sum(blame.dropped for blame in blames):
-                    return self._line(
-                        f"blame: {plural(dropped, 'answer')} thrown away, about unread surfaces", "yellow"
-                    )
+                    return self._line(describe_dropped(dropped), "yellow")
             case GradientsMerged(signals=signals):
                 return self._show_blame(signals)
             case PatchesWritten() as written:

@@ -17,19 +17,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from promptiter.agents.base import Agent
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.judge_model import JudgeEndpoint
-from promptiter.evaluation.workers.wire_format import Packer, Unpacker, refer_to, refer_to_class
+from promptiter.evaluation.workers.wire_format import Packer, Unpacker, refer_to, refer_to_agent, refer_to_class
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
-from promptiter.references import is_of_script
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import SETS, RunRequest
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import PythonParts
 from traces.model import Json
@@ -55,10 +53,10 @@ def describe_parts(
     try:
         packed: dict[str, Json] = {
             "gateway": packer.pack_gateway(evaluator),
-            "agent": packer.pack_agent(engine.agent),
-            "search": packer.pack_part(engine.search, "the search"),
+            "agent": refer_to_agent(engine.agent) or packer.pack(engine.agent, "the agent"),
+            "search": packer.pack(engine.search, "the search"),
             "metrics": [packer.pack_metric(each, f"the metric {each.name!r}") for each in evaluator.metrics],
-            "executor": packer.pack_part(evaluator.executor, "the executor"),
+            "executor": packer.pack(evaluator.executor, "the executor"),
             "evaluator": {
                 name: packer.pack(getattr(evaluator, name), f"{name} of the evaluator")
                 for name in ("options", "user_simulator", "weights")
@@ -89,7 +87,7 @@ def _holds_secret(packed: dict[str, Json], redactor: Redactor) -> bool:
     return bool(redactor.redact_known_json(data) != data or redactor.redact_json(settings) != settings)
 
 
-_DATA = ("train", "validation", "cases", "test", "initial_profile")
+_DATA = (*SETS, "initial_profile")
 
 
 def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None) -> RebuiltRun:
@@ -124,33 +122,12 @@ class _PartPacker(Packer):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def pack_part(self, value: Any, place: str) -> Json:
-        """Pack a part by its name in a module, or by the arguments of its class.
-
-        promptiter's own classes are packed by their arguments first: looking for a name takes hundredths of a second.
-        """
-        if not type(value).__module__.startswith("promptiter."):
-            return refer_to(value) or self.pack(value, place)
-        try:
-            return self.pack(value, place)
-        except SetupError:
-            if (reference := refer_to(value)) is None:
-                raise
-            return reference
-
-    def pack_agent(self, agent: Agent) -> Json:
-        """Pack the agent by its name. In a script that may be assigned too late; see `pack_agent` for workers."""
-        reference = refer_to(agent)
-        if reference is None or is_of_script(reference.get("$ref", "")):
-            return self.pack_part(agent, "the agent")
-        return reference
-
     def pack_metric(self, metric: Any, place: str) -> Json:
         if isinstance(metric, JudgeMetric):
             served = [metric.gateway.model(each.model) for each in metric.judges if each.runner is None]
             if any(isinstance(each, JudgeEndpoint) for each in served):  # only build_metrics adds it to a gateway
                 return refer_to(metric) or self._refuse_judge(place)
-        return self.pack_part(metric, place)
+        return self.pack(metric, place)
 
     def _refuse_judge(self, place: str) -> NoReturn:
         raise SetupError(
@@ -171,7 +148,7 @@ class _PartPacker(Packer):
         nameless: list[str] = []
         for each in observers:
             try:
-                packed.append(self.pack_part(each, "an observer"))
+                packed.append(self.pack(each, "an observer"))
             except SetupError:
                 nameless.append(type(each).__name__)
         return packed, nameless
@@ -188,7 +165,12 @@ class _PartPacker(Packer):
                 return {"$gateway": 0}
             return refer_to(value) or self.pack_unnamed(value, place)
         if kind.__module__.startswith("promptiter.") and not is_dataclass(value) and _find_arguments(value) is not None:
-            return self.pack_unnamed(value, place)
+            try:  # looking for a name takes hundredths of a second
+                return self.pack_unnamed(value, place)
+            except SetupError:
+                if (reference := refer_to(value)) is None:
+                    raise
+                return reference
         return super().pack_object(value, place)
 
     def pack_unnamed(self, value: Any, place: str) -> Json:

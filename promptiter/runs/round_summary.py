@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.record import BackpropDetails, PassResult, get_passes
+from promptiter.backprop.record import BackpropDetails, PassResult, describe_dropped, get_passes
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.stages.contracts import AggregateResult
-from promptiter.wording import plural
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
 """The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
@@ -84,10 +83,7 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events.
-
-    `dropped` counts what blaming stages said about unknown surfaces and steps, which was thrown away.
-    """
+    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events."""
 
     round: int
     train: EvaluationSummary | None
@@ -95,7 +91,6 @@ class RoundSummary:
     candidates: tuple[CandidateSummary, ...]
     skipped: str = ""
     notes: tuple[SearchNote, ...] = ()
-    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +119,9 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     signals = _Signals()
     profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
+    dropped = 0
     for each in result.rounds:
+        dropped += sum(one.dropped for one in get_passes(each))
         signals.add(each)
         train = each.train or train
         profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
@@ -134,14 +131,13 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         no_blame.add(each)
         reasons.add(each, signals)
     blamed = blame.summaries()
-    dropped = describe_dropped(sum(each.dropped for each in rounds))
     return SearchSummary(
         rounds=tuple(rounds),
         blame=blamed,
         rejections=tuple(rejections),
         reasons=reasons.accepted,
         no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
-        problems=(dropped,) if dropped else (),
+        problems=(describe_dropped(dropped),) if dropped else (),
     )
 
 
@@ -177,17 +173,6 @@ def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapp
         candidates=tuple(_summarize_candidate(candidate, profiles) for candidate in each.candidates),
         skipped=each.skipped,
         notes=each.notes,
-        dropped=sum(one.dropped for one in get_passes(each)),
-    )
-
-
-def describe_dropped(count: int) -> str:
-    """Say that answers of blaming stages were thrown away, and why; empty if none were."""
-    if not count:
-        return ""
-    return (
-        f"{plural(count, 'answer')} of the blaming stage {'was' if count == 1 else 'were'} thrown away: the named "
-        "surface was not read at that step, or there is no such surface or step"
     )
 
 
@@ -326,11 +311,9 @@ class _NoBlame:
 
     def __init__(self) -> None:
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
-        self._dropped = 0
 
     def add(self, each: RoundResult) -> None:
         self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
-        self._dropped += sum(one.dropped for one in get_passes(each))
         if each.train is not None:
             self._has_train = True
             self._has_failures = self._has_failures or each.train.pass_rate != 1.0
@@ -342,8 +325,6 @@ class _NoBlame:
             return ""
         if not self._has_failures:
             return "no train case failed"
-        if self._dropped:
-            return describe_dropped(self._dropped)
         if self._has_losses:
             return "no surface could be blamed for the failures"
         if not self._has_traces:

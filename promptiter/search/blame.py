@@ -135,13 +135,15 @@ class BlameFinder:
             evaluation=evaluation.number,
         )
         attributed = await session.record(LossesAttributed, attribute, request=key, phase=phase)
-        self.failures.note_success("backwarder", any(blame.gradients for blame in attributed.blames))
+        if any(blame.gradients for blame in attributed.blames):
+            self.failures.mark_working("backwarder")
         gradients = group_by_surface(attributed.blames, without=patched)
         if self.check is not None and known is None:
             gradients = await self._check_gradients(gradients, evaluation, eval_set, profile, phase=phase)
         merged = await session.record(GradientsMerged, merge, request=key, phase=phase)
         signals = (*merged.signals, *merged.below_support)
-        self.failures.note_success("aggregator", any(signal.error is None for signal in signals))
+        if any(signal.error is None for signal in signals):
+            self.failures.mark_working("aggregator")
         return BlameReport(
             round=session.round,
             profile=profile,

@@ -41,7 +41,8 @@ class PatchProposer:
             return PatchesWritten(blamed_in=report.round)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
         result = await self._session.record(PatchesWritten, lambda: self._propose(report), request=key)
-        self._failures.note_success("optimizer", bool(result.patches or result.refused))
+        if result.patches or result.refused:
+            self._failures.mark_working("optimizer")
         self.rejected.add(result.refused)
         return result
 

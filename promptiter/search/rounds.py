@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
-from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor
-from promptiter.backprop.propagate import StepwiseAttributor
+from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
@@ -63,6 +62,7 @@ class BackpropRounds:
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
         check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+        self.backwarder = backwarder
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
         self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
@@ -70,13 +70,8 @@ class BackpropRounds:
         self.most_rerun = most_rerun
         self.min_support = min_support
         if check == "auto":
-            check = None if self._blaming_model is None else GradientCheck()
+            check = None if _find_model(find_blaming_stage(self.attributor)) is None else GradientCheck()
         self.check = check
-
-    @property
-    def backwarder(self) -> Attributor:
-        """The stage that blames."""
-        return self.attributor
 
     async def search(self, session: Session) -> None:
         failures = StageFailures(session)
@@ -113,27 +108,24 @@ class BackpropRounds:
             max_rerun=self.most_rerun,
             max_checked=self.check.most if self.check is not None else 0,
             corrector=next((model for each in correctors if (model := _find_model(each)) is not None), None),
-            backwarder=self._blaming_model,
+            backwarder=_find_model(find_blaming_stage(self.attributor)),
             aggregator=_find_model(self.aggregator),
             optimizer=_find_model(self.optimizer),
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called."""
+        """One line for each model of a stage that cannot be called, or whose price is unknown."""
         correctors = self.check.correctors if self.check is not None else ()
-        stages = (self._blaming_stage, self.aggregator, self.optimizer, *correctors)
+        stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
         asked = [
             (each.gateway or gateway, each.model) for each in stages if isinstance(each, CallsModel) and each.model
         ]
-        return list(dict.fromkeys(line for door, model in asked for line in door.find_setup_problems([model])))
-
-    @property
-    def _blaming_stage(self) -> Backwarder | Attributor:
-        return self.attributor.backwarder if isinstance(self.attributor, StepwiseAttributor) else self.attributor
-
-    @property
-    def _blaming_model(self) -> str | None:
-        return _find_model(self._blaming_stage)
+        found = [
+            line
+            for own, model in asked
+            for line in (*own.find_setup_problems([model]), *own.find_unpriced_models([model]))
+        ]
+        return list(dict.fromkeys(found))
 
     async def _propose(
         self, session: Session, finder: BlameFinder, proposer: PatchProposer, known: BlameReport

@@ -17,10 +17,9 @@ class StageFailures:
         self._session = session
         self._working: set[Stage] = set()
 
-    def note_success(self, stage: Stage, is_working: bool) -> None:
-        """Note whether a stage returned something that could be used."""
-        if is_working:
-            self._working.add(stage)
+    def mark_working(self, stage: Stage) -> None:
+        """Note that a stage returned something that could be used."""
+        self._working.add(stage)
 
     def handle(self, stage: Stage, problem: str | None) -> None:
         """End the run if the stage never worked; otherwise report the problem, so that earlier results are kept."""

@@ -205,6 +205,7 @@ async def test_what_reads_exactly_what_triggered_it_has_no_edges() -> None:
         (lambda node_context: [*node_context.outputs], {"draft": "data", "tries": "data"}),
         (lambda node_context: {**node_context.outputs}, {"draft": "data", "tries": "data"}),
         (lambda node_context: dict(node_context.outputs.items()), {"draft": "data", "tries": "data"}),
+        (lambda node_context: f"{node_context.outputs}", {"draft": "data", "tries": "data"}),
         (lambda node_context: node_context.incoming, {}),
         (lambda node_context, draft: draft + node_context.input, {"draft": "data", "tries": "control"}),
     ],

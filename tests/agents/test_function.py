@@ -366,7 +366,7 @@ async def test_a_function_that_returns_a_coroutine_is_refused_with_how_to_write_
     async def forgot_await(question: str) -> Any:
         return ask(question, instruction=surface("instruction"), model="echo")
 
-    with Gateway(models={"echo": lambda messages: "hi"}).active():
+    with Gateway(models={"echo": lambda _: "hi"}).active():
         first, second = [await each.run(CaseInput(text="hi")) for each in (forgot_async, forgot_await)]
         with pytest.raises(AgentError, match="write `async def forgot_async` and `return await ask"):
             forgot_async("hi")

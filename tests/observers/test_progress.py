@@ -5,7 +5,14 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from promptiter.backprop.record import GradientsMerged, LossesAttributed, LossesExtracted, PatchesWritten, TraceBlame
+from promptiter.backprop.record import (
+    GradientsMerged,
+    LossesAttributed,
+    LossesExtracted,
+    PatchesWritten,
+    TraceBlame,
+    describe_dropped,
+)
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
@@ -140,7 +147,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         "desk  2 train, 3 validation cases; 2 surfaces may change",
         "baseline    validation: 0.500, 1/3 pass, 33% could not be run or scored",
         "round 1     train: 0.250, 0/2 pass",
-        "round 1     blame: 2 answers thrown away, about unread surfaces",
+        f"round 1     {describe_dropped(2)}",
         f"round 1     blame: {', '.join(f'{node}#instruction ({count})' for node, count in BLAMED)} and 1 more",
         "round 1     patches: a#instruction, 1 refused, 2 surfaces without a patch",
         "round 1     failed train cases with the patches: 1.000, 1/1 pass",

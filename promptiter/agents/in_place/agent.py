@@ -33,7 +33,7 @@ from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
-from promptiter.concurrency import call_in_loop, run_in_thread
+from promptiter.concurrency import call_in_loop, is_async, run_in_thread
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
@@ -179,7 +179,7 @@ class InPlaceAgent:
         """Call the wrapped function; a synchronous one in a thread, which keeps the sources in use until it returns."""
         function = cast("Callable[[str], Any]", self._wrapped)
         try:
-            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            if is_async(function):
                 return await function(question)
             answer = await self._ask_in_thread(function, question)
             return await answer if inspect.isawaitable(answer) else answer

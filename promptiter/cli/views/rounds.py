@@ -12,7 +12,7 @@ from rich.text import Text
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.run import hanging_indent, shorten_reason
 from promptiter.runlog.results import SearchNote
-from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary, describe_dropped
+from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names
 from traces.model import Json
@@ -49,8 +49,6 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
             table.add_row("" if number else str(each.round), "" if number else _format_figures(each.train), *line)
         for note in each.notes:
             table.add_row("", "", "", _format_note(note))
-        if each.dropped:
-            table.add_row("", "", "", Text(describe_dropped(each.dropped), "yellow"))
     screen.print(table)
 
 

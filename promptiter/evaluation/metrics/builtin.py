@@ -6,7 +6,6 @@ differ.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,11 +15,12 @@ from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, Ty
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
+from promptiter.concurrency import call_any
 from promptiter.errors import MetricError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.criteria import FinalResponseCriterion, Limit, Options
+from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
-from promptiter.evaluation.metrics.judge import make_judge_builders
+from promptiter.evaluation.metrics.judge import build_judge_metric
 from promptiter.evaluation.metrics.metric import (
     Metric,
     TurnScore,
@@ -184,15 +184,9 @@ class FunctionMetric:
         if self.needs_reference and not any(turn.expected is not None for turn in case.turns):
             return leave_unscored(self, f"{self.name} needs a reference and case {case.id!r} has none")
         try:
-            return self._score(await self._call(case, run))
+            return self._score(await call_any(self.function, case, run))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return leave_unscored(self, describe_exception(self, error))
-
-    async def _call(self, case: EvalCase, run: AgentRun) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(case, run)
-        answer = await asyncio.to_thread(self.function, case, run)
-        return await answer if inspect.isawaitable(answer) else answer
 
     def _score(self, answer: Any) -> Score:
         if isinstance(answer, Score):
@@ -219,7 +213,8 @@ def build_metrics(
     """
     if not isinstance(config, EvalConfig):
         config = _read_list(config) if isinstance(config, list | tuple) else parse_eval_config(config)
-    given = {**_BUILDERS, **make_judge_builders(gateway, default=judge)}
+    build_judged: MetricBuilder = partial(build_judge_metric, gateway=gateway, default=judge)
+    given = {**_BUILDERS, **dict.fromkeys(JUDGE_METRICS, build_judged)}
     known = {*given, *config.evaluators}
     paths = {
         metric.evaluator: config.evaluators.get(metric.evaluator, metric.evaluator)

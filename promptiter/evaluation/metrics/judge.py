@@ -49,7 +49,7 @@ from promptiter.evaluation.metrics.metric import (
     score_by_turn,
     summarize_findings,
 )
-from promptiter.evaluation.metrics.metric_config import MetricBuilder, MetricConfig
+from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
@@ -61,6 +61,7 @@ SHOWN_REASON = 300
 """A finding keeps at most this many characters of a judge's reason."""
 
 _VALID = Rubric(id="valid", text="")
+_JUDGE_ERRORS = (ModelError, RunnerError, MetricError)
 _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference_critic"))
 
 
@@ -85,15 +86,13 @@ class JudgeMetric:
 
     @property
     def needs_reference(self) -> bool:
-        return self.kind in _NEEDS_REFERENCE or (self.config.show_reference is True and self.shows_reference)
+        return self.kind in _NEEDS_REFERENCE or (self.config.show_reference is True and self.kind != "knowledge_recall")
 
     @property
     def shows_reference(self) -> bool:
         """Whether the judge sees the reference of a case that has one."""
-        if self.kind == "knowledge_recall":
-            return False
-        if self.kind in _NEEDS_REFERENCE or self.config.show_reference is not None:
-            return self.kind in _NEEDS_REFERENCE or self.config.show_reference is True
+        if self.needs_reference or self.kind == "knowledge_recall" or self.config.show_reference is False:
+            return self.needs_reference
         return any(map(mentions_reference, self.rubrics))
 
     @property
@@ -230,15 +229,6 @@ class JudgeMetric:
         return passed if turns == 1 else f"{passed}, in all {turns} turns"
 
 
-def make_judge_builders(gateway: Gateway | None, *, default: Runner | str | None = None) -> Mapping[str, MetricBuilder]:
-    """Builders of judge metrics. `default` judges for metrics that name no judge."""
-
-    def builder(evaluator: str) -> MetricBuilder:
-        return lambda config: _build_judge_metric(evaluator, config, gateway, default)
-
-    return {evaluator: builder(evaluator) for evaluator in JUDGE_METRICS}
-
-
 def aggregate(how: ModelsAggregator, values: Sequence[float], weights: Sequence[float]) -> float:
     """Combine the values of several models. The result reaches a threshold exactly if the rule holds at it."""
     match how:
@@ -266,10 +256,11 @@ def _find_majority_value(values: Sequence[float], weights: Sequence[float]) -> f
     )
 
 
-def _build_judge_metric(
-    evaluator: str, config: MetricConfig, gateway: Gateway | None, default: Runner | str | None
+def build_judge_metric(
+    config: MetricConfig, *, gateway: Gateway | None, default: Runner | str | None = None
 ) -> JudgeMetric:
-    criterion, kind = config.criterion, JUDGE_METRICS[evaluator]
+    """Build one of the JUDGE_METRICS. `default` judges if the configuration names no judge."""
+    evaluator, criterion, kind = config.evaluator, config.criterion, JUDGE_METRICS[config.evaluator]
     if not isinstance(criterion, JudgeConfig):
         raise MetricError(f"{config.place}: {evaluator} takes a JudgeConfig, not {criterion!r}")
     if kind == "final_response" and criterion.rubrics:
@@ -300,7 +291,7 @@ async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool
     answers = await asyncio.gather(*(ask() for ask in asked), return_exceptions=True)
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if errors:
-        raise next((error for error in errors if not isinstance(error, ModelError | MetricError)), errors[0])
+        raise next((error for error in errors if not isinstance(error, _JUDGE_ERRORS)), errors[0])
     return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 

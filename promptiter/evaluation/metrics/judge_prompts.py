@@ -89,14 +89,11 @@ def render_final_response(exchange: Exchange) -> tuple[Message, ...]:
 def render_rubrics(kind: RubricKind, rubrics: Sequence[Rubric], exchange: Exchange) -> tuple[Message, ...]:
     """Ask which rubrics pass."""
     rules = RUBRICS.format(
-        task=RUBRIC_TASKS[kind] + (REFERENCE if exchange.reference is not None and kind in _MAY_SHOW_REFERENCE else ""),
+        task=RUBRIC_TASKS[kind] + (REFERENCE if exchange.reference is not None and kind != "reference_critic" else ""),
         rubrics="\n".join(map(_render_rubric, rubrics)),
         data_rule=DATA_RULE,
     )
     return Message("system", rules), Message("user", _render_exchange(exchange))
-
-
-_MAY_SHOW_REFERENCE: frozenset[RubricKind] = frozenset(("response", "critic"))
 
 
 def mentions_reference(rubric: Rubric) -> bool:
@@ -129,10 +126,7 @@ def truncate_middle(text: str, limit: int) -> str:
 
 
 _REFERENCE = re.compile(
-    r"\b(?:reference|expected|gold(?:en)?|standard)[ -](?:answer|response|reply|output|solution|result|value|text)s?\b"
-    r"|\bcorrect (?:answer|response|solution)s?\b|\bground[ -]truth\b"
-    r"|\b(?:the|a|its|to|with|our|given|provided) references?\b(?! (?:to|for|in|of|list|section)\b)"
-    r"|参考(?:答案|回答|结果|回复|答复)|标准答案|正确答案|(?:预期|期望)的?(?:答案|回答|结果|输出)",
+    r"\breference|\b(?:expected|correct) (?:answer|response|output)|\bground truth|参考|(?:标准|正确)答案",
     re.IGNORECASE,
 )
 _MARK = re.compile(r"<(?=\s*/?\s*data\b)", re.IGNORECASE)

@@ -54,14 +54,9 @@ def pack(value: object, handles: Handles, *, place: str = "") -> bytes:
 
 
 def pack_agent(value: object, handles: Handles, *, place: str) -> bytes:
-    """An agent as bytes: by its name in a module if it has one, otherwise as `pack` does.
-
-    So is one of the script: it may be assigned under `if __name__ == "__main__":`, which no other process executes.
-    """
-    reference = refer_to(value)
-    if reference is None or is_of_script(reference.get("$ref", "")):
-        return pack(value, handles, place=place)
-    return orjson.dumps(reference)
+    """An agent as bytes: by its name in a module if it has one, otherwise as `pack` does."""
+    reference = refer_to_agent(value)
+    return pack(value, handles, place=place) if reference is None else orjson.dumps(reference)
 
 
 def unpack(raw: bytes, handles: Handles) -> Any:
@@ -72,6 +67,15 @@ def unpack(raw: bytes, handles: Handles) -> Any:
 def unpack_plain(plain: Json, handles: Handles) -> Any:
     """The value of such bytes that have been parsed."""
     return Unpacker(handles).unpack(plain)
+
+
+def refer_to_agent(agent: object) -> Json:
+    """How another process finds an agent by name; None if it cannot.
+
+    It cannot find one of the script, which may be assigned under `if __name__ == "__main__":`.
+    """
+    reference = refer_to(agent)
+    return None if reference is None or is_of_script(reference.get("$ref", "")) else reference
 
 
 def refer_to(value: object) -> Json:

@@ -23,6 +23,8 @@ Comparison: TypeAlias = Literal["whole", "part", "json", "number", "none"]
 at all (the reference is a pattern, or only the length counts)."""
 
 MIN_CASES = 3
+MIN_SHARE = 0.9
+"""What at least this share of the samples has in common becomes a rule."""
 
 MAX_SAMPLES = 100
 """Maximum number of failing samples, and of passing samples."""

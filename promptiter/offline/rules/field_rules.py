@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
+from promptiter.offline.rules.examples import (
+    MIN_SHARE,
+    Predicate,
+    Sample,
+    SampleSet,
+    Verdict,
+    is_safe_literal,
+    text_predicate,
+)
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_words, find_whole, normalize
 from promptiter.offline.text.numbers import find_same_number, read_numbers
 
-MIN_SHARE = 0.9
 MAX_WANTED_CHARACTERS = 200
 """A longer reference is not searched for inside a field."""
 

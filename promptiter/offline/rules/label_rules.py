@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
+from promptiter.offline.rules.examples import (
+    MIN_SHARE,
+    Predicate,
+    Sample,
+    SampleSet,
+    Verdict,
+    is_safe_literal,
+    text_predicate,
+)
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.matching import contains_words, normalize, read_object
 
 MAX_LABELS = 12
 MAX_LABEL_WORDS = 3
 MAX_VALUE_WORDS = 6
-MIN_SHARE = 0.9
 
 
 def detect_enumeration(evidence: SampleSet) -> Iterator[Predicate]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from promptiter.offline.rules.examples import (
+    MIN_SHARE,
     Predicate,
     Sample,
     SampleSet,
@@ -18,7 +19,6 @@ from promptiter.offline.rules.examples import (
 )
 from promptiter.offline.text.matching import SMALL_WORDS, contains_words, normalize, read_object
 
-MIN_SHARE = 0.9
 MAX_ENDING_WORDS = 12
 MAX_KEYWORDS = 3
 CLEARLY = 1.5

@@ -9,11 +9,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from promptiter.offline.rules.examples import Predicate, Sample, SampleSet, Verdict, is_safe_literal, text_predicate
+from promptiter.offline.rules.examples import (
+    MIN_SHARE,
+    Predicate,
+    Sample,
+    SampleSet,
+    Verdict,
+    is_safe_literal,
+    text_predicate,
+)
 from promptiter.offline.text.matching import read_object
 
 MAX_KEYS = 20
-MIN_SHARE = 0.9
 
 
 def detect_json_object(evidence: SampleSet) -> Iterator[Predicate]:

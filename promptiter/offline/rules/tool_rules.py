@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from promptiter.backprop.step_text import json_text
 from promptiter.offline.rules.examples import (
+    MIN_SHARE,
     Predicate,
     Sample,
     SampleSet,
@@ -22,8 +23,6 @@ from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.fields import spell_field_name
 from promptiter.offline.text.matching import normalize
 from traces.model import Json
-
-MIN_SHARE = 0.9
 
 
 def detect_tools_called(evidence: SampleSet) -> Iterator[Predicate]:

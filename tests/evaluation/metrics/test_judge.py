@@ -680,9 +680,8 @@ def test_the_prompts_of_judges_read_like_this() -> None:
     assert render_rubrics("reference_critic", listed, exchange)[0].content == (
         TASK_TEXTS["reference_critic"] + RUBRICS_TEXT
     )
-    assert render_rubrics("knowledge_recall", listed, exchange)[0].content == (
-        TASK_TEXTS["knowledge_recall"] + RUBRICS_TEXT
-    )
+    found = replace(exchange, reference=None, response=None, tool_output="search() Paris")
+    assert render_rubrics("knowledge_recall", listed, found)[0].content == TASK_TEXTS["knowledge_recall"] + RUBRICS_TEXT
     assert render_rubrics("critic", listed, exchange)[1] == shown
 
 

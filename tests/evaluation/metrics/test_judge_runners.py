@@ -215,15 +215,12 @@ async def test_agents_and_functions_judge_in_other_processes_too() -> None:
 @pytest.mark.parametrize(
     ("text", "mentions"),
     [
-        ("Is the number the same as in the reference answer?", True),
         ("The city agrees with the reference.", True),
         ("It says the same as the expected answer", True),
         ("It gives the correct answer.", True),
         ("最终给出的数字答案是否与参考答案一致（数值相同即视为通过）。", True),
-        ("The answer has no reference to competitors.", False),
-        ("It refers to the reference in the manual.", False),
         ("回答中是否给出清晰、可追溯的推理或计算步骤。", False),
-        ("The answer is polite.", False),
+        ("The answer says which it prefers, and states a preference.", False),
     ],
 )
 def test_a_rubric_speaks_of_the_reference(text: str, mentions: bool) -> None:
