@@ -24,7 +24,10 @@ def find_problems(metric: str, *rows: dict[str, Any], **request: Any) -> list[st
 
 
 def test_cases_without_the_tool_calls_that_a_metric_compares_are_refused() -> None:
-    rows = [{"id": "desk", "expected": "yes"}, {"id": "none", "expected": "yes", "tool_calls": []}]
+    rows: list[dict[str, Any]] = [
+        {"id": "desk", "expected": "yes"},
+        {"id": "none", "expected": "yes", "tool_calls": []},
+    ]
     assert find_problems("tool_trajectory", *rows, teacher="simulated") == [
         (
             "metric 'tool_trajectory' needs tool_calls, and the eval set has cases without them: 'desk'; write the "
