@@ -8,9 +8,8 @@ from pathlib import Path
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
 from promptiter.errors import SetupError
 from promptiter.references import is_reference
+from promptiter.runlog.results import SETS
 from traces.model import Json
-
-SETS = ("train", "validation", "cases", "test")
 
 
 def collect_settings(**options: Json | Path) -> dict[str, Json]:

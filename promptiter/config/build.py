@@ -15,14 +15,14 @@ from typing import NoReturn, TypeVar
 from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
-from promptiter.config.eval_sets import EvalSetLoader, EvalSets
+from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.file import ParsedConfig
 from promptiter.config.loading import build_evaluator, load_agent, make_importable
 from promptiter.config.models import build_gateway
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
-from promptiter.config.search import build_search, find_models_of_stages, find_unpriced_models
+from promptiter.config.search import build_search, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
@@ -65,7 +65,6 @@ class _RunBuilder:
         self.environ = environ
         self.problems = Problems(parsed, [*parsed.problems, *problems])
         self.attempt = self.problems.attempt
-        self.eval_sets = EvalSetLoader(self.problems)
 
     def build(self) -> ConfiguredRun:
         config = self.config
@@ -73,8 +72,8 @@ class _RunBuilder:
         agent = self._load_agent()
         gateway = self._build_gateway()
         evaluator = self._build_evaluator(gateway)
-        sets = self.eval_sets.load()
-        request = self._build_request(sets or EvalSets())
+        sets = load_eval_sets(self.problems)
+        request = self._build_request(sets or {})
         search = self.attempt(lambda: build_search(config))
         observers = self._build_observers()
         checked = engine = None
@@ -96,7 +95,7 @@ class _RunBuilder:
     def build_evaluation(self, eval_set: str) -> ConfiguredEvaluation:
         make_importable(self.config.python_path)
         agent, gateway = self._load_agent(), self._build_gateway()
-        evaluator, cases = self._build_evaluator(gateway), self.eval_sets.load_one(eval_set)
+        evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         profile, teacher = self._load_profile(), self._load_teacher()
         if agent is not None and evaluator is not None:
             others = [teacher] if isinstance(teacher, str) else []
@@ -195,15 +194,15 @@ class _RunBuilder:
             return load_eval_config(given, environ=self.environ)
         return parse_eval_config(given, source="metrics", environ=self.environ)
 
-    def _build_request(self, sets: EvalSets) -> RunRequest:
+    def _build_request(self, sets: SetsByKey) -> RunRequest:
         config = self.config
         goal = build_goal(config.goal)
         return RunRequest(
-            train=sets.train or None,
-            validation=sets.validation or None,
-            cases=sets.cases or None,
+            train=sets.get("train"),
+            validation=sets.get("validation"),
+            cases=sets.get("cases"),
+            test=sets.get("test"),
             scorer=self.attempt(partial(build_scorer, config.scorer)) if config.scorer else None,
-            test=sets.test or None,
             initial_profile=self._load_profile(),
             teacher=self._load_teacher(),
             judge=config.judge,
@@ -226,7 +225,7 @@ class _RunBuilder:
         self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
     ) -> CheckedRequest | None:
         """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
-        self.problems.found.extend(find_unpriced_models(self.config, evaluator.gateway))
+        self.problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(self.config)))
         if self.config.review and request.goal.kind != "score":
             self.problems.add(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from promptiter.config.fields import PartEntry
@@ -13,7 +13,6 @@ from promptiter.config.policies import build_goal
 from promptiter.config.sections import Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
-from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import reveal
 from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
@@ -38,18 +37,6 @@ def find_models_of_stages(config: RunConfig) -> tuple[str, ...]:
     """The models that the stages ask. The searches for goals other than the score have no stages."""
     is_used = config.search is not None or build_goal(config.goal).kind == "score"
     return config.stages.models if is_used else ()
-
-
-def find_unpriced_models(config: RunConfig, gateway: Gateway) -> Iterator[str]:
-    """A problem for each model of the stages without a price, if dollars are capped. The engine checks the others."""
-    if gateway.budget is None or not gateway.budget.needs_prices:
-        return
-    for model in find_models_of_stages(config):
-        if gateway.price(model) is None:
-            yield (
-                f"budget.max_usd cannot be enforced: the price of model {model!r} is unknown; "
-                f"set its price under models, or budget.allow_unknown_price"
-            )
 
 
 def build_stages(stages: Stages, models: Models) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
-from promptiter.engine.type_checks import SETS, find_wrong_types
+from promptiter.engine.type_checks import find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
@@ -22,7 +22,7 @@ from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
 from promptiter.references import is_reference
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import SETS, RunRequest, RunShape
 from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import join_names
@@ -241,20 +241,12 @@ def _hint_problems(
 
 def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
     """Find models without a known price, for which max_usd could not be enforced."""
-    gateway = evaluator.gateway
-    if gateway.budget is None or not gateway.budget.needs_prices:
-        return
     named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
     named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
-    for model in sorted(named):
-        if gateway.price(model) is None:
-            yield (
-                f"max_usd cannot be enforced: the price of model {model!r} is unknown; "
-                "give it under prices, or allow unknown prices"
-            )
+    yield from evaluator.gateway.find_unpriced_models(named)
 
 
 def _goal_problems(

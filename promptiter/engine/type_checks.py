@@ -20,14 +20,11 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import SETS, RunRequest
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import OBSERVER, check_part, has_method
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import shorten
-
-SETS = ("train", "validation", "cases", "test")
-"""The fields of a request that hold eval sets."""
 
 
 def check_parts(agent: object, evaluator: object) -> None:

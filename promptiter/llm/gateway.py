@@ -189,6 +189,17 @@ class Gateway:
         found = (self.pool.catalog.find_setup_problem(name) for name in sorted(set(names)))
         return [problem for problem in found if problem is not None]
 
+    def find_unpriced_models(self, names: Iterable[str]) -> list[str]:
+        """One line for each of these models whose price is unknown, if the budget caps dollars."""
+        if self.budget is None or not self.budget.needs_prices:
+            return []
+        return [
+            f"max_usd cannot be enforced: the price of model {name!r} is unknown; give the model a price, or set "
+            "allow_unknown_price of the budget"
+            for name in sorted(set(names))
+            if self.price(name) is None
+        ]
+
     def shares_models_with(self, other: Gateway) -> bool:
         """Whether both call the same models, as the gateways of runs do."""
         return self.pool is other.pool

@@ -41,6 +41,9 @@ RunShape: TypeAlias = Literal["two_sets", "one_set", "scorer"]
 
 EvalSets: TypeAlias = EvalSet | Sequence[EvalSet]
 
+SETS = ("train", "validation", "cases", "test")
+"""The fields of a request that hold eval sets."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:

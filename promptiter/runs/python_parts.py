@@ -27,7 +27,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.results import SETS, RunRequest
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import PythonParts
 from traces.model import Json
@@ -87,7 +87,7 @@ def _holds_secret(packed: dict[str, Json], redactor: Redactor) -> bool:
     return bool(redactor.redact_known_json(data) != data or redactor.redact_json(settings) != settings)
 
 
-_DATA = ("train", "validation", "cases", "test", "initial_profile")
+_DATA = (*SETS, "initial_profile")
 
 
 def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None) -> RebuiltRun:

@@ -114,13 +114,18 @@ class BackpropRounds:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called."""
+        """One line for each model of a stage that cannot be called, or whose price is unknown."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
         asked = [
             (each.gateway or gateway, each.model) for each in stages if isinstance(each, CallsModel) and each.model
         ]
-        return list(dict.fromkeys(line for door, model in asked for line in door.find_setup_problems([model])))
+        found = [
+            line
+            for own, model in asked
+            for line in (*own.find_setup_problems([model]), *own.find_unpriced_models([model]))
+        ]
+        return list(dict.fromkeys(found))
 
     async def _propose(
         self, session: Session, finder: BlameFinder, proposer: PatchProposer, known: BlameReport

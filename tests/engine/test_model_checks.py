@@ -7,11 +7,16 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
 from promptiter.errors import RequestError
+from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.models import Function, Model, ScriptedModel
+from promptiter.llm.prices import Price, Prices
 from promptiter.profile import Profile
+from promptiter.search.rounds import BackpropRounds
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import Watcher
@@ -55,3 +60,12 @@ class OwnSdkAgent:
 
 def test_an_agent_that_may_bypass_the_gateway_is_not_refused() -> None:
     check_models(OwnSdkAgent(), desk.evaluator(Gateway()))
+
+
+async def test_a_cap_in_dollars_needs_the_prices_of_stages_from_python_too() -> None:
+    free = Price(input_usd_per_million=0, output_usd_per_million=0)
+    models: dict[str, Model | Function] = {"scripted": desk.model(), "mine": ScriptedModel([])}
+    gateway = Gateway(models=models, prices=Prices({"scripted": free}), budget=Budget(max_usd=1))
+    search = BackpropRounds(optimizer=LLMOptimizer("mine"))
+    with pytest.raises(RequestError, match="max_usd cannot be enforced: the price of model 'mine' is unknown"):
+        await Engine(desk.agent(), desk.evaluator(gateway), search=search).run(desk.request())
