@@ -103,6 +103,12 @@ def current_step() -> OpenStep:
     return opened
 
 
+def find_open_step() -> OpenStep | None:
+    """Return the innermost open step, or None if there is none."""
+    position = _position.get()
+    return None if position is None else position.scope.find_open_scope().parent
+
+
 def current_recording() -> Recording | None:
     """Return the active recording, or None outside of recordings."""
     position = _position.get()
@@ -212,6 +218,8 @@ class OpenStep:
     _error: Failure | None = field(default=None, init=False)
     _surface_reads: dict[str, str] = field(default_factory=dict, init=False)
     _read: frozenset[str] | None = field(default=None, init=False)
+    _questions: int = field(default=0, init=False)
+    _answer: tuple[int, Any] = field(default=(0, None), init=False)
     _start_ns: int | None = field(default=None, init=False)
     _end_ns: int | None = field(default=None, init=False)
 
@@ -261,7 +269,7 @@ class OpenStep:
         if position is not None and position.scope is self._inner:  # otherwise a generator was closed out of order
             outer = self.scope.find_open_scope()
             _position.set(_Position(outer, outer.tips))
-        self._output = take_snapshot(self.output, recording.blobs)
+        self._output = take_snapshot(self._answer[1] if self.output is None else self.output, recording.blobs)
 
     def read_surface(self, surface_id: str) -> Json:
         """Return the value of a surface, and record its digest in this step, even if the value is empty."""
@@ -275,6 +283,22 @@ class OpenStep:
         if recording.keeps_steps:
             self._surface_reads[surface_id] = digest(value)
         return value
+
+    def note_question(self, question: Any) -> Callable[[Any], None]:
+        """Record a question to a model, and return a function that records its answer.
+
+        The first question is the input of a step without one, the answer to the last question its output.
+        """
+        self._questions += 1
+        number = self._questions
+        if self.input is None:
+            self.input = question
+
+        def note_answer(answer: Any) -> None:
+            if number > self._answer[0]:
+                self._answer = (number, answer)
+
+        return note_answer
 
     def read_from(self, sources: Iterable[OpenStep | str]) -> None:
         """Record whose outputs this step read, if these are not just the steps that it follows.

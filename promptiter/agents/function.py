@@ -21,7 +21,7 @@ from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import Declared, FunctionNode
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
-from promptiter.agents.step_calls import StepCalls, find_calls
+from promptiter.agents.step_calls import StepCalls, find_calls, find_own_step
 from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
@@ -144,12 +144,21 @@ async def ask(
     options: Mapping[str, Json] | None = None,
     is_live: bool = False,
 ) -> str:
-    """Ask a model from inside a node, through the gateway; usage and cache key belong to the running step."""
+    """Ask a model from inside a node, through the gateway; usage and cache key belong to the running step.
+
+    Inside `with traces.step(...)`, prompt and answer are the input and output of that step, unless it sets its own.
+    With several questions, these are the first prompt and the last answer.
+    """
     messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
     if instruction:
         messages = (Message("system", instruction), *messages)
     request = ModelRequest(model=model, messages=messages, options=options or {})
-    return (await _find_calls("ask").ask(request, is_live=is_live)).text
+    calls, step = _find_calls("ask"), find_own_step()
+    note_answer = step.note_question(prompt) if step is not None else None
+    answer = (await calls.ask(request, is_live=is_live)).text
+    if note_answer is not None:
+        note_answer(answer)
+    return answer
 
 
 def ask_sync(

@@ -15,6 +15,7 @@ from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from traces import NoActiveRecordingError, OpenStep, Usage, current_step
 from traces.model import Json, sum_usage
+from traces.recorder import find_open_step
 from traces.snapshots import to_plain_json
 
 REQUESTS = "promptiter.requests"
@@ -112,3 +113,10 @@ def find_calls() -> StepCalls | None:
     if run is None:  # the agent was called directly
         return StepCalls(step, RunContext(), is_live=True)
     return cast("StepCalls", run.calls.setdefault(step, StepCalls(step, run.context)))
+
+
+def find_own_step() -> OpenStep | None:
+    """The innermost step that the code of the user opened. That of a node records what the node got and returned."""
+    step = find_open_step()
+    calls = current_calls.get(None)
+    return None if calls is not None and calls.step is step else step

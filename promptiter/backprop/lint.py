@@ -117,7 +117,7 @@ def _check_no_op(draft: _Draft) -> Iterator[str]:
 
 def _check_repeat(draft: _Draft) -> Iterator[str]:
     value = _collapse_whitespace(draft.value, fold=True)
-    for rejection in reversed(draft.rejected):
+    for rejection in draft.rejected:  # the first has the original reason; later ones may be refused repeats
         if rejection.surface_id == draft.surface.id and _collapse_whitespace(rejection.value, fold=True) == value:
             yield f"this value was rejected before ({rejection.reason}); try another"
             return

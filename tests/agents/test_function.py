@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,34 @@ async def test_a_nested_step_reads_and_records_the_surfaces_of_its_function() ->
         "write#parameter.depth": digest(2),
         "write#parameter.width": digest(3),
     }
+
+
+async def test_a_step_around_a_question_has_its_prompt_as_input_and_its_answer_as_output() -> None:
+    @agent(instruction={"plan": "Plan.", "draft": "Draft."})
+    async def compose(question: str) -> str:
+        with traces.step("plan"):
+            plan = await ask(question, instruction=surface("instruction.plan"), model="shout")
+        with traces.step("draft", input={"plan": plan}) as step:
+            draft = await ask(plan, instruction=surface("instruction.draft"), model="shout")
+            step.output = f"{draft}?"
+        with traces.step("both"):
+            first, second = await asyncio.gather(ask("slow", model="shout"), ask("fast", model="shout"))
+            await asyncio.to_thread(ask_sync, f"{first} {second}", model="shout")
+        return draft
+
+    async def shout(messages: Sequence[dict[str, str]]) -> str:
+        await asyncio.sleep(0.01 if messages[-1]["content"] == "slow" else 0)
+        return messages[-1]["content"] + "!"
+
+    with Gateway(models={"shout": shout}).active():
+        run = await compose.run(CaseInput(text="hi"))
+    assert (run.error, run.trace is not None) == (None, True)
+    assert [(step.node_id, step.input.data or step.input.text, step.output.text) for step in run.trace.steps] == [
+        ("plan", "hi", "hi!"),
+        ("draft", {"plan": "hi!"}, "hi!!?"),
+        ("both", "slow", "slow! fast!!"),
+        ("compose", "hi", "hi!!"),
+    ]
 
 
 async def test_an_unknown_part_is_refused_with_the_known_ones() -> None:
