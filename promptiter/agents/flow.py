@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, TypeAlias
 
 from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
@@ -29,34 +30,24 @@ FATAL_ERRORS = (BudgetEndedError, UnexpectedCallError, SetupError)
 AnyNode: TypeAlias = "GraphNode | Graph"
 
 
-@runtime_checkable
-class Graph(Protocol):
+class Graph(ABC):
     """What a flow needs of a graph agent."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    nodes: tuple[AnyNode, ...]
+    edges: tuple[AnyEdge, ...]
+    entry: str
+    max_visits: int
+    kind: NodeKind
 
     @property
-    def nodes(self) -> tuple[AnyNode, ...]: ...
-
-    @property
-    def edges(self) -> tuple[AnyEdge, ...]: ...
-
-    @property
-    def entry(self) -> str: ...
-
-    @property
-    def max_visits(self) -> int: ...
-
-    @property
-    def kind(self) -> NodeKind: ...
-
-    @property
+    @abstractmethod
     def final_nodes(self) -> tuple[str, ...]:
-        """The nodes one of which has the answer."""
+        """The nodes one of which has the answer: that named by `output`, or all that no edge leaves."""
 
+    @abstractmethod
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
-        """The surfaces of all its nodes, below this id."""
+        """The surfaces of all its nodes, below its own id, for use as a node of another agent."""
 
 
 async def run_graph(

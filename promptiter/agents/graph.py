@@ -24,7 +24,7 @@ from traces.model import Json, sum_usage
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphAgent:
+class GraphAgent(Graph):
     """An agent as a graph. The answer is the output of the final node that ran, or of the node that `output` names.
 
     `bound` has the values that `with_profile` has put in place of the baseline.
@@ -120,11 +120,9 @@ class GraphAgent:
 
     @property
     def final_nodes(self) -> tuple[str, ...]:
-        """The nodes one of which has the answer: that named by `output`, or all that no edge leaves."""
         return (self.output,) if self.output else _find_final_nodes(self)
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
-        """The surfaces of all its nodes, below its own id, for use as a node of another agent."""
         prefix = f"{node_id}/" if node_id else ""
         values = {f"{prefix}{name}": value for name, value in self.bound.overrides.items()} if self.bound else {}
         ids = child_ids((node.name for node in self.nodes), parent=node_id)

@@ -5,11 +5,13 @@ import random
 import threading
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from examples.working_example.agent import agent as desk
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Edge, Join
 from promptiter.agents.function import agent, chain
@@ -18,6 +20,7 @@ from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
+from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -30,7 +33,6 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from tests.worlds.research_desk import agent as research_desk
 from traces import Usage
 
 
@@ -127,13 +129,15 @@ async def test_rows_of_a_graph_with_a_loop_tools_and_failures_are_the_same_every
             raise ValueError("no threes")
         return text
 
+    orders = load_eval_set(Path(__file__).parents[2] / "examples" / "working_example" / "train.jsonl")
+
     async def rows(concurrency: int, executor: Executor | None = None) -> Evaluation:
-        nodes = (FunctionNode(name="flaky", function=flaky), *research_desk.nodes[:2], *research_desk.nodes[5:])
+        nodes = (FunctionNode(name="flaky", function=flaky), *desk.nodes[:2], *desk.nodes[5:])
         edges = (Edge("flaky", "planner"), Edge("planner", "retrieve"), Edge("retrieve", "finalize"))
         mixed = GraphAgent(name="mixed", nodes=nodes, edges=edges)
         options = EvaluationOptions(concurrency=concurrency, repeats=3)
         found = await Evaluator([metric()], options=options, executor=executor).evaluate(mixed, questions(12))
-        looping = await Evaluator([metric()], options=options, executor=executor).evaluate(research_desk, questions(6))
+        looping = await Evaluator([metric()], options=options, executor=executor).evaluate(desk, orders)
         return replace(found, rows=found.rows + tuple(replace(row, case_id=f"l{row.case_id}") for row in looping.rows))
 
     one, many, threads = await rows(1), await rows(64), await rows(8, ThreadExecutor(threads=5))
@@ -188,7 +192,7 @@ async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_n
             raise RuntimeError(f"{case.id} {run.output}")
 
     found = await evaluator(metric(), Broken()).evaluate(shout, questions(2))
-    assert found.rows[0].scores[1].error == "RuntimeError: c0000 Q0"
+    assert found.rows[0].scores[1].error == "metric 'broken' raised RuntimeError: c0000 Q0"
     assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
 
 
