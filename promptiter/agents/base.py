@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -192,6 +192,9 @@ def to_answer(value: Any, *, name: str) -> Json:
         raise AgentError(f"{name!r} returned None; return the answer, as a text or as data")
     if isinstance(value, str):
         return value
+    if inspect.iscoroutine(value):
+        value.close()
+        raise AgentError(f"{name!r} returned a coroutine; await it, such as `return await ask(...)`")
     try:
         orjson.dumps(value, default=_to_data, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -199,6 +202,16 @@ def to_answer(value: Any, *, name: str) -> Json:
             f"{name!r} returned {shorten(value)}, which is not data; return a text, a dict or a list"
         ) from None
     return to_plain_json(value)
+
+
+def check_async(function: Callable[..., Any], result: object) -> None:
+    """Raise AgentError if a function that is written with `def` returned a coroutine. A lambda or a wrapper may."""
+    if not inspect.iscoroutine(result) or not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        result.close()
+        name = function.__name__
+        raise AgentError(f"{name!r} returned a coroutine; write `async def {name}` and `return await ask(...)`")
 
 
 def _to_data(value: Any) -> Any:

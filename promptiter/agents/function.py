@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
+from promptiter.agents.base import check_async
 from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
@@ -109,6 +110,7 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
             return cast("R", self._finish(self._function(*args, **kwargs), read))
         with self._serve(read):
             result = self._function(*args, **kwargs)
+        check_async(self._function, result)
         return cast("R", self._finish(result, read) if inspect.isawaitable(result) else result)
 
     async def _finish(self, result: Awaitable[Any], read: ReadSurface) -> Any:

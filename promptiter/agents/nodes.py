@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol, TypeAlias, cast
 
-from promptiter.agents.base import to_text
+from promptiter.agents.base import check_async, to_text
 from promptiter.agents.node_context import NO_ITEM, NodeContext
 from promptiter.agents.output_schema import (
     OutputSchema,
@@ -159,6 +159,7 @@ class FunctionNode:
             here = contextvars.copy_context()
             loop = asyncio.get_running_loop()
             value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
+            check_async(self.function, value)
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:  # asyncio would end the whole program
             raise AgentError(f"node {self.name!r} called sys.exit({error.code!r})") from error

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent
 from promptiter.engine.type_checks import find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
-from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import TrajectoryMetric
+from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, as_scorer
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import Protected
@@ -25,7 +27,7 @@ from promptiter.references import is_reference
 from promptiter.runlog.results import SETS, RunRequest, RunShape
 from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
-from promptiter.wording import join_names
+from promptiter.wording import join_names, shorten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
     problems = [
         *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
         *(problem for name, each in sets.items() for problem in _case_problems(each, name, request, evaluator)),
+        *_judge_problems(request, evaluator),
         *_overlap_problems(sets),
         *_surface_problems(request, snapshot, targets),
         *_policy_problems(request, sets[validation_name], validation_name, evaluator),
@@ -170,22 +173,32 @@ def _case_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator:
         scenarios := [case.id for case in eval_set.cases if case.scenario is not None]
     ):
         yield f"scenarios of the {name} set need a simulated user: {_quote(scenarios)}; set user_simulator_config"
-    needing = [metric.name for metric in evaluator.metrics if metric.needs_reference]
-    if (
-        needing
-        and request.teacher is None
-        and (bare := [case.id for case in eval_set.cases if not _has_reference(case)])
-    ):
+    yield from _reference_problems(eval_set, name, request, evaluator)
+
+
+def _reference_problems(eval_set: EvalSet, name: str, request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
+    """Find cases without the expected answers or tool calls that a metric compares with. A teacher writes answers."""
+    needing = [metric for metric in evaluator.metrics if metric.needs_reference]
+    of_calls = [metric.name for metric in needing if isinstance(metric, TrajectoryMetric)]
+    of_answers = [metric.name for metric in needing if metric.name not in of_calls]
+    cases = [case for case in eval_set.cases if case.scenario is None]
+    bare = [case.id for case in cases if all(turn.expected is None for turn in case.turns)]
+    if of_answers and bare and request.teacher is None:
         yield (
-            f"metric {needing[0]!r} needs a reference, and the {name} set has cases without one: {_quote(bare)}; "
+            f"metric {of_answers[0]!r} needs a reference, and the {name} set has cases without one: {_quote(bare)}; "
             "write the expected answers, or name a teacher"
+        )
+    bare = [case.id for case in cases if all(turn.expected_tool_calls is None for turn in case.turns)]
+    if of_calls and bare:
+        yield (
+            f"metric {of_calls[0]!r} needs tool_calls, and the {name} set has cases without them: {_quote(bare)}; "
+            "write the expected calls, or `tool_calls: []` if none is expected"
         )
 
 
-def _has_reference(case: EvalCase) -> bool:
-    return case.scenario is not None or any(
-        turn.expected is not None or turn.expected_tool_calls is not None for turn in case.turns
-    )
+def _judge_problems(request: RunRequest, evaluator: Evaluator) -> Iterator[str]:
+    if request.judge is not None and not any(isinstance(metric, JudgeMetric) for metric in evaluator.metrics):
+        yield f"judge is {shorten(request.judge)}, but no metric has a judge; add one that has, or leave the judge out"
 
 
 def _overlap_problems(sets: Mapping[str, EvalSet]) -> Iterator[str]:

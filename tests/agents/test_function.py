@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool
 from promptiter.agents.surface_scope import surface
-from promptiter.errors import SetupError, StructureMismatchError, UnknownSurfaceError
+from promptiter.errors import AgentError, SetupError, StructureMismatchError, UnknownSurfaceError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
@@ -362,3 +363,32 @@ def test_a_decorator_without_parentheses_is_refused(decorator: Any) -> None:
         decorator(len)
     name = decorator.__name__
     assert str(caught.value) == f'len: write @{name}(instruction="..."), with the texts that may change in parentheses'
+
+
+async def test_a_function_that_returns_a_coroutine_is_refused_with_how_to_write_it() -> None:
+    @agent(instruction="Be brief.")
+    def forgot_async(question: str) -> Any:
+        return ask(question, instruction=surface("instruction"), model="echo")
+
+    @agent(instruction="Be brief.")
+    async def forgot_await(question: str) -> Any:
+        return ask(question, instruction=surface("instruction"), model="echo")
+
+    with Gateway(models={"echo": lambda _: "hi"}).active():
+        first, second = [await each.run(CaseInput(text="hi")) for each in (forgot_async, forgot_await)]
+        with pytest.raises(AgentError, match="write `async def forgot_async` and `return await ask"):
+            forgot_async("hi")
+    assert "'forgot_async' returned a coroutine; write `async def forgot_async`" in str(first.error)
+    assert str(second.error).endswith("'forgot_await' returned a coroutine; await it, such as `return await ask(...)`")
+
+
+async def test_a_wrapper_of_an_async_function_may_return_its_coroutine() -> None:
+    async def inner(question: str) -> str:
+        return f"{surface('instruction')} {question}"
+
+    @agent(instruction="Be brief.")
+    @functools.wraps(inner)
+    def wrapper(question: str) -> Any:
+        return inner(question)
+
+    assert (await wrapper.run(CaseInput(text="hi"))).output == await wrapper("hi") == "Be brief. hi"

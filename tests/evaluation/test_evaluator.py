@@ -192,7 +192,7 @@ async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_n
             raise RuntimeError(f"{case.id} {run.output}")
 
     found = await evaluator(metric(), Broken()).evaluate(shout, questions(2))
-    assert found.rows[0].scores[1].error == "RuntimeError: c0000 Q0"
+    assert found.rows[0].scores[1].error == "metric 'broken' raised RuntimeError: c0000 Q0"
     assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
 
 

@@ -69,7 +69,13 @@ def check(
     evaluators: list[Evaluator | None] = [each.evaluator for each in built]
     evaluators = evaluators or [given] * len(loaded)
     checked = [
-        CheckedSet(source, eval_set, check_cases(eval_set, needs_reference=_needs_reference(evaluator)))
+        CheckedSet(
+            source,
+            eval_set,
+            check_cases(
+                eval_set, needs_reference=_needs_reference(evaluator), needs_tool_calls=_needs_tool_calls(evaluator)
+            ),
+        )
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
     ]
     if built:
@@ -122,6 +128,12 @@ def _load_evaluator(metrics: Path) -> Evaluator:
 def _needs_reference(evaluator: Evaluator | None) -> bool:
     """Whether a missing reference is a finding; yes if the metrics are unknown."""
     return evaluator is None or any(metric.needs_reference for metric in evaluator.metrics)
+
+
+def _needs_tool_calls(evaluator: Evaluator | None) -> bool:
+    from promptiter.evaluation.metrics.builtin import TrajectoryMetric
+
+    return evaluator is not None and any(isinstance(metric, TrajectoryMetric) for metric in evaluator.metrics)
 
 
 async def _measure(

@@ -210,6 +210,12 @@ _KINDS: Mapping[HealthKind, _KindText] = {
         "cases without a reference",
         "add the expected answer; if your metrics need none, pass them with --metrics.",
     ),
+    "missing_tool_calls": _KindText(
+        "case without tool_calls",
+        "cases without tool_calls",
+        "the metrics compare tool calls; write the expected ones, or `tool_calls: []` if none is expected.",
+        "bold red",
+    ),
     "empty_reference": _KindText(
         "empty reference", "empty references", "the expected answer is blank; fill it in, or remove the field."
     ),

@@ -33,6 +33,7 @@ HealthKind: TypeAlias = Literal[
     "duplicate",
     "near_duplicate",
     "missing_reference",
+    "missing_tool_calls",
     "empty_reference",
     "leaked_reference",
     "long_input",
@@ -42,8 +43,8 @@ HealthKind: TypeAlias = Literal[
     "always_passes",
 ]
 
-SERIOUS: frozenset[HealthKind] = frozenset(("contradiction", "overlap"))
-"""With one of these, scores on the eval set are not meaningful."""
+SERIOUS: frozenset[HealthKind] = frozenset(("contradiction", "overlap", "missing_tool_calls"))
+"""With one of these, scores on the eval set are not meaningful, or a run refuses it."""
 
 SHINGLE = 3
 LONG_CHARACTERS = 2_000
@@ -83,8 +84,11 @@ class Health:
         return self.scorable == 0 or any(finding.kind in SERIOUS for finding in self.findings)
 
 
-def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
-    """Check the cases without running them. `needs_reference`: whether a metric compares with expected answers."""
+def check_cases(eval_set: EvalSet, *, needs_reference: bool = True, needs_tool_calls: bool = False) -> Health:
+    """Check the cases without running them.
+
+    `needs_reference`: whether a metric compares with references; `needs_tool_calls`: whether one compares tool calls.
+    """
     groups = list(group_by(eval_set.cases, _digest_question).values())
     referenced = sum(_has_reference(case) or case.scenario is not None for case in eval_set.cases)
     findings = (
@@ -92,6 +96,7 @@ def check_cases(eval_set: EvalSet, *, needs_reference: bool = True) -> Health:
         *_find_duplicates(groups),
         *_find_near_duplicates([group[0] for group in groups]),
         *(_check_references(eval_set.cases) if needs_reference else ()),
+        *(_check_tool_calls(eval_set.cases) if needs_tool_calls else ()),
         *_find_leaks(eval_set.cases),
         *_find_long_inputs(eval_set.cases),
     )
@@ -235,6 +240,12 @@ def _check_references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
             yield HealthFinding(kind="empty_reference", case_ids=(case.id,), detail=turns)
         elif not _has_reference(case) and case.scenario is None:
             yield HealthFinding(kind="missing_reference", case_ids=(case.id,))
+
+
+def _check_tool_calls(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
+    for case in cases:
+        if case.scenario is None and all(turn.expected_tool_calls is None for turn in case.turns):
+            yield HealthFinding(kind="missing_tool_calls", case_ids=(case.id,))
 
 
 def _find_leaks(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:

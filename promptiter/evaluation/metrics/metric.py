@@ -140,6 +140,11 @@ def describe_failure(run: AgentRun) -> str | None:
     return None
 
 
+def describe_exception(metric: Metric, error: BaseException) -> str:
+    """Why a run is unscored whose metric raised."""
+    return f"metric {metric.name!r} raised {type(error).__name__}: {error}"
+
+
 def leave_unscored(metric: Metric, error: str) -> Score:
     return Score(metric=metric.name, value=None, threshold=metric.threshold, error=error)
 

@@ -203,6 +203,13 @@ def test_without_metrics_that_need_references_none_are_missing() -> None:
     assert (checked.findings, checked.scorable, checked.is_serious) == ((), 1, False)
 
 
+def test_cases_without_tool_calls_are_serious_if_a_metric_compares_them() -> None:
+    expected = EvalCase(id="b", turns=(Turn(user="two", expected="yes", expected_tool_calls=()),))
+    checked = check_cases(eval_set(case("a", "one", "yes"), expected), needs_tool_calls=True)
+    assert [(each.kind, each.case_ids) for each in checked.findings] == [("missing_tool_calls", ("a",))]
+    assert checked.is_serious
+
+
 def test_scenarios_need_no_reference() -> None:
     scenario = EvalCase(id="a", scenario=Scenario(starting_prompt="hello", plan="book a table"))
     other = EvalCase(id="b", scenario=Scenario(starting_prompt="hello", plan="cancel the order"))
