@@ -7,7 +7,7 @@ result = resume_run("runs/2026-11-15T09-30-00_1a2b3c4d").run_sync()
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.header import Configuration, PythonParts, read_header
+from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_header
 from promptiter.runs.python_parts import rebuild_run
 from traces.model import Json
 
@@ -51,25 +51,50 @@ def resume_run(
     `settings` may change how it runs (`{"evaluation": {"concurrency": 4}}`), but not what was asked for: then a
     ChangedInputsError says what has changed. The parts of a run that Python began must have names; see docs/runs.md.
     """
-    if read_header(folder).configuration is None:
-        return load_python_run(folder, settings=settings, environ=environ).resume(folder)
-    found = read_config_to_resume(folder, settings=settings, environ=environ)
-    return build_run(found, environ=environ).resume(folder)
+    return load_resume(folder, settings=settings, environ=environ).resume(folder)
 
 
-def load_python_run(
+def load_resume(
     folder: str | os.PathLike[str],
     *,
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ConfiguredRun:
+    """Load a run to resume it, from its configuration file, or from the Python parts that it was started with."""
+    return _load_again(folder, _read_to_resume, settings or {}, environ)
+
+
+def load_rerun(
+    folder: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRun:
+    """Load a new run of the request of an earlier one, from its run.json."""
+    return _load_again(folder, _read_to_rerun, settings or {}, environ)
+
+
+def _load_again(
+    folder: str | os.PathLike[str],
+    read: Callable[[Configuration, Mapping[str, Json], Mapping[str, str] | None], ParsedConfig],
+    settings: Mapping[str, Json],
+    environ: Mapping[str, str] | None,
+) -> ConfiguredRun:
+    header = read_header(folder)
+    if header.configuration is None:
+        return _load_python_run(folder, header, settings, environ)
+    return build_run(read(header.configuration, settings, environ), environ=environ)
+
+
+def _load_python_run(
+    folder: str | os.PathLike[str], header: RunHeader, settings: Mapping[str, Json], environ: Mapping[str, str] | None
+) -> ConfiguredRun:
     """Load a run that Python began from the names of its parts. Raises SetupError if a part has no name.
 
     Of the `settings`, only those of how it runs count: `runs`, `evaluation.concurrency`, and what commands print.
     """
-    header = read_header(folder)
-    document = merge_settings({"runs": str(Path(folder).absolute().parent)}, settings or {})
-    parsed = read_document(document, file=Path(folder) / FILE_NAME)
+    document = merge_settings({"runs": str(Path(folder).absolute().parent)}, settings)
+    parsed = read_document(document, file=Path(folder) / FILE_NAME, environ=environ)
     parts = header.parts or PythonParts(problem="it was started by an older version, which did not store its parts")
     make_importable(map(Path, parts.folders))
     try:
@@ -93,53 +118,27 @@ def load_python_run(
     )
 
 
-def load_rerun(
-    folder: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> ConfiguredRun:
-    """Load a new run of the request of an earlier one, from its run.json."""
-    if read_header(folder).configuration is None:
-        return load_python_run(folder, settings=settings, environ=environ)
-    return build_run(read_config_to_rerun(folder, settings=settings, environ=environ), environ=environ)
-
-
-def read_config_to_resume(
-    folder: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
+def _read_to_resume(
+    configuration: Configuration, settings: Mapping[str, Json], environ: Mapping[str, str] | None
 ) -> ParsedConfig:
     """Read the configuration of a run from its file again, with the command line options of its start."""
-    configuration, file = _read_configuration(folder)
+    file = Path(configuration.file)
     given = read_file(file)
     options = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
-    options = _restore_secrets(options, merge_settings(given, settings or {}), file=file)
-    return read_document(given, file=file, settings=merge_settings(options, settings or {}), environ=environ)
+    options = _restore_secrets(options, merge_settings(given, settings), file=file)
+    return read_document(given, file=file, settings=merge_settings(options, settings), environ=environ)
 
 
-def read_config_to_rerun(
-    folder: str | os.PathLike[str],
-    *,
-    settings: Mapping[str, Json] | None = None,
-    environ: Mapping[str, str] | None = None,
+def _read_to_rerun(
+    configuration: Configuration, settings: Mapping[str, Json], environ: Mapping[str, str] | None
 ) -> ParsedConfig:
     """Read the configuration of a run from its run.json. Secrets, which are not in it, come from the file."""
-    configuration, file = _read_configuration(folder)
+    file = Path(configuration.file)
     now = read_file(file) if file.exists() else {}
     display = configuration.settings.keys() & set(DISPLAY_KEYS)
     stored = {key: value for key, value in configuration.document.items() if key not in display}
     document = _restore_secrets(stored, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
-
-
-def _read_configuration(folder: str | os.PathLike[str]) -> tuple[Configuration, Path]:
-    """The configuration of a run, and the path of its file."""
-    configuration = read_header(folder).configuration
-    if configuration is None:
-        raise SetupError(f"the run {os.fspath(folder)!r} was started from Python, not with a configuration file")
-    return configuration, Path(configuration.file)
 
 
 def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> Json:
@@ -164,4 +163,4 @@ def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> J
     return now
 
 
-__all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_run", "resume_run"]
+__all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_resume", "load_run", "resume_run"]

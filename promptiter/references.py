@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -103,9 +103,15 @@ def _list_references(item: object) -> Iterator[str]:
                 yield reference
 
 
-def remember_factory(item: object, reference: str) -> None:
-    """Note that the function without parameters at this `module:attr` made an object, and can make it again."""
-    _factories[id(item)] = (item, reference)
+def call_factory(factory: Callable[[], Any], *, what: str) -> Any:
+    """Call a function without parameters that creates `what`, and note its `module:attr`. SetupError if it fails."""
+    try:
+        item = factory()
+    except Exception as error:
+        raise SetupError(f"{what} could not be created: {type(error).__name__}: {error}") from error
+    if (importable := find_reference(factory)) is not None:
+        _factories[id(item)] = (item, importable)
+    return item
 
 
 def find_factory(item: object) -> str | None:

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.references import find_factory, find_reference, is_of_script, load_reference, remember_factory
+from promptiter.references import call_factory, find_factory, find_reference, is_of_script, load_reference
 
 
 class Outer:
@@ -65,8 +65,7 @@ def test_a_name_in_a_module_comes_before_one_in_the_script(monkeypatch: pytest.M
 
 
 def test_the_factory_of_an_object_is_remembered_for_that_object_only() -> None:
-    made, other = make_local(), make_local()
-    remember_factory(made, "tests.test_references:make_local")
+    made, other = call_factory(make_local, what="it"), make_local()
     assert find_factory(made) == "tests.test_references:make_local"
     assert find_factory(other) is None
 

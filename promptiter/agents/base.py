@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import orjson
 
@@ -166,9 +166,14 @@ async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: Ru
     return run
 
 
+def is_agent(value: object) -> TypeGuard[Agent]:
+    """Whether an object has what an agent needs."""
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("describe", "run"))
+
+
 def check_agent(value: object) -> None:
     """Raise SetupError if a value is not an agent."""
-    if not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("describe", "run")):
+    if is_agent(value):
         return
     name = getattr(value, "__name__", None) or shorten(value)
     if isinstance(value, type):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias, TypeGuard, cast
+from typing import Any, Protocol, TypeAlias, cast
 
-from promptiter.agents.base import Agent, CaseInput, RunContext, run_agent, to_text
+from promptiter.agents.base import Agent, CaseInput, RunContext, is_agent, run_agent, to_text
 from promptiter.concurrency import call_any
 from promptiter.errors import (
     BudgetEndedError,
@@ -23,7 +23,7 @@ from promptiter.errors import (
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
-from promptiter.references import find_factory, find_reference, load_reference, remember_factory
+from promptiter.references import call_factory, find_factory, find_reference, load_reference
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -41,11 +41,6 @@ class MessageRunner(Protocol):
 Runner: TypeAlias = Agent | MessageRunner | AnswerFunction
 
 
-def is_agent(item: object) -> TypeGuard[Agent]:
-    """Whether an object has what an agent needs."""
-    return callable(getattr(item, "describe", None)) and callable(getattr(item, "run", None))
-
-
 def is_runner(item: object) -> bool:
     """Whether an object is an agent, a function, or has a method `run`."""
     return not isinstance(item, type) and (callable(item) or callable(getattr(item, "run", None)))
@@ -55,14 +50,7 @@ def load_runner(reference: str, *, what: str = "runner") -> Runner:
     """Import the agent or function that `module:attr` names. A function without parameters makes one of both."""
     found: Any = load_reference(reference, what=what)
     if not is_agent(found) and callable(found) and not _takes_message(found):
-        factory = found
-        try:
-            found = factory()
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise SetupError(f"the {what} {reference!r} could not be made: {problem}") from error
-        if (importable := find_reference(factory)) is not None:
-            remember_factory(found, importable)
+        found = call_factory(found, what=f"the {what} {reference!r}")
     return check_runner(found, what=f"{what} {reference!r}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent, check_agent
 from promptiter.errors import SetupError
-from promptiter.references import find_reference, load_reference, remember_factory
+from promptiter.references import call_factory, load_reference
 from promptiter.registry import AGENTS
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
                 f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "
                 "promptiter.agents, or name a function without parameters that returns an agent"
             )
-        factory = agent
-        try:
-            agent = factory()
-        except Exception as error:
-            raise SetupError(f"{reference!r} failed to create an agent: {type(error).__name__}: {error}") from error
-        if (importable := find_reference(factory)) is not None:
-            remember_factory(agent, importable)
+        agent = call_factory(agent, what=f"the agent {reference!r}")
     try:
         check_agent(agent)
     except SetupError as error:

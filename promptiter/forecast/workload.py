@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from promptiter.agents.runner import Runner, is_agent
+from promptiter.agents.base import is_agent
+from promptiter.agents.runner import Runner
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
 from promptiter.engine.request_checks import CheckedRequest

@@ -385,6 +385,14 @@ async def test_an_agent_that_calls_itself_keeps_the_values_of_its_run() -> None:
     assert await graph.with_profile(other)("hi") == "candidate end"
 
 
+@pytest.mark.parametrize("decorator", [agent, node])
+def test_a_decorator_without_parentheses_is_refused(decorator: Any) -> None:
+    with pytest.raises(SetupError) as caught:
+        decorator(len)
+    name = decorator.__name__
+    assert str(caught.value) == f'len: write @{name}(instruction="..."), with the texts that may change in parentheses'
+
+
 async def test_a_function_that_returns_a_coroutine_is_refused_with_how_to_write_it() -> None:
     @agent(instruction="Be brief.")
     def forgot_async(question: str) -> Any:

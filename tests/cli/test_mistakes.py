@@ -13,14 +13,7 @@ from tests.cli.conftest import Run
 from tests.llm.test_served_models import ModelList, serve
 
 MINE = """
-from promptiter.agents import agent, node
-
-async def plain(question):
-    return question
-
-@node(instruction="Answer.")
-async def part(question):
-    return question
+from promptiter.agents import agent
 
 @agent(instruction="Answer.")
 async def forgetful(question):
@@ -59,24 +52,6 @@ PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4
             "target_score: 1.0",
             "target_score: 95",
             "target_score is 95, but mean_score is from 0 to 1",
-        ),
-        (
-            "metrics.json",
-            '"json_match",',
-            '"json_match", "threshold": 1.5,',
-            "the threshold of metric 'known_fields' is 1",
-        ),
-        (
-            "promptiter.yaml",
-            "agent: agent:agent",
-            "agent: mine:plain",
-            "'mine:plain' is a plain function, not an agent; d",
-        ),
-        (
-            "promptiter.yaml",
-            "agent: agent:agent",
-            "agent: mine:part",
-            "'mine:part': part is a node, not an agent; decorate it with @agent",
         ),
         ("agent.py", 'MODEL = "simulated"', 'MODEL = "gpt-4o-mini"', "gpt-4o-mini needs OPENAI_API_KEY; set it, or"),
         ("agent.py", 'MODEL = "simulated"', 'MODEL = "gpt-4o-mni"', PROVIDER),

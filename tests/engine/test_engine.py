@@ -197,6 +197,19 @@ async def test_a_search_with_nothing_left_to_try_says_so() -> None:
     assert result.stop_reason == "exhausted"
 
 
+async def test_a_synchronous_observer_sees_all_events() -> None:
+    class Counter:
+        seen = 0
+
+        def observe(self, event: object) -> None:  # noqa: ARG002
+            self.seen += 1
+
+    watcher, counter = Watcher(), Counter()
+    result = await desk.engine(desk.DRAFT).run(desk.request(), observers=[watcher, counter])  # type: ignore[list-item]
+    assert counter.seen == len(watcher.events)
+    assert result.measured.problems == ()
+
+
 async def test_an_observer_that_fails_is_reported_once_and_does_not_end_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

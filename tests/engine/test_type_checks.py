@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from promptiter.agents.function import agent, node
+from promptiter.agents.function import node
 from promptiter.agents.graph import GraphAgent
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.engine.engine import Engine
@@ -102,16 +102,6 @@ def test_a_wrong_argument_is_refused_where_it_is_given(make: Any, arguments: dic
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("decorator", [agent, node])
-def test_a_decorator_without_parentheses_is_refused(decorator: Any) -> None:
-    with pytest.raises(SetupError) as caught:
-        decorator(answer)
-    name = decorator.__name__
-    assert (
-        str(caught.value) == f'answer: write @{name}(instruction="..."), with the texts that may change in parentheses'
-    )
-
-
 async def test_what_an_evaluation_needs_is_checked_before_anything_is_paid() -> None:
     evaluator, cases = desk.evaluator(Gateway(models={"scripted": ScriptedModel([])})), desk.eval_set("test", 1)
     wrong: list[tuple[tuple[Any, ...], str]] = [
@@ -123,19 +113,6 @@ async def test_what_an_evaluation_needs_is_checked_before_anything_is_paid() -> 
         with pytest.raises(SetupError) as caught:
             await evaluator.evaluate(*arguments)
         assert str(caught.value).startswith(message)
-
-
-async def test_a_synchronous_observer_sees_all_events() -> None:
-    class Counter:
-        seen = 0
-
-        def observe(self, event: object) -> None:  # noqa: ARG002
-            self.seen += 1
-
-    watcher, counter = Watcher(), Counter()
-    result = await desk.engine(desk.DRAFT).run(desk.request(), observers=[watcher, counter])  # type: ignore[list-item]
-    assert counter.seen == len(watcher.events)
-    assert result.measured.problems == ()
 
 
 def test_metrics_are_no_evaluator() -> None:
@@ -244,20 +221,6 @@ async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_
 
     with pytest.raises(SetupError, match=r"Vague\.describe\(\) returned None; return a StructureSnapshot"):
         await Engine(Vague(), desk.evaluator()).run(desk.request())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("threshold", [1.5, -0.1, float("nan"), "1"])
-def test_a_threshold_outside_of_the_scores_is_refused(threshold: Any) -> None:
-    with pytest.raises(SetupError, match=r"the threshold of metric 'careful' is .*; scores are from 0 to 1, so give a"):
-        Evaluator([FunctionMetric(name="careful", function=desk.score, threshold=threshold)])
-
-
-async def test_a_score_outside_of_0_to_1_is_unscored() -> None:
-    metric = FunctionMetric(name="points", function=lambda _case, _run: 95)
-    evaluator = Evaluator([metric], gateway=desk.evaluator().gateway)
-    result = await Engine(desk.agent(), evaluator).run(desk.request())
-    assert result.verdict == "invalid_eval"
-    assert "metric 'points' returned 95; return a score from 0 to 1" in str(result)
 
 
 class Mine(ComposablePolicy):

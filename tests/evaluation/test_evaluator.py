@@ -482,6 +482,19 @@ async def test_an_output_that_is_not_valid_utf8_is_escaped() -> None:
     assert found.rows[0].output == "half \\ud800"
 
 
+@pytest.mark.parametrize("threshold", [1.5, -0.1, float("nan"), "1"])
+def test_a_threshold_outside_of_the_scores_is_refused(threshold: Any) -> None:
+    with pytest.raises(SetupError, match=r"the threshold of metric 'exact' is .*; scores are from 0 to 1, so give a"):
+        Evaluator([metric(threshold=threshold)])
+
+
+async def test_a_score_outside_of_0_to_1_is_unscored() -> None:
+    [row] = (await evaluator(metric(lambda _case, _run: 95, name="points")).evaluate(shout, questions(1))).rows
+    [score] = row.scores
+    assert not score.is_scored
+    assert str(score.error).startswith("metric 'points' returned 95; return a score from 0 to 1")
+
+
 async def test_a_metric_of_ones_own_may_be_synchronous_and_must_return_a_score() -> None:
     class Exact:
         name, threshold, needs_reference = "exact", 1.0, False

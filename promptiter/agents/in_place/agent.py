@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, is_agent, run_agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
@@ -127,9 +127,8 @@ class InPlaceAgent:
             raise SetupError(f"each surface needs its own file, got {', '.join(sorted(map(str, files)))}")
         baseline = self._saved.read(self.sources)
         surfaces = tuple(decode_surface(name, source, baseline[name]) for name, source in self.sources.items())
-        if hasattr(self._wrapped, "describe") and hasattr(self._wrapped, "run"):
-            agent = cast("Agent", self._wrapped)
-            return _Description(merge_surfaces(agent.describe(), surfaces), agent, baseline)
+        if is_agent(self._wrapped):
+            return _Description(merge_surfaces(self._wrapped.describe(), surfaces), self._wrapped, baseline)
         one_node = _build_agent(surfaces, self._ask)
         return _Description(one_node.describe(), one_node, baseline)
 

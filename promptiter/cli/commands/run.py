@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from promptiter.config.file import ParsedConfig
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
-    from traces.model import Json
 
 
 def run(
@@ -115,11 +114,11 @@ def resume(
     names the changes. Options may differ. A run that Python began is resumed, too, if its parts have names.
     To look at a run, use `promptiter show`.
     """
-    from promptiter.api import read_config_to_resume
+    from promptiter.api import load_resume
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
-    prepare = partial(_prepare_again, folder, settings, read_config_to_resume)
+    prepare = partial(load_resume, folder, settings=settings)
     _execute(prepare, folder=folder, test_now=final_test, costs=costs)
 
 
@@ -136,13 +135,13 @@ def rerun(
 
     The settings come from its run.json, the agent and the eval sets are the current ones.
     """
-    from promptiter.api import read_config_to_rerun
+    from promptiter.api import load_rerun
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
         evaluation={"concurrency": concurrency}, review=review, runs=runs, json=as_json, quiet=quiet
     )
-    _execute(partial(_prepare_again, folder, settings, read_config_to_rerun), costs=costs)
+    _execute(partial(load_rerun, folder, settings=settings), costs=costs)
 
 
 def _print_forecast(parsed: ParsedConfig) -> None:
@@ -176,6 +175,7 @@ def _execute(
 ) -> NoReturn:
     """Build a run, run it to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.exit_codes import EXIT_CODES
+    from promptiter.cli.review import check_terminal
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.costs import print_costs
     from promptiter.runs.summary import summarize
@@ -183,6 +183,8 @@ def _execute(
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
         configured = prepare()
         try:
+            if configured.config.review:
+                check_terminal()
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _run(configured, directory, test_now=test_now)
         finally:
@@ -218,19 +220,6 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
         except SetupError as error:
             problems.append(str(error))
     return build_run(parsed, problems=problems)
-
-
-def _prepare_again(folder: Path, settings: dict[str, Json], read: Callable[..., ParsedConfig]) -> ConfiguredRun:
-    """Build an earlier run again: from its configuration, or from the parts that Python gave it."""
-    from promptiter.api import load_python_run
-    from promptiter.cli.review import check_terminal
-    from promptiter.runs.header import read_header
-
-    if read_header(folder).configuration is not None:
-        return _prepare(read(folder, settings=settings))
-    if settings.get("review"):
-        check_terminal()
-    return load_python_run(folder, settings=settings)
 
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
