@@ -51,7 +51,8 @@ def load_reference(path: str, *, what: str = "") -> Any:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise SetupError(
-            f"{prefix}cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module"
+            f"{prefix}cannot import {module_name!r}: {reason}; fix it, or run in the folder of the module, or name "
+            "that folder as python_path in promptiter.yaml"
         ) from error
     finally:
         _importing.reset(importing)

@@ -117,7 +117,9 @@ def _check_no_op(draft: _Draft) -> Iterator[str]:
 
 def _check_repeat(draft: _Draft) -> Iterator[str]:
     value = _collapse_whitespace(draft.value, fold=True)
-    for rejection in draft.rejected:  # the first has the original reason; later ones may be refused repeats
+    for rejection in reversed(draft.rejected):
+        if rejection.kind == "repeated":  # an earlier one has the original reason
+            continue
         if rejection.surface_id == draft.surface.id and _collapse_whitespace(rejection.value, fold=True) == value:
             yield f"this value was rejected before ({rejection.reason}); try another"
             return

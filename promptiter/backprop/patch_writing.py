@@ -18,6 +18,7 @@ from promptiter.stages.contracts import (
     OptimizeRequest,
     OptimizeResult,
     Rejection,
+    RejectionKind,
     SurfaceGradient,
 )
 from promptiter.structure import StructureSnapshot, Surface
@@ -123,7 +124,8 @@ def lint_patch(
     reason = "; ".join(problem.message for problem in problems if rules is None or problem.rule in rules)
     if not reason:
         return None
-    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind="refused")
+    kind: RejectionKind = "repeated" if any(problem.rule == "repeat" for problem in problems) else "refused"
+    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind)
 
 
 def _link_patch(patch: SurfacePatch, gradients: Sequence[SurfaceGradient]) -> SurfacePatch:

@@ -31,12 +31,13 @@ class BlameReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameSummary:
-    """One blamed surface: the cases behind the blame, the signals by round, and the result."""
+    """One blamed surface: the cases behind the blame, the signals by round, the largest support, and the result."""
 
     surface_id: str
     case_ids: tuple[str, ...]
     reasons: tuple[BlameReason, ...]
     outcome: BlameOutcome
+    support: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +271,7 @@ class _BlameBySurface:
         self._patched: set[str] = set()
         self._supported: set[str] = set()
         self._reasons: dict[str, list[BlameReason]] = {}
+        self._support: dict[str, float] = {}
 
     def add(self, each: RoundResult) -> None:
         for candidate in each.candidates:
@@ -282,6 +284,7 @@ class _BlameBySurface:
         self._supported.update(signal.surface_id for signal in pass_result.signals)
         for signal in (*pass_result.signals, *pass_result.below_support):
             reasons = self._reasons.setdefault(signal.surface_id, [])
+            self._support[signal.surface_id] = max(signal.support, self._support.get(signal.surface_id, 0.0))
             if not any(reason.text == signal.text and reason.case_ids == signal.case_ids for reason in reasons):
                 reasons.append(BlameReason(round=number, text=signal.text, case_ids=signal.case_ids))
 
@@ -292,6 +295,7 @@ class _BlameBySurface:
                 case_ids=tuple(sorted({case_id for reason in reasons for case_id in reason.case_ids})),
                 reasons=tuple(reasons),
                 outcome=self._outcome(surface_id),
+                support=self._support[surface_id],
             )
             for surface_id, reasons in self._reasons.items()
         )

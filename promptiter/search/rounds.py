@@ -171,11 +171,14 @@ async def _decide(
 ) -> AcceptanceDecision | None:
     """Validate the candidate, unless it was tried before or does not even help the train cases it was made from.
 
-    None if there is nothing left to try.
+    None if there is nothing left to try: no patch was written, or only values that were rejected before.
     """
     if not proposal.patches:
-        refusals = "; ".join(f"{each.surface_id}: {each.reason}" for each in proposal.refused)
-        return await session.skip_round(f"every patch was refused: {refusals}") if refusals else None
+        if not proposal.refused:
+            return None
+        refusals = "; ".join(dict.fromkeys(f"{each.surface_id}: {each.reason}" for each in proposal.refused))
+        decision = await session.skip_round(f"every patch was refused: {refusals}")
+        return None if all(each.kind == "repeated" for each in proposal.refused) else decision
     digest = int(session.candidate(proposal.patches).digest[:16], 16)  # shortened, because a long run keeps all of them
     if digest in tried:
         return await session.reject(proposal.patches, "this candidate was tried before")

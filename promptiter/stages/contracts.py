@@ -227,8 +227,8 @@ class StepExample:
     expected_tool_calls: tuple[Json, ...] | None = None
 
 
-RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "vetoed"]
-"""Tried alone, tried together with patches of other surfaces, refused by lint, or vetoed by a person."""
+RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "repeated", "vetoed"]
+"""Tried alone, tried together with patches of other surfaces, refused by lint, repeated, or vetoed by a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule
+from promptiter.backprop.patch_writing import lint_patch
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.llm.messages import Message
@@ -159,6 +160,21 @@ def test_a_rejected_value_is_not_tried_again_whatever_its_case_and_spaces() -> N
     ]
     temperature = surface(0.3, "parameter")
     assert rules(0.7, temperature, rejected=(rejection(0.7, on=temperature.id),)) == ["repeat"]
+
+
+def test_a_value_that_is_repeated_often_has_the_original_reason() -> None:
+    first = rejection(BETTER)
+    again = lint_patch(
+        Linter(),
+        SurfacePatch(surface_id=first.surface_id, value=BETTER, reason="because"),
+        surface(CURRENT),
+        tried=(first,),
+    )
+    assert again is not None
+    assert again.kind == "repeated"
+    assert problems(BETTER, rejected=(first, again)) == [
+        ("repeat", "this value was rejected before (gain -0.10); try another"),
+    ]
 
 
 def test_other_values_and_values_of_other_surfaces_are_not_repeats() -> None:

@@ -237,6 +237,15 @@ async def test_after_a_round_of_vetoes_the_search_continues_and_the_optimizer_se
     assert first.reason.startswith("every patch was refused: draft#instruction: vetoed in review: say more")
 
 
+async def test_the_search_ends_when_the_optimizer_only_repeats_itself() -> None:
+    optimizer = Writes(lambda _: "Draft something else altogether.")
+    result = await engine(optimizer=optimizer).run(desk.request(max_rounds=6, targets=("draft#instruction",)))
+    reasons = [each.decision.reason for each in result.rounds if each.decision is not None]
+    assert len(reasons) == 2
+    assert reasons[1].count("this value was rejected before") == 1
+    assert f"({reasons[0]})" in reasons[1]
+
+
 async def test_the_good_half_of_a_rejected_pair_may_be_tried_again() -> None:
     def write(request: OptimizeRequest) -> str | None:
         if request.surface.id == "polish#instruction":

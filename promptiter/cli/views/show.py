@@ -31,7 +31,7 @@ BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "not_adopted": ("patch accepted, not adopted", "yellow"),
     "rejected": ("patch rejected", "yellow"),
     "no_patch": ("no patch", "dim"),
-    "below_support": ("too few cases for a patch", "dim"),
+    "below_support": ("blame too uncertain for a patch", "dim"),
 }
 
 
@@ -81,6 +81,8 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
         print_indented(screen, Text(f"no surface was blamed: {summary.no_blame}"))
     for each in summary.blame:
         outcome, style = BLAME_OUTCOMES[each.outcome]
+        if each.outcome == "below_support":
+            outcome += f" (support {each.support:.1f}; a model may be more certain: stages)"
         screen.print(
             Text.assemble(
                 (f"  {one_line(each.surface_id)}", "cyan"),
