@@ -7,7 +7,7 @@ the options against the signature of the class or function, and the part against
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -47,7 +47,11 @@ def build_part(
         raise SetupError(f"{place}: {entry.name!r} is {shorten(found)}, not {role.describe_need(found)}")
     elsewhere = supplied_by or {}
     given = {name: value for name, value in (supplied or {}).items() if name in list_parameters(found)}
-    options = read_options(found, reveal(entry.options), place=f"{place}.options", taken=elsewhere)
+    if wrong := [name for name in entry.options if name in elsewhere]:
+        raise RequestError(
+            f"{place}.options: unknown key {name!r}; it is given as {elsewhere[name]!r}" for name in wrong
+        )
+    options = read_options(found, reveal(entry.options), place=f"{place}.options", without=elsewhere)
     if missing := _find_missing(found, {*given, *options}):
         advice = (
             "" if inspect.isclass(found) else f", or name a class or function that builds {role.describe_need(found)}"
@@ -81,7 +85,7 @@ def build_scorer(entry: PartEntry, *, place: str = "scorer") -> Scorer:
             "its scores, or a Scorer"
         )
     first = list(list_parameters(found))[:1]
-    options = read_options(found, reveal(entry.options), place=f"{place}.options", taken=dict.fromkeys(first, ""))
+    options = read_options(found, reveal(entry.options), place=f"{place}.options", without=first)
     missing = [name for name in _find_missing(found, options) if name not in (*first, "context")]
     if not first or missing:
         needs = f"needs {join_names(missing, limit=5)}" if missing else "takes no arguments"
@@ -102,21 +106,19 @@ def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 
 def read_options(
-    function: Callable[..., Any], options: Mapping[str, Any], *, place: str, taken: Mapping[str, str]
+    function: Callable[..., Any], options: Mapping[str, Any], *, place: str, without: Collection[str]
 ) -> dict[str, Any]:
     """Check options against the signature of a function. A RequestError says what is wrong with each.
 
-    `taken` are parameters that are not options, with the key of the file that gives them.
+    The parameters in `without` are not options.
     """
-    if wrong := [name for name in options if taken.get(name)]:
-        raise RequestError(f"{place}: unknown key {name!r}; it is given as {taken[name]!r}" for name in wrong)
     if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values()):
         return dict(options)
     try:
         hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
     except Exception:  # noqa: BLE001 - annotations may name what exists for type checkers only
         hints = {}
-    parameters = {name: each for name, each in list_parameters(function).items() if name not in taken}
+    parameters = {name: each for name, each in list_parameters(function).items() if name not in without}
     fields: dict[str, Any] = {
         f"option_{number}": (
             hint if _is_plain(hint := hints.get(name, Any)) else Any,

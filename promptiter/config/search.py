@@ -68,8 +68,8 @@ def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
     if is_reference(entry.name):
         return build_part(entry, STAGES[role], place=place)
     kind = _load_model_stage(role)
-    others = {name: "" for name in list_parameters(kind) if name not in ("model_options", "max_prompt_tokens")}
-    options = read_options(kind, reveal(entry.options), place=f"{place}.options", taken=others)
+    others = [name for name in list_parameters(kind) if name not in ("model_options", "max_prompt_tokens")]
+    options = read_options(kind, reveal(entry.options), place=f"{place}.options", without=others)
     settings = models.settings[entry.name].options if entry.name in models.settings else {}
     try:
         return kind(entry.name, **{**options, "model_options": {**settings, **(options.get("model_options") or {})}})
@@ -99,25 +99,19 @@ def _check_stages(config: RunConfig, entry: PartEntry) -> None:
         taken = list_parameters(SEARCH.load(entry.name))
     except SetupError:
         return  # building the search reports it
-    unused = [role for role in config.stages.given if _ARGUMENTS[role] not in taken]
+    unused = {role: name for role in config.stages.given if (name := _ARGUMENTS.get(role, role)) not in taken}
     if config.stages.is_one_model and len(unused) < len(config.stages.given):
         return
     if unused:
         raise RequestError(
-            f"stages.{role}: the search {entry.name!r} has no parameter {_ARGUMENTS[role]!r}; remove the stage, or "
+            f"stages.{role}: the search {entry.name!r} has no parameter {name!r}; remove the stage, or "
             "choose another search"
-            for role in unused
+            for role, name in unused.items()
         )
 
 
-_ARGUMENTS = {
-    "backwarder": "backwarder",
-    "attributor": "backwarder",
-    "aggregator": "aggregator",
-    "optimizer": "optimizer",
-    "corrector": "check",
-}
-"""The argument of a search that each stage is given as."""
+_ARGUMENTS = {"attributor": "backwarder", "corrector": "check"}
+"""The argument of a search that a stage is given as, if it does not have the name of the stage."""
 
 _KEYS = {
     "backwarder": "stages.backwarder",
