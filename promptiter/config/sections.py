@@ -220,7 +220,7 @@ class FinalTestSection(Section):
     """The test at the end of a run. Its significance level is the run's `alpha`."""
 
     repeats: Count = 2
-    """Repeats of each case and profile in each of three blocks."""
+    """How often each block of the final test runs each case with each profile; there are up to three blocks."""
     min_detectable_gain: Above0 = 0.1
     """The gain that your cases should be able to show."""
     ablate: Flag = True

@@ -217,7 +217,9 @@ class Evaluation:
             for row in self.rows
             if not row.is_scored
         )
-        return "; ".join(f"{error[:200]} (×{count})" for error, count in errors.most_common(3))
+        return "; ".join(
+            f"{error[:200]} (×{count})" if count > 1 else error[:200] for error, count in errors.most_common(3)
+        )
 
     @property
     def is_reliable(self) -> bool:

@@ -220,7 +220,7 @@ class ProgressState:
     def _show_patches(self, written: PatchesWritten) -> ProgressLine:
         text = f"patches: {_names([patch.surface_id for patch in written.patches]) or 'none'}"
         text += f", {len(written.refused)} refused" if written.refused else ""
-        text += f", {len(written.notes)} surfaces without a patch" if written.notes else ""
+        text += f", {plural(len(written.notes), 'surface')} without a patch" if written.notes else ""
         return self._line(text)
 
     def _show_decision(self, decided: CandidateDecided) -> ProgressLine:

@@ -56,7 +56,8 @@ def _compare(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Seq
     then, now = _flatten(before), _flatten(after)
     for path in dict.fromkeys((*then, *now)):
         was, is_now = then.get(path), now.get(path)
-        if was == is_now or any(fnmatchcase(path, pattern) for pattern in free):
+        names = {path, path.partition("[")[0]}
+        if was == is_now or any(fnmatchcase(name, pattern) for name in names for pattern in free):
             continue
         if was is None:
             yield f"{path} is new: {_shorten(is_now)}"
@@ -67,10 +68,16 @@ def _compare(before: Mapping[str, Json], after: Mapping[str, Json], *, free: Seq
 
 
 def _flatten(tree: Mapping[str, Json], path: str = "") -> dict[str, Json]:
-    """The values of a tree by their path, `stop.minutes`."""
+    """The values of a tree by their path, `stop.minutes` or `metrics[1].threshold`."""
     values: dict[str, Json] = {}
     for name, value in tree.items():
-        values |= _flatten(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+        if isinstance(value, Mapping):
+            values |= _flatten(value, f"{path}{name}.")
+        elif isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
+            for place, each in enumerate(value):
+                values |= _flatten(each, f"{path}{name}[{place}].")
+        else:
+            values[f"{path}{name}"] = value
     return values
 
 

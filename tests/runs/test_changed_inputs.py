@@ -36,7 +36,7 @@ def agent(*instructions: str, names: tuple[str, ...] = ("draft", "polish")) -> E
         ({"acceptance": MinGain(0.5)}, ["acceptance was AnyGain() and is now MinGain(0.5)"]),
         ({"stop": Patience(1)}, ["stop is new: Patience(1)"]),
         ({"objective": "pass_rate"}, ["objective was mean_score and is now pass_rate"]),
-        ({"judge": "gpt"}, ["judge is new: gpt"]),
+        ({"teacher": "gpt"}, ["teacher is new: gpt"]),
         ({"protected": frozenset({"validation-1"})}, ['protected was [] and is now ["validation-1"]']),
         (
             {"targets": ["draft#instruction"]},
@@ -124,6 +124,21 @@ def test_changed_configuration_keys_are_reported_by_path() -> None:
         "stop.minutes was 30 and is now 60",
         "models.gpt-4.1.api_base was https://example.org and has been removed",
         "teacher is new: gpt",
+    ]
+
+
+def test_a_change_in_a_list_of_settings_is_reported_by_its_place() -> None:
+    def with_limit(limit: int) -> RunHeader:
+        metrics = [{"metric_name": "exact_match"}, {"metric_name": "short", "criterion": {"limit": limit}}]
+        observers = [{"name": "log", "options": {"limit": limit}}]
+        document = {"metrics": metrics, "observers": observers}
+        return replace_configuration(document)
+
+    def replace_configuration(document: dict[str, Any]) -> RunHeader:
+        return header().model_copy(update={"configuration": Configuration(file="", document=document)})
+
+    assert find_changed_inputs(with_limit(120), with_limit(100)) == [
+        "metrics[1].criterion.limit was 120 and is now 100"
     ]
 
 

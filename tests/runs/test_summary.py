@@ -162,6 +162,7 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
     }
     assert blame["draft#instruction"].case_ids == ("a", "b", "c")
     assert len(blame["draft#instruction"].reasons) == 2
+    assert blame["polish#model"].support == signal("polish#model").support
 
 
 def test_refused_patches_missing_patches_and_open_rounds_are_rejections(improved: RunResult) -> None:

@@ -181,7 +181,7 @@ def test_the_largest_gain_is_up_to_the_best_value_of_the_objective(objective: Ob
 def test_the_problem_of_an_unreliable_evaluation_says_what_to_do() -> None:
     problem = report({"a": [None, 1], "b": [1, 1]}, most=0.2).problem
     assert problem == (
-        "25% of the runs or scores failed, the limit is 20%: Oops: down (×1); fix the agent, the metric or the cases, "
+        "25% of the runs or scores failed, the limit is 20%: Oops: down; fix the agent, the metric or the cases, "
         "then measure again"
     )
     assert report({"a": [None, 1], "b": [1, 1]}, most=0.25).problem is None
