@@ -236,7 +236,9 @@ class Profile:
             document = orjson.loads(raw)
             structure_id, values = document["structure_id"], document["values"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise SetupError(f"this is not a profile: {error!r}; expected structure_id and values") from error
+            raise SetupError(
+                "this is not a profile: it has no structure_id and values; a run writes one to profiles/best.json"
+            ) from error
         surface_ids = document.get("surface_ids") or []
         if not isinstance(values, dict) or not isinstance(structure_id, str) or not isinstance(surface_ids, list):
             raise SetupError(
@@ -254,6 +256,8 @@ class Profile:
             return Profile.from_json(Path(path).read_bytes())
         except OSError as error:
             raise SetupError(f"profile {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+        except SetupError as error:
+            raise SetupError(f"{os.fspath(path)}: {error}") from error
 
 
 _active: ContextVar[tuple[Profile, ...]] = ContextVar("promptiter_active_profiles", default=())

@@ -95,3 +95,10 @@ def test_a_profile_with_a_wrong_value_or_name_is_refused_when_it_is_used() -> No
     for overrides in ({"a#instruction": 5}, {"z#instruction": "typo"}):
         with pytest.raises(SetupError):
             Profile(structure_id=SNAPSHOT.structure_id, overrides=overrides).check(SNAPSHOT)
+
+
+def test_a_file_that_is_not_a_profile_is_named_with_where_profiles_are(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    result.write_text('{"verdict": "improved"}')
+    with pytest.raises(SetupError, match=r"result\.json: this is not a profile: .*profiles/best\.json$"):
+        Profile.load(result)

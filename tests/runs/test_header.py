@@ -107,7 +107,7 @@ def test_a_header_holds_no_secrets(tmp_path: Path) -> None:
         "metrics": [{"name": "judge", "options": [{"password": "open sesame"}], "threshold": 0.5}],
         "more": [{"extra_headers": {"X": ["of the header"]}, "secret": {"pin": 471100}, "max_tokens": 7}],
     }
-    found = header(desk.engine(desk.DRAFT, gateway=gateway), config=config, judge=canary)
+    found = header(desk.engine(desk.DRAFT, gateway=gateway), config=config, teacher=canary)
     raw = write_header(tmp_path, found).read_bytes()
     for secret in (canary, "plain-old", "of the header", "half-literal", "pass4711", "revealed", "sesame", "471100"):
         assert secret.encode() not in raw

@@ -73,7 +73,7 @@ class BlameCollector:
             return
         reason, confidence, tool = blame.reason, blame.confidence, blame.tool
         if to_blame is not step:
-            reason = f"Step {step.id!r}, which follows, has no surface that may change. {reason}"
+            reason = f"The following step {step.id!r} has no surface that may change. {reason}"
             confidence, tool = confidence / 2, ""
             self._visited.add(to_blame.id)
         where = blame.finding.where if blame.finding is not None and to_blame is step else ""
