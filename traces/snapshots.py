@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, MutableMapping
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -58,6 +61,8 @@ def to_plain_json(
     """Copy any value into plain JSON. Bytes are stored as blobs and replaced by their digest, size and type."""
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, Enum):  # first, because it may be a str or an int too
+        return to_plain_json(value.value, blobs, stored, _above)
     if isinstance(value, str):
         return escape_surrogates(str(value))
     if isinstance(value, int):
@@ -85,6 +90,8 @@ def to_plain_json(
         return to_plain_json(fields, blobs, stored, above)
     if hasattr(type(value), "model_dump"):  # pydantic
         return to_plain_json(value.model_dump(), blobs, stored, above)
+    if isinstance(value, UUID | Decimal):
+        return str(value)
     if hasattr(type(value), "isoformat"):
         return str(value.isoformat())
     return describe_value(value)
@@ -104,6 +111,8 @@ def escape_surrogates(text: str) -> str:
 
 
 def _to_key(key: object) -> str:
+    if isinstance(key, Enum):
+        return _to_key(key.value)
     return escape_surrogates(key) if isinstance(key, str) else describe_value(key)
 
 

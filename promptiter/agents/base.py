@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import orjson
@@ -196,7 +197,7 @@ def to_answer(value: Any, *, name: str) -> Json:
     if value is None:
         raise AgentError(f"{name!r} returned None; return the answer, as a text or as data")
     if isinstance(value, str):
-        return value
+        return to_plain_json(value)
     if inspect.iscoroutine(value):
         value.close()
         raise AgentError(f"{name!r} returned a coroutine; await it, such as `return await ask(...)`")
@@ -225,6 +226,8 @@ def _to_data(value: Any) -> Any:
         return value.model_dump()
     if isinstance(value, set | frozenset):
         return list(value)
+    if isinstance(value, Decimal):
+        return str(value)
     raise TypeError
 
 

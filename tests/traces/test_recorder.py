@@ -9,8 +9,11 @@ import weakref
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -689,3 +692,14 @@ async def test_a_recording_that_keeps_nothing_runs_the_same_code() -> None:
     assert not live.has_steps
     with pytest.raises(NoActiveRecordingError, match="no recording is active"):
         current_step()
+
+
+def test_enums_ids_and_decimals_are_kept_as_their_values() -> None:
+    class Wish(str, Enum):  # noqa: UP042 - many people write it so
+        REFUND = "refund"
+
+    class Level(Enum):
+        HIGH = 3
+
+    value = {"wish": Wish.REFUND, Wish.REFUND: [Level.HIGH, UUID(int=7), Decimal("1.50")]}
+    assert take_snapshot(value, {}).data == {"wish": "refund", "refund": [3, str(UUID(int=7)), "1.50"]}
