@@ -125,10 +125,15 @@ class Slots:
 
 
 class HomeLoop:
-    """One event loop on which the calls of several threads are made: the first that was bound and still runs."""
+    """One event loop on which the calls of several threads are made: the first that was bound and still runs.
 
-    def __init__(self) -> None:
+    The loop of a run outlives the calls that its threads make. Otherwise any caller's loop may end first
+    (`outlives_callers=False`): once a second loop makes calls, all are made on one in the background, which never ends.
+    """
+
+    def __init__(self, *, outlives_callers: bool = True) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._outlives_callers = outlives_callers
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
@@ -141,6 +146,8 @@ class HomeLoop:
         home = self.bind()
         if home is asyncio.get_running_loop():
             return await call
+        if not self._outlives_callers:
+            home = self._loop = get_background_loop()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, home))
 
 

@@ -88,7 +88,7 @@ class Gateway:
         """What was spent through this gateway, including its runs."""
         self.seed = seed
         self.max_output_tokens = max_output_tokens
-        self._home = HomeLoop()
+        self._home = HomeLoop(outlives_callers=False)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
         self._first_repeat = 0
@@ -291,12 +291,17 @@ class Gateway:
 
     async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
         """The answer in the cache, or that of an equal call in flight."""
-        if key in self._in_flight:
-            return await self._in_flight[key].join()
+        if (flight := self._find_flight(key)) is not None:
+            return await flight.join()
         known = await self.cache.get(key)
-        if known is None and key in self._in_flight:  # an equal call started meanwhile
-            return await self._in_flight[key].join()
+        if known is None and (flight := self._find_flight(key)) is not None:  # an equal call started meanwhile
+            return await flight.join()
         return known
+
+    def _find_flight(self, key: CacheKey) -> InFlightCall | None:
+        """An equal call in flight on this event loop. One on a loop that may end first cannot be waited for."""
+        flight = self._in_flight.get(key)
+        return flight if flight is not None and flight.task.get_loop() is asyncio.get_running_loop() else None
 
     async def _execute(self, call: _Call, execute: _Execute) -> tuple[StoredAnswer, LedgerEntry]:
         """Execute a call and count its cost. The answer is without secrets."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Any, get_args
 
@@ -516,3 +517,21 @@ async def test_both_names_of_the_bound_count_against_the_budget() -> None:
 async def test_a_cap_in_dollars_names_the_model_without_a_price() -> None:
     with pytest.raises(SetupError, match=r"model 'm': max_usd is set"):
         await gateway(ScriptedModel([]), budget=Budget(max_usd=1.0)).ask(request(), AGENT)
+
+
+def test_threads_with_short_lived_event_loops_share_a_gateway() -> None:
+    """As the views of a synchronous web server do: each call has an event loop that ends with it."""
+
+    async def answer(_: list[dict[str, Any]]) -> str:
+        await asyncio.sleep(0.004)
+        return "ok"
+
+    gateway = Gateway(models={"slow": answer})
+
+    def ask(number: int) -> str:
+        site = CallSite(role="agent", case_id=f"case-{number // 2}", step_id="bot", repeat=number % 3)
+        asked = ModelRequest(model="slow", messages=(Message(role="user", content="hi"),))
+        return asyncio.run(asyncio.wait_for(gateway.ask(asked, site, is_live=number % 4 == 0), 60)).text
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(40))) == ["ok"] * 40
