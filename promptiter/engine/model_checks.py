@@ -18,6 +18,9 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.grouping import group_by
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.wording import join_names
+
+MAX_PLACES = 3
 
 
 def check_models(
@@ -36,7 +39,7 @@ def check_models(
     named = [*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *(others or {}).items()]
     gateway, places = evaluator.gateway, group_by(named, lambda each: each[1])
     found = (
-        f"{', '.join(dict.fromkeys(place for place, _ in places[model]))}: {problem}"
+        f"{join_names(list(dict.fromkeys(place for place, _ in places[model])), limit=MAX_PLACES)}: {problem}"
         for model in sorted(each for each in places if each is not None)
         for problem in gateway.find_setup_problems([model])
     )
