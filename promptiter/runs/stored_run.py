@@ -148,7 +148,9 @@ class StoredRun(ResumableRun):
             new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
         )
         checked = checked.with_run_id(header.run_id)
-        return cls(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
+        return cls(
+            store, header.run_id, engine, checked, keep_traces=keep_traces, notes=header.notes, observers=observers
+        )
 
     @classmethod
     async def resume(
