@@ -167,7 +167,7 @@ class Profile:
         return digest([self.structure_id, sorted([name, digest(value)] for name, value in self.overrides.items())])
 
     def apply(self, patches: Iterable[SurfacePatch], snapshot: StructureSnapshot) -> Profile:
-        """Return this profile with patches on top. A value equal to the baseline's is not stored, unless it is bound."""
+        """Return this profile with patches on top. A value that is the baseline's is not stored, unless it is bound."""
         self.check(snapshot)
         overrides = dict(self.overrides)
         for patch in patches:
