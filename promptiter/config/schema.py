@@ -78,8 +78,8 @@ def _allow_missing(value: Json) -> Json:
 
 
 def _allow_null(schema: dict[str, Json]) -> dict[str, Json]:
-    notes = {key: schema[key] for key in ("title", "description", "default") if key in schema}
-    rules = {key: value for key, value in schema.items() if key not in notes}
+    rules = {key: value for key, value in schema.items() if key not in ("title", "description", "default")}
+    notes = {key: value for key, value in schema.items() if key not in rules}
     choices = rules.get("anyOf", [rules])
     return schema if _NULL in choices else {"anyOf": [*choices, _NULL], **notes}
 
