@@ -102,9 +102,12 @@ class Stages(Section):
         return tuple(self.given) == MODEL_STAGES and len({entry.name for entry in self.given.values()}) == 1
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The names of the models that these stages ask, without duplicates."""
-        return tuple(sorted({entry.name for entry in self.given.values() if not is_reference(entry.name)}))
+    def models(self) -> dict[str, str]:
+        """The names of the models that these stages ask, by key."""
+        asked = {role: entry.name for role, entry in self.given.items() if not is_reference(entry.name)}
+        if asked and self.is_one_model:
+            return {"stages": asked["optimizer"]}
+        return {f"stages.{role}": name for role, name in asked.items()}
 
 
 StagesEntry = Annotated[Stages, BeforeValidator(_parse_stages, json_schema_input_type=str | Stages)]
