@@ -170,6 +170,14 @@ class Step:
         return tuple(source for source in triggers if source not in read)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The predecessors whose outputs this step read: all that are not `unread`."""
+        if not self.edges:
+            return self.predecessors
+        unread = self.unread
+        return tuple(source for source in self.predecessors if source not in unread)
+
+    @property
     def duration_ns(self) -> int | None:
         if self.start_ns is None or self.end_ns is None:
             return None

@@ -98,7 +98,7 @@ class _RunBuilder:
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         profile, teacher = self._load_profile(), self._load_teacher()
         if agent is not None and evaluator is not None:
-            others = [teacher] if isinstance(teacher, str) else []
+            others = {"teacher": teacher if isinstance(teacher, str) else None}
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
         if self.problems.found or agent is None or evaluator is None or cases is None:
             self._fail(gateway)
@@ -225,7 +225,7 @@ class _RunBuilder:
         self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
     ) -> CheckedRequest | None:
         """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
-        self.problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(self.config)))
+        self.problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(self.config).values()))
         if self.config.review and request.goal.kind != "score":
             self.problems.add(
                 f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
@@ -241,8 +241,8 @@ class _RunBuilder:
         return None
 
     def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
-        others = [request.teacher] if isinstance(request.teacher, str) else []
-        others += find_models_of_stages(self.config)
+        teacher = request.teacher if isinstance(request.teacher, str) else None
+        others = {"teacher": teacher, **find_models_of_stages(self.config)}
         if request.judge is not None:
             evaluator = evaluator.with_judge(request.judge)
         check_models(agent, evaluator, profile=request.initial_profile, others=others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
 from promptiter.config.fields import Above0, Amount, Count, Section
 from promptiter.llm.secret import hide_by_name
 from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
+from promptiter.references import is_reference
 from promptiter.registry import MODELS
 from traces.model import Json
 
@@ -48,6 +49,8 @@ class ModelSettings(Section):
     Headers are treated as secrets, except for a few such as `Content-Type`, and so are options with a secret's name.
     """
 
+    model: str | None = Field(default=None, json_schema_extra={"pattern": ":"})
+    """Your own model as `module:attr`: a function of the messages, or a `Model`. Then it has no address or key here."""
     api_base: ExpandedText | None = Field(default=None, repr=False)
     """Address of the server."""
     api_key: SecretText = None
@@ -66,6 +69,16 @@ class ModelSettings(Section):
     """Rate limit."""
     tokens_per_minute: Count | None = None
     """Rate limit."""
+
+    @model_validator(mode="after")
+    def _check_own_model(self) -> Self:
+        if self.model is None:
+            return self
+        if not is_reference(self.model):
+            raise ValueError(f"model is {self.model!r}; name your own model as module:attr, such as my_models:clerk")
+        if given := [key for key in ("api_base", "api_key", "headers", "timeout_s") if getattr(self, key)]:
+            raise ValueError(f"{given[0]} is for models of a service, and {self.model} is your own; remove one of both")
+        return self
 
 
 class Models(Section):

@@ -10,11 +10,12 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.models import Model
+from promptiter.llm.models import GivenModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_in
+from promptiter.references import is_reference
 from promptiter.registry import MODELS
 
 TIMEOUT_S = 120.0
@@ -24,7 +25,9 @@ LEAST_CONCURRENCY = 16
 def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[str, str]) -> Gateway:
     """Build the gateway with the models, prices, rate limits and caps of the file. It redacts their keys."""
     settings = config.models.settings
-    served: dict[str, Model] = {name: _build_model(each) for name, each in settings.items()}
+    served: dict[str, GivenModel] = {
+        name: each.model or _build_model(each) for name, each in settings.items() if not is_reference(name)
+    }
     for name, registered in config.models.registered.items():
         served[name] = MODELS.get(name)(**registered.model_dump())
     given = [

@@ -33,10 +33,10 @@ def build_search(config: RunConfig) -> Search:
     return search
 
 
-def find_models_of_stages(config: RunConfig) -> tuple[str, ...]:
-    """The models that the stages ask. The searches for goals other than the score have no stages."""
+def find_models_of_stages(config: RunConfig) -> dict[str, str]:
+    """The models that the stages ask, by key. The searches for goals other than the score have no stages."""
     is_used = config.search is not None or build_goal(config.goal).kind == "score"
-    return config.stages.models if is_used else ()
+    return config.stages.models if is_used else {}
 
 
 def build_stages(stages: Stages, models: Models) -> dict[str, Any]:

@@ -178,9 +178,8 @@ class Engine:
                 return await run.execute(started)
 
     def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
-        teacher = [request.teacher] if isinstance(request.teacher, str) else []
-        profile = request.initial_profile
-        check_models(self.agent, evaluator, profile=profile, others=teacher, search=self.search)
+        others = {"teacher": request.teacher if isinstance(request.teacher, str) else None}
+        check_models(self.agent, evaluator, profile=request.initial_profile, others=others, search=self.search)
 
     @asynccontextmanager
     async def using_agent(self) -> AsyncIterator[None]:

@@ -5,7 +5,7 @@ Once the baseline has run, it also finds agents whose calls no budget limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 
 from promptiter.agents.base import Agent
 from promptiter.agents.graph import GraphAgent
@@ -15,8 +15,12 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.result import Evaluation
+from promptiter.grouping import group_by
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.wording import join_names
+
+MAX_PLACES = 3
 
 
 def check_models(
@@ -24,17 +28,23 @@ def check_models(
     evaluator: Evaluator,
     *,
     profile: Profile | None = None,
-    others: Iterable[str] = (),
+    others: Mapping[str, str | None] | None = None,
     search: object = None,
 ) -> None:
     """Raise a RequestError with one line for each model that cannot be called: of agent, metrics, search, and `others`.
 
-    An agent that is not a GraphAgent may call models without the gateway, so its models are not checked.
+    `others` are models by the place that names them. An agent that is not a GraphAgent may call models without the
+    gateway, so its models are not checked.
     """
-    names = {*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *others}
-    gateway = evaluator.gateway
+    named = [*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *(others or {}).items()]
+    gateway, places = evaluator.gateway, group_by(named, lambda each: each[1])
+    found = (
+        f"{join_names(list(dict.fromkeys(place for place, _ in places[model])), limit=MAX_PLACES)}: {problem}"
+        for model in sorted(each for each in places if each is not None)
+        for problem in gateway.find_setup_problems([model])
+    )
     of_search = search.find_setup_problems(gateway) if isinstance(search, ModelCallingSearch) else []
-    if problems := list(dict.fromkeys((*gateway.find_setup_problems(names), *of_search))):
+    if problems := list(dict.fromkeys((*found, *of_search))):
         raise RequestError(problems)
 
 
@@ -49,18 +59,23 @@ def find_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> str | None
     )
 
 
-def _models_of_agent(agent: Runner, profile: Profile | None) -> set[str]:
+def _models_of_agent(agent: Runner, profile: Profile | None) -> Iterator[tuple[str, str]]:
+    """The nodes of an agent that call a model, each with its name."""
     if not isinstance(agent, GraphAgent):
-        return set()
+        return
     snapshot = agent.describe()
     current = profile or Profile.baseline(snapshot)
     surface_ids = (f"{node.id}#model" for node in snapshot.nodes if node.kind == "llm")
-    return {str(current.value(name, snapshot)) for name in surface_ids if name in snapshot.surface_ids}
+    for name in surface_ids:
+        if name in snapshot.surface_ids:
+            yield name, str(current.value(name, snapshot))
 
 
-def _models_of_evaluator(evaluator: Evaluator) -> set[str]:
-    metrics = [metric for metric in evaluator.metrics if isinstance(metric, JudgeMetric)]
-    names = set()
-    for judge in (judge for metric in metrics for judge in metric.judges):
-        names |= {judge.model} if judge.runner is None else _models_of_agent(judge.runner, None)
-    return names if evaluator.user_simulator is None else {*names, evaluator.user_simulator.model}
+def _models_of_evaluator(evaluator: Evaluator) -> Iterator[tuple[str, str]]:
+    for metric in evaluator.metrics:
+        for judge in metric.judges if isinstance(metric, JudgeMetric) else ():
+            of_agent = [] if judge.runner is None else _models_of_agent(judge.runner, None)
+            models = [judge.model] if judge.runner is None else [model for _, model in of_agent]
+            yield from ((f"the judge of {metric.name}", model) for model in models)
+    if evaluator.user_simulator is not None:
+        yield "the simulated user", evaluator.user_simulator.model

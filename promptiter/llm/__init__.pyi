@@ -6,6 +6,9 @@ from promptiter.llm.litellm import LiteLLMModel as LiteLLMModel
 from promptiter.llm.messages import Message as Message
 from promptiter.llm.messages import ModelReply as ModelReply
 from promptiter.llm.messages import ModelRequest as ModelRequest
+from promptiter.llm.messages import ToolRequest as ToolRequest
+from promptiter.llm.messages import ToolSpec as ToolSpec
+from promptiter.llm.models import Model as Model
 from promptiter.llm.models import ScriptedModel as ScriptedModel
 from promptiter.llm.prices import Price as Price
 from promptiter.llm.prices import Prices as Prices

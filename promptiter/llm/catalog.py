@@ -1,16 +1,18 @@
 """The models of a gateway by name: where each is served, what it costs, and what it needs to be called.
 
-A name is one of the user's own models, a registered one, or one that litellm serves.
+A name is one of the user's own models, a registered one, `module:attr`, or one that litellm serves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from promptiter.errors import SetupError
 from promptiter.llm.litellm import LiteLLMModel, context_tokens
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.models import Function, Model, as_model, takes_seed
+from promptiter.llm.models import GivenModel, Model, as_model, load_model, takes_seed
 from promptiter.llm.prices import Price, PricedModel, Prices
+from promptiter.references import is_reference
 from promptiter.registry import MODELS
 
 
@@ -19,7 +21,7 @@ class ModelCatalog:
 
     def __init__(
         self,
-        models: Mapping[str, Model | Function] | None = None,
+        models: Mapping[str, GivenModel] | None = None,
         *,
         prices: Prices | None = None,
         timeout_s: float = 120.0,
@@ -28,17 +30,21 @@ class ModelCatalog:
         self._timeout_s = timeout_s
         self._models: dict[str, Model] = {}
         self._takes_seed: dict[str, bool] = {}
+        self._references: dict[str, str] = {}
         for name, model in (models or {}).items():
             self.add(name, model)
 
-    def add(self, name: str, model: Model | Function) -> None:
-        """Serve a name by this model, or by this function of the messages."""
-        served = self._models[name] = as_model(model)
+    def add(self, name: str, model: GivenModel) -> None:
+        """Serve a name by this model, by this function of the messages, or by what `module:attr` names."""
+        if isinstance(model, str) and is_reference(model):
+            self._references[name] = model
+            return
+        served = self._models[name] = as_model(model, what=f"the model {name!r}")
         self._takes_seed[name] = takes_seed(served)
 
     def get(self, name: str) -> Model:
         if name not in self._models:
-            self.add(name, self._find(name))
+            self.add(name, self._find(self._references.get(name, name)))
         return self._models[name]
 
     async def call(self, request: ModelRequest, *, repeat: int, seed: int) -> ModelReply:
@@ -63,8 +69,11 @@ class ModelCatalog:
         return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
 
     def find_setup_problem(self, name: str) -> str | None:
-        """Why a call of a model must fail: an unknown provider, no key, or a misspelled name of its server's list."""
-        model = self.get(name)
+        """Why a call of a model must fail: no such module, an unknown provider, no key, or a misspelled name."""
+        try:
+            model = self.get(name)
+        except SetupError as error:
+            return str(error)
         if not isinstance(model, LiteLLMModel):
             return None
         return model.find_setup_problem(name) or model.find_misspelled_model(name)
@@ -73,4 +82,6 @@ class ModelCatalog:
         if name in MODELS:
             registered: Model = MODELS.get(name)()
             return registered
+        if is_reference(name):
+            return load_model(name)
         return LiteLLMModel(timeout_s=self._timeout_s)

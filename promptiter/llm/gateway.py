@@ -24,7 +24,7 @@ from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
-from promptiter.llm.models import Function, Model
+from promptiter.llm.models import GivenModel, Model
 from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost
 from promptiter.llm.rate import RateLimit
@@ -53,7 +53,7 @@ class Gateway:
     def __init__(
         self,
         *,
-        models: Mapping[str, Model | Function] | None = None,
+        models: Mapping[str, GivenModel] | None = None,
         cache: Cache | None = None,
         budget: Budget | Budgets | None = None,
         rates: Mapping[str, RateLimit] | None = None,
@@ -171,7 +171,7 @@ class Gateway:
         """The model that serves a name."""
         return self.pool.catalog.get(name)
 
-    def add_model(self, name: str, model: Model | Function) -> None:
+    def add_model(self, name: str, model: GivenModel) -> None:
         """Serve a name by this model, for all runs. Its key and other secrets are redacted everywhere."""
         self.pool.add_model(name, model)
 

@@ -1,19 +1,20 @@
 """Models: what the gateway calls.
 
 A model is `async (request, *, repeat) -> ModelReply`; it may also take the `seed` of the run. Names are looked up among
-the gateway's own models, then in the registry, then litellm. Any function of the messages can be a model; tests use
-scripted ones.
+the gateway's own models, then in the registry; `module:attr` is imported, and litellm serves all others. Any function
+of the messages can be a model; tests use scripted ones.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from promptiter.concurrency import call_any
 from promptiter.errors import SetupError, UnexpectedCallError
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.references import call_factory, load_reference
 from promptiter.registry import MODELS
 from promptiter.wording import shorten
 from traces import Usage
@@ -23,7 +24,11 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Model(Protocol):
-    """Called by the gateway, many times at once. May raise a ModelError; the gateway retries a TransientModelError."""
+    """Called by the gateway, many times at once. May raise a ModelError; the gateway retries a TransientModelError.
+
+    A request has the messages, the tools that the model may ask for, the JSON schema of the answer, and the options. A
+    callable is a Model if it has a parameter `repeat`; any other is called with the messages only.
+    """
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         """Answer a request; `repeat` distinguishes repeats of the same request."""
@@ -62,6 +67,8 @@ def any_simulated(names: Iterable[str]) -> bool:
 Answer: TypeAlias = str | ModelReply
 Function: TypeAlias = Callable[[list[dict[str, Any]]], Answer | Awaitable[Answer]]
 """A user's own model: takes the messages in OpenAI's format and returns the answer's text; may be async."""
+GivenModel: TypeAlias = Model | Function | str
+"""A model as a gateway takes it: the model, a function, or either of them as `module:attr`."""
 
 
 class FunctionModel:
@@ -108,15 +115,28 @@ class ScriptedModel:
         return self.script[number] if number < len(self.script) else None
 
 
-def as_model(model: Model | Function) -> Model:
+def load_model(reference: str) -> Model:
+    """Import the model or function of messages that `module:attr` names. A class, or a function without parameters,
+    makes one.
+    """
+    try:
+        found: Any = load_reference(reference, what="model")
+    except SetupError as error:
+        raise SetupError(f"{error}; write a model of a service as provider/model") from error
+    if inspect.isclass(found) or (inspect.isroutine(found) and not _parameters(found)):
+        found = call_factory(found, what=f"the model {reference!r}")
+    return as_model(found, what=f"the model {reference!r}")
+
+
+def as_model(model: Any, *, what: str = "a model") -> Model:
     """The model itself, or a function wrapped as a model."""
-    if not callable(model):
+    if not callable(model) or callable(getattr(model, "describe", None)):
         raise SetupError(
-            f"a model is {shorten(model)}; give one, such as LiteLLMModel(), or a function of the messages"
+            f"{what} is {shorten(model)}; give a function of the messages, or a model, such as LiteLLMModel()"
         )
     if isinstance(model, FunctionModel | ScriptedModel) or "repeat" in _parameters(model):
-        return model  # type: ignore[return-value]
-    return FunctionModel(model)  # type: ignore[arg-type]
+        return cast("Model", model)
+    return FunctionModel(model)
 
 
 def takes_seed(model: Model) -> bool:

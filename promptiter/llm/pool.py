@@ -17,7 +17,7 @@ from promptiter.concurrency import Slots
 from promptiter.errors import ModelTimeoutError, SetupError
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.models import Function, Model
+from promptiter.llm.models import GivenModel
 from promptiter.llm.prices import Prices
 from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
@@ -34,7 +34,7 @@ class ModelPool:
     def __init__(
         self,
         *,
-        models: Mapping[str, Model | Function] | None = None,
+        models: Mapping[str, GivenModel] | None = None,
         rates: Mapping[str, RateLimit] | None = None,
         prices: Prices | None = None,
         redactor: Redactor | None = None,
@@ -53,7 +53,7 @@ class ModelPool:
             raise SetupError(f"concurrency is {concurrency!r}; give a whole number of at least 1")
         self._slots = Slots(concurrency)
 
-    def add_model(self, name: str, model: Model | Function) -> None:
+    def add_model(self, name: str, model: GivenModel) -> None:
         """Serve a name by this model. Its key and other secrets are redacted everywhere."""
         self.catalog.add(name, model)
         self.redactor.learn(self.catalog.secrets())

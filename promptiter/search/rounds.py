@@ -117,14 +117,12 @@ class BackpropRounds:
         """One line for each model of a stage that cannot be called, or whose price is unknown."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
-        asked = [
-            (each.gateway or gateway, each.model) for each in stages if isinstance(each, CallsModel) and each.model
-        ]
-        found = [
-            line
-            for own, model in asked
-            for line in (*own.find_setup_problems([model]), *own.find_unpriced_models([model]))
-        ]
+        found: list[str] = []
+        for each in stages:
+            if isinstance(each, CallsModel) and each.model:
+                own = each.gateway or gateway
+                lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
+                found.extend(f"{type(each).__name__}: {line}" for line in lines)
         return list(dict.fromkeys(found))
 
     async def _propose(

@@ -80,7 +80,7 @@ def test_settings_in_the_comments_of_the_starter_are_valid(
     below_the_title = path.read_text().split("\n", 2)[2]
     path.write_text(re.sub(r"(?m)^( *)# ?", r"\1", below_the_title))
     config = read_config(path, environ={"OPENAI_API_KEY": "sk-something-secret"}).config
-    assert (config.stages.models, config.budget.max_usd, config.evaluation.repeats) == (("gpt-4o",), 2.0, 3)
+    assert (config.stages.models, config.budget.max_usd, config.evaluation.repeats) == ({"stages": "gpt-4o"}, 2.0, 3)
     assert config.targets == ("filing#instruction",)
     assert config.stop is not None
     assert config.stop.minutes == 30

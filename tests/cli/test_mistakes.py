@@ -84,7 +84,10 @@ def test_a_misspelled_model_of_a_server_is_found_before_anything_is_paid(run: Ru
         else:
             edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: openai/tny")
         errors = run("run", code=2)
-    assert errors.splitlines()[1:] == [f"  - {url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny"]
+    where = "reception#model, returns#model, payments#model and 3 more" if place == "agent" else "stages"
+    assert errors.splitlines()[1:] == [
+        f"  - {where}: {url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny"
+    ]
     assert not (desk / "runs").exists()
 
 

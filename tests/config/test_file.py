@@ -22,7 +22,7 @@ from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.llm.cache.cache import CacheKey, open_cache
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.messages import ModelReply
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.secret import Secret
 from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.offline.rules.optimizer import RuleOptimizer
@@ -566,12 +566,19 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_keys")
 def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) -> None:
     (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
-    anthropic, openai, tiny = problems(folder, f"{FILE}teacher: tiny\nstages: anthropic/claude-sonnet-4-5\n")
-    assert anthropic.startswith(
-        "anthropic/claude-sonnet-4-5 needs ANTHROPIC_API_KEY; set it, or models.anthropic/claude-"
+    anthropic, openai, tiny = problems(
+        folder, f"{FILE}teacher: tiny\nstages: {{optimizer: tiny, backwarder: anthropic/claude-sonnet-4-5}}\n"
     )
-    assert openai == "gpt-4o-mini needs OPENAI_API_KEY; set it, or models.gpt-4o-mini.api_key in promptiter.yaml"
-    assert tiny == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
+    assert anthropic.startswith(
+        "stages.backwarder: anthropic/claude-sonnet-4-5 needs ANTHROPIC_API_KEY; set it, or models.anthropic/claude-"
+    )
+    assert openai == (
+        "echo#model: gpt-4o-mini needs OPENAI_API_KEY; set it, or models.gpt-4o-mini.api_key in promptiter.yaml"
+    )
+    assert tiny == (
+        "teacher, stages.optimizer: tiny names no provider that litellm knows; write provider/model, such as "
+        "openai/tiny"
+    )
 
 
 @pytest.mark.usefixtures("no_keys")
@@ -585,3 +592,51 @@ def test_models_with_a_key_an_address_or_cached_answers_are_not_refused(folder: 
         asyncio.run(cache.put(CacheKey(role="agent", request_digest="d"), ModelReply(text="known")))
     run = load(folder, "cache: answers.sqlite")
     run.gateway.cache.close()
+
+
+MODELS = """
+from promptiter.llm import ModelReply
+
+
+async def clerk(request, *, repeat):
+    return ModelReply(text=f"{len(request.tools)} tools, {sorted(request.schema or {})}")
+
+
+def echo(messages):
+    return messages[-1]["content"]
+
+
+def make_echo():
+    return echo
+
+
+price = 3
+"""
+
+
+def test_models_of_your_own_are_named_in_nodes_and_in_the_file(folder: Path) -> None:
+    (folder / "own_models.py").write_text(MODELS)
+    agent = AGENT.replace('name="echo", ins', 'name="echo", model="own_models:make_echo", ins')
+    (folder / "config_agent.py").write_text(agent)
+    run = load(folder, "stages: expert\nmodels: {expert: {model: 'own_models:clerk', requests_per_minute: 60}}")
+    answers = [
+        asyncio.run(run.gateway.ask(ModelRequest(model=name, messages=(Message("user", "hi"),)), CallSite())).text
+        for name in ("own_models:make_echo", "expert")
+    ]
+    assert answers == ["hi", "0 tools, []"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("own_models:nope", "stages: the model 'own_models:nope': 'own_models' has no 'nope'"),
+        ("own_models:price", "stages: the model 'own_models:price' is 3; give a function of the messages, or a model"),
+        ("nowhere:clerk", "stages: the model 'nowhere:clerk': cannot import 'nowhere': ModuleNotFoundError"),
+        ("gpt-4o", "models.expert: model is 'gpt-4o'; name your own model as module:attr, such as my_models:clerk"),
+        ("own_models:clerk, api_base: x", "models.expert: api_base is for models of a service, and own_models:clerk"),
+    ],
+)
+def test_models_of_your_own_that_cannot_be_used_are_reported(folder: Path, setting: str, message: str) -> None:
+    (folder / "own_models.py").write_text(MODELS)
+    problem, *_ = problems(folder, f"{FILE}stages: expert\nmodels: {{expert: {{model: {setting}}}}}\n")
+    assert problem.startswith(message)

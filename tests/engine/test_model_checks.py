@@ -37,7 +37,7 @@ async def test_a_run_from_python_does_not_start_without_a_key() -> None:
     engine = Engine(AGENT, desk.evaluator(Gateway()), search=desk.Tries())
     with pytest.raises(RequestError) as refused:
         await engine.run(desk.request(), observers=[watcher])
-    assert (refused.value.problems, watcher.events) == ((LINE,), [])
+    assert (refused.value.problems, watcher.events) == ((f"bot#model: {LINE}",), [])
 
 
 def test_the_model_of_the_initial_profile_is_checked() -> None:

@@ -80,7 +80,7 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
         (Evaluator, {"executor": "threads"}, "the executor of an Evaluator is 'threads'; give one, such as Thread"),
         (FunctionMetric, {"name": "x", "function": 5}, "metric 'x' needs a function of (case, run), not 5: "),
         (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not the fun"),
-        (Gateway, {"models": {"m": 5}}, "a model is 5; give one, such as LiteLLMModel(), or a function of the"),
+        (Gateway, {"models": {"m": 5}}, "the model 'm' is 5; give a function of the messages, or a model, such"),
         (Gateway, {"budget": 5}, "the budget of a gateway is 5; give a Budget, such as Budget(max_usd=2)"),
         (Gateway, {"cache": "memory"}, "the cache of a gateway is 'memory'; give open_cache('memory')"),
         (Gateway, {"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),

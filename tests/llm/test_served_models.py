@@ -105,7 +105,8 @@ async def test_the_models_of_stages_are_checked_before_a_run_from_python() -> No
         search = BackpropRounds(optimizer=LLMOptimizer("openai/tny", gateway=own))
         with pytest.raises(RequestError) as refused:
             await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(), observers=[watcher])
-    assert refused.value.problems == (f"{url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny",)
+    line = f"LLMOptimizer: {url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny"
+    assert refused.value.problems == (line,)
     search = BackpropRounds(optimizer=LLMOptimizer("gpt-4o-mni"))
     with pytest.raises(RequestError, match=r"gpt-4o-mni names no provider that litellm knows .did you mean 'gpt"):
         await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(), observers=[watcher])

@@ -666,6 +666,7 @@ def test_a_step_says_which_results_it_read_and_what_only_triggered_it(tmp_path: 
     assert found["finish"].predecessors == ("count", "draft")
     assert [(edge.source, edge.kind) for edge in found["finish"].edges] == [("count", "control"), ("draft", "data")]
     assert (found["finish"].unread, found["count"].unread, found["count"].edges) == (("count",), (), ())
+    assert (found["finish"].sources, found["count"].sources) == (("draft",), ("draft",))
     write_traces(tmp_path / "t.jsonl", [live.trace])
     assert list(read_traces(tmp_path / "t.jsonl")) == [live.trace]
 

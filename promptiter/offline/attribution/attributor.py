@@ -4,11 +4,14 @@ A loss is split into mismatches, and each value is followed back from the step t
 
 - *lost*: a step received the value and its output lacks it. The gradient goes there.
 - *introduced*: a step's output has a wrong value that nothing it received has. The gradient goes there.
-- *absent*: neither input nor output has the value. Packets go to those predecessors that lack it too.
+- *absent*: neither input nor output has the value. Packets go to those steps that it read and that lack it too.
 - absent everywhere: the node that introduces such values in passing runs (Ochiai); otherwise the step that lost the ids
   or numbers of the request before a function could look anything up by them; otherwise, with low confidence, knowledge
   that the step with the loss should have.
 - a broken *format rule*: the step with the loss, or the step that it only copies.
+
+Blame follows data: a step that only ran before another, and was not read by it, is not blamed for what the other lacks.
+The exception is a step that chose a wrong route.
 
 Each value is followed separately. Steps after the first loss of a value are unobserved, not innocent: they get no
 gradient now. The search fixes what was found, runs the case again, and attributes again. A node that was visited
@@ -199,7 +202,7 @@ class _Attribution:
         """Blame the steps because of which no function got an id, a number or a date of the request to look up."""
         texts, steps = self.context.texts, self.context.trace.steps
         keys = [value for value in split_values(self.context.request.case_loss.input) if value.kind in KEY_KINDS]
-        functions = [step for step in steps if step.surface_reads == {} and step.predecessors]
+        functions = [step for step in steps if step.surface_reads == {} and step.sources]
         is_received = any(texts.input(step.id).contains(value) for step in functions for value in keys)
         if is_received or not functions:
             return

@@ -68,7 +68,7 @@ class _ValueFlow:
         self.request = request
         step, texts = request.step, TraceTexts(request.trace)
         self.output = texts.output(step.id)
-        passed_on = (texts.output(source).raw for source in step.predecessors)
+        passed_on = (texts.output(source).raw for source in step.sources)
         self.received = SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
         ancestors = _list_ancestors(request)
         outputs = [request.case_loss.input, *(texts.output(each).raw for each in ancestors)]
@@ -110,8 +110,8 @@ class _ValueFlow:
         return {
             step.node_id
             for step in self.request.trace.steps
-            if step.predecessors and step.surface_reads != {} and not texts.output(step.id).contains_verbatim(value)
-            if any(texts.output(source).contains_verbatim(value) for source in step.predecessors)
+            if step.sources and step.surface_reads != {} and not texts.output(step.id).contains_verbatim(value)
+            if any(texts.output(source).contains_verbatim(value) for source in step.sources)
         }
 
     @property
@@ -134,10 +134,10 @@ class _ValueFlow:
 
 def _list_ancestors(request: CorrectionRequest) -> list[str]:
     """The steps that the step depends on."""
-    ancestors = set(request.step.predecessors)
+    ancestors = set(request.step.sources)
     for step in reversed(request.trace.steps):
         if step.id in ancestors:
-            ancestors.update(step.predecessors)
+            ancestors.update(step.sources)
     return [step.id for step in request.trace.steps if step.id in ancestors]
 
 

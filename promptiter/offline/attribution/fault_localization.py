@@ -92,7 +92,7 @@ class Spectrum:
 
 
 def compute_spectrum(pattern: TextPattern, trace: ExecutionTrace) -> Spectrum:
-    """Which nodes of a run match. A node whose predecessor or input already matches does not introduce the pattern."""
+    """Which nodes of a run match. A node that read or was given the pattern does not introduce it."""
     matching_steps = {step.id for step in trace.steps if pattern.matches(snapshot_text(step.output))}
     nodes: dict[str, None] = {}
     matching: set[str] = set()
@@ -102,7 +102,7 @@ def compute_spectrum(pattern: TextPattern, trace: ExecutionTrace) -> Spectrum:
         if step.id not in matching_steps:
             continue
         matching.add(step.node_id)
-        if matching_steps.isdisjoint(step.predecessors) and not pattern.matches(snapshot_text(step.input)):
+        if matching_steps.isdisjoint(step.sources) and not pattern.matches(snapshot_text(step.input)):
             introducing.add(step.node_id)
     return Spectrum(tuple(nodes), frozenset(matching), frozenset(introducing))
 

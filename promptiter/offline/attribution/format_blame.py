@@ -57,7 +57,7 @@ def _find_responsible_step(context: TraceContext, rule: FormatRule, *, last: str
     """The step responsible for a format, with the confidence in that.
 
     It is a step of the node that introduces the format in passing runs. Otherwise it is the last step, unless that
-    step is instructed to copy and only copies its predecessor: then it is the nearest step before it that is not
+    step is instructed to copy and only copies a step that it read: then it is the nearest step before it that is not
     instructed to copy, or the one that introduced the wrong format.
     """
     if suspect := context.find_suspect(rule.pattern):
@@ -80,15 +80,15 @@ def _find_responsible_step(context: TraceContext, rule: FormatRule, *, last: str
 def _follow_copies(context: TraceContext, last: str, *, written: Value | None) -> list[str]:
     """A step and the steps before it, each copied by the next."""
     copies = [last]
-    while source := _find_copied_predecessor(context, context.steps[copies[-1]], written=written):
+    while source := _find_copied_source(context, context.steps[copies[-1]], written=written):
         copies.append(source)
     return copies
 
 
-def _find_copied_predecessor(context: TraceContext, step: Step, *, written: Value | None) -> str | None:
-    """The predecessor whose whole output, or whose way of writing a value, the step copied."""
+def _find_copied_source(context: TraceContext, step: Step, *, written: Value | None) -> str | None:
+    """The step that was read and whose whole output, or whose way of writing a value, the step copied."""
     output = context.texts.output(step.id)
-    for source in step.predecessors:
+    for source in step.sources:
         given = context.texts.output(source)
         is_copied = given.normalized.rstrip(" .") == output.normalized.rstrip(" .")
         if is_copied or (written is not None and given.contains_verbatim(written)):

@@ -125,7 +125,7 @@ class _ToolBlame:
             reason = "This step received values that a later tool call needs, and its output lacks them"
             if not walk.origins and mismatch.counterpart is not None:
                 mismatch = replace(mismatch, kind="unexpected", value=mismatch.counterpart)
-                starts = context.texts.predecessors_with(mismatch.value, step)
+                starts = context.texts.sources_with(mismatch.value, step)
                 walk = follow_unexpected(context, mismatch.value, starts=starts)
                 reason = "This step's output has values that it did not receive, and a later tool call used them"
             chosen = [] if step.id in walk.origins else choose_losing_steps(context, mismatch, walk=walk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from promptiter.offline.attribution.expected_values import Mismatch
@@ -52,7 +52,7 @@ class TraceContext:
 
     @cached_property
     def steps_with_successors(self) -> frozenset[str]:
-        return frozenset(source for step in self.trace.steps for source in step.predecessors)
+        return frozenset(source for step in self.trace.steps for source in step.sources)
 
     def editable_surfaces(self, step: Step) -> tuple[Surface, ...]:
         """The targets that the step read, in order of preference; those of its node if its reads are unknown."""
@@ -123,24 +123,38 @@ class TraceContext:
         return [step for step in self.trace.steps if step.node_id == found.node_id][-1], found.score
 
     def find_descendants(self, step_ids: Sequence[str]) -> frozenset[str]:
-        """The steps that depend on any of these."""
+        """The steps that read any of these, directly or not."""
         sources = set(step_ids)
         descendants: set[str] = set()
         for step in self.trace.steps:
-            if any(source in sources or source in descendants for source in step.predecessors):
+            if any(source in sources or source in descendants for source in step.sources):
                 descendants.add(step.id)
         return frozenset(descendants)
 
+    def find_routers(self, step: Step) -> tuple[str, ...]:
+        """The steps that the step did not read, but whose output decided that it ran."""
+        node_id = step.node_id
+        return tuple(each for each in step.unread if (self.steps[each].node_id, node_id) in self._conditional_edges)
+
+    @cached_property
+    def _conditional_edges(self) -> frozenset[tuple[str, str]]:
+        edges = self.request.snapshot.edges
+        return frozenset((edge.source, edge.target) for edge in edges if edge.condition is not None)
+
     def find_nearest_editable(self, step: Step) -> Step | None:
-        """The step itself, or the nearest step before it that has an editable surface."""
+        """The step itself or the nearest with an editable surface that it depends on: by its data, else by a route."""
+        by_data = self._find_nearest_editable(step, lambda each: each.sources)
+        return by_data or self._find_nearest_editable(step, lambda each: (*each.sources, *self.find_routers(each)))
+
+    def _find_nearest_editable(self, step: Step, find_before: Callable[[Step], tuple[str, ...]]) -> Step | None:
         level = [step.id]
         seen = set(level)
         while level:
             for step_id in sorted(level, key=self.position.__getitem__):
                 if self.editable_surfaces(self.steps[step_id]):
                     return self.steps[step_id]
-            level = [source for step_id in level for source in self.steps[step_id].predecessors if source not in seen]
-            level = list(dict.fromkeys(level))
+            before = (source for step_id in level for source in find_before(self.steps[step_id]))
+            level = list(dict.fromkeys(source for source in before if source not in seen))
             seen.update(level)
         return None
 

@@ -34,8 +34,8 @@ def follow_missing(
 ) -> Walk:
     """Follow a missing value to the steps that received it and did not pass it on.
 
-    From a step that did not receive it, the walk continues to all predecessors. Without an origin, no relevant step
-    ever had the value.
+    From a step that did not receive it, the walk continues to all steps that it read. Without an origin, no
+    relevant step ever had the value.
     """
     walk = Walk()
     value = mismatch.value
@@ -45,24 +45,27 @@ def follow_missing(
         if _has_received(context, step, mismatch):
             walk.origins.append(step.id)
         else:
-            walk.continue_to(step.predecessors, step=step, wanted=wanted)
+            walk.continue_to(step.sources, step=step, wanted=wanted)
     return walk
 
 
 def follow_unexpected(context: TraceContext, value: Value, *, starts: Iterable[str]) -> Walk:
     """Follow an unexpected value to the steps whose output contains it although nothing they received does.
 
-    A step without editable surfaces does not invent values: a function looks them up, as a tool does.
+    A step without editable surfaces does not invent values: a function looks them up, as a tool does. A value that
+    nothing gave to a step, and that decided that it ran, comes from the step that chose this route.
     """
     walk = Walk()
     texts = context.texts
     wanted = {start for start in starts if texts.output(start).contains(value)}
     for step in _iterate_backwards(context, wanted):
         walk.visited.append(step.id)
-        sources = texts.predecessors_with(value, step)
-        walk.continue_to(sources, step=step, wanted=wanted)
+        sources = texts.sources_with(value, step)
         is_received = sources or texts.input(step.id).contains(value) or texts.tool_results(step.id).contains(value)
-        if not is_received and context.editable_surfaces(step):
+        if not is_received:
+            sources = tuple(each for each in context.find_routers(step) if texts.output(each).contains(value))
+        walk.continue_to(sources, step=step, wanted=wanted)
+        if not is_received and not sources and context.editable_surfaces(step):
             walk.origins.append(step.id)
     return walk
 
@@ -107,25 +110,25 @@ def _iterate_backwards(context: TraceContext, wanted: set[str]) -> Iterator[Step
 
 def _has_received(context: TraceContext, step: Step, mismatch: Mismatch) -> bool:
     texts, value = context.texts, mismatch.value
-    if texts.predecessors_with(value, step) or texts.tool_results(step.id).contains(value):
+    if texts.sources_with(value, step) or texts.tool_results(step.id).contains(value):
         return True
-    return texts.input(step.id).contains(value) and not _expects_from_predecessors(context, step, mismatch)
+    return texts.input(step.id).contains(value) and not _expects_from_sources(context, step, mismatch)
 
 
-def _expects_from_predecessors(context: TraceContext, step: Step, mismatch: Mismatch) -> bool:
-    """Whether a step that sees the value, but not from its predecessors, should have got it from them.
+def _expects_from_sources(context: TraceContext, step: Step, mismatch: Mismatch) -> bool:
+    """Whether a step that sees the value, but not from the steps that it read, should have got it there.
 
     That holds for a step without editable surfaces, which may only wrap others. It also holds for a step that sees
-    the value in the user's input, if its predecessors show such values in passing runs or if only their instructions
-    name the field.
+    the value in the user's input, if the steps that it read show such values in passing runs or if only their
+    instructions name the field.
     """
-    if not step.predecessors:
+    if not step.sources:
         return False
     if not context.editable_surfaces(step):
         return True
     if not context.user_input.contains(mismatch.value):
         return False
-    before = [context.steps[source].node_id for source in step.predecessors]
+    before = [context.steps[source].node_id for source in step.sources]
     if matching := context.nodes_matching_in_passing_runs(context.pattern_of(mismatch)):
         return not matching.isdisjoint(before)
     name = context.field_name(mismatch)
@@ -147,7 +150,7 @@ def _find_branch_nodes(context: TraceContext, value: Value, walk: Walk) -> dict[
     after: dict[str, str] = {step_id: step_id for step_id in losing}
     for step in context.trace.steps:
         if step.id in visited and step.id not in losing:
-            after[step.id] = keep(step, {after[source] for source in step.predecessors if source in after})
+            after[step.id] = keep(step, {after[source] for source in step.sources if source in after})
     before: dict[str, set[str]] = {}
     for step in reversed(context.trace.steps):
         if step.id in losing:
@@ -156,6 +159,6 @@ def _find_branch_nodes(context: TraceContext, value: Value, walk: Walk) -> dict[
             owner = keep(step, before[step.id])
         else:
             continue
-        for source in step.predecessors:
+        for source in step.sources:
             before.setdefault(source, set()).add(owner)
     return nodes

@@ -144,9 +144,9 @@ class TraceTexts:
         """The results of the tools that the step called."""
         return self._get("tools", step_id, lambda step: "\n".join(json_text(call.result) for call in step.tool_calls))
 
-    def predecessors_with(self, value: Value, step: Step) -> tuple[str, ...]:
-        """The predecessors of a step whose outputs contain the value."""
-        return tuple(source for source in step.predecessors if self.output(source).contains(value))
+    def sources_with(self, value: Value, step: Step) -> tuple[str, ...]:
+        """The steps that a step read and whose outputs contain the value."""
+        return tuple(source for source in step.sources if self.output(source).contains(value))
 
     def _get(self, kind: str, step_id: str, read: Callable[[Step], str]) -> SearchText:
         if (kind, step_id) not in self._texts:

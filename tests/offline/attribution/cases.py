@@ -26,7 +26,7 @@ from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, Peer, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
-from promptiter.structure import Node, StructureSnapshot, Surface
+from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
 from traces.canonical_order import sort_canonically
 
@@ -70,6 +70,7 @@ def request(
     targets: Iterable[str] | None = None,
     peers: Sequence[Peer] = (),
     category: Any = None,
+    edges: Sequence[StructureEdge] = (),
     said: str | None = None,
 ) -> AttributeRequest:
     """A failed trace whose nodes have one instruction each; without findings, its last output is compared exactly."""
@@ -80,7 +81,8 @@ def request(
         findings = compare_text(last.output.text or "", expected, TextCriterion())
     texts = {each.node_id: "" for each in ran.steps} | dict(instructions or {})
     all_surfaces = (*(Surface(node_id=name, type="instruction", value=text) for name, text in texts.items()), *surfaces)
-    snapshot = StructureSnapshot(nodes=tuple(Node(id=name, kind="llm") for name in texts), surfaces=all_surfaces)
+    nodes = tuple(Node(id=name, kind="llm") for name in texts)
+    snapshot = StructureSnapshot(nodes=nodes, edges=tuple(edges), surfaces=all_surfaces)
     loss = Loss(
         metric="m",
         step_id=at or last.id,

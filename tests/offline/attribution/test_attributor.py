@@ -16,7 +16,7 @@ from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json
 from promptiter.evaluation.metrics.text_match import find_word_differences
 from promptiter.evaluation.score import Finding
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
-from promptiter.structure import Surface
+from promptiter.structure import StructureEdge, Surface
 from tests.offline.attribution.cases import (
     CARRY,
     EXACT,
@@ -32,6 +32,7 @@ from tests.offline.attribution.cases import (
     request,
     step,
 )
+from traces import Edge as DataEdge
 from traces import Failure, Step, ToolCall, Usage
 
 RECORD = "order id: A-17\ndate: 2026-03-02"
@@ -378,6 +379,72 @@ async def test_such_a_step_is_not_blamed_if_its_predecessor_has_the_value_in_pas
     assert await blamed(request(steps, "A-17", peers=[passing])) == ["a#instruction"]
     describe_value = {"a": "Extract the order id.", "b": "Be polite."}
     assert await blamed(request(steps, "A-17", instructions=describe_value)) == ["a#instruction"]
+
+
+# Data and control
+
+
+def gated(note: str, gate: str, answer: str, *, said: str = RECORD, is_read: bool = False) -> list[Step]:
+    """A note, a gate that reads the request, and an answer that runs after the gate and reads the note."""
+    kinds = (DataEdge(source="gate", kind="data" if is_read else "control"), DataEdge(source="note", kind="data"))
+    return [
+        step("note", said, note),
+        step("gate", said, gate, after="note", edges=(DataEdge(source="note", kind="control"),)),
+        step("answer", note, answer, after="gate note", edges=kinds),
+    ]
+
+
+async def test_a_value_is_lost_by_a_step_that_was_read_not_by_one_that_only_ran_before() -> None:
+    results = await attribute(request(gated("a refund", "yes", "a refund"), "A-17"))
+    assert [(result.step_id, len(result.gradients)) for result in results] == [("note", 1), ("answer", 0)]
+    assert [packet.target for result in results for packet in result.packets] == ["note"]
+    both = {"note": "Be brief.", "gate": "Extract the order id."}
+    assert await blamed(request(gated("a refund", "yes", "a refund", is_read=True), "A-17", instructions=both)) == [
+        "gate#instruction"
+    ]
+
+
+async def test_a_wrong_value_is_introduced_by_a_step_that_was_read() -> None:
+    wrong = [Finding(kind="wrong", expected=72, actual=74, predicate="number")]
+    steps = gated("12 + 60", "74", "It is 74.", said="How much is 12 + 60?")
+    assert await blamed(request(steps, "72", findings=wrong)) == ["answer#instruction"]
+    steps = gated("74", "74", "It is 74.", said="How much is 12 + 60?")
+    assert await blamed(request(steps, "72", findings=wrong)) == ["note#instruction"]
+
+
+async def test_a_format_is_copied_from_a_step_that_was_read() -> None:
+    findings = [Finding(kind="violated", expected=3, actual=12, predicate="max_length")]
+    copying = {"answer": "Copy the input unchanged."}
+    steps = gated("far too long", "far too long", "far too long", said="hi")
+    assert await blamed(request(steps, None, findings=findings, instructions=copying)) == ["note#instruction"]
+
+
+async def test_a_step_without_surfaces_passes_its_blame_to_a_step_that_it_read() -> None:
+    failed = request(gated("a", "b", ""), None, findings=[], category="error")
+    assert await blamed(replace(failed, targets=frozenset({"note#instruction", "gate#instruction"}))) == [
+        "note#instruction"
+    ]
+    assert await blamed(replace(failed, targets=frozenset({"gate#instruction"}))) == []
+
+
+async def test_a_wrong_value_that_chose_the_route_is_blamed_on_the_step_that_introduced_it() -> None:
+    findings = [Finding(kind="wrong", expected="refund", actual="repair")]
+    triggers = (DataEdge(source="router", kind="control"),)
+    steps = [
+        step("router", "money back", "repair"),
+        step("fix", "money back", "repair: ok", after="router", edges=triggers),
+    ]
+    assert await blamed(request(steps, "refund", findings=findings)) == ["fix#instruction"]
+    routes = [StructureEdge(source="router", target="fix", condition="repair")]
+    assert await blamed(request(steps, "refund", findings=findings, edges=routes)) == ["router#instruction"]
+
+
+async def test_a_step_that_reads_nothing_passes_its_blame_to_the_one_that_chose_its_route() -> None:
+    triggers = (DataEdge(source="router", kind="control"),)
+    steps = [step("router", "hi", "x"), step("fixed", "", "Bye.", after="router", edges=triggers, surface_reads={})]
+    routes = [StructureEdge(source="router", target="fixed", condition="x")]
+    assert await blamed(request(steps, "Welcome!", edges=routes)) == ["router#instruction"]
+    assert await blamed(request(steps, "Welcome!")) == []
 
 
 # Other runs

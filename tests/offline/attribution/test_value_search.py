@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from promptiter.offline.attribution.value_search import (
 )
 from promptiter.offline.text.matching import normalize
 from tests.offline.attribution.cases import step, trace
-from traces import Snapshot, Step, ToolCall
+from traces import Edge, Snapshot, Step, ToolCall
 from traces.model import Json
 
 
@@ -139,8 +140,9 @@ def test_the_texts_of_a_step_are_input_tool_results_and_output() -> None:
     assert not texts.tool_results("b").contains(read_value("B-04"))
     assert texts.output("b").contains(read_value(49.9))
     assert texts.output("b").contains(read_value("done"))
-    assert texts.predecessors_with(read_value("A-17"), second) == ("a",)
-    assert texts.predecessors_with(read_value("hello"), second) == ()
+    assert texts.sources_with(read_value("A-17"), second) == ("a",)
+    assert texts.sources_with(read_value("hello"), second) == ()
+    assert texts.sources_with(read_value("A-17"), replace(second, edges=(Edge(source="a", kind="control"),))) == ()
 
 
 @pytest.mark.parametrize(
