@@ -15,7 +15,9 @@ import orjson
 
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.wording import shorten
 from traces import digest
+from traces.errors import UnwritableTraceError
 from traces.model import Json
 from traces.notebook import html_block, html_diff
 
@@ -51,6 +53,15 @@ class SurfacePatch:
     reason: str
     evidence: PatchEvidence = PatchEvidence()
     edits: tuple[PatchEdit, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("surface_id", "reason"):
+            if not isinstance(text := getattr(self, name), str):
+                raise TypeError(f"the {name} of a patch is {shorten(text)}; give a str")
+        try:
+            digest(self.value)
+        except UnwritableTraceError as error:
+            raise TypeError(f"the value of a patch is {shorten(self.value)}; give text or plain JSON") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +140,16 @@ class Profile:
 
     @staticmethod
     def baseline(snapshot: StructureSnapshot) -> Profile:
-        """Return the profile that changes nothing."""
+        """Return the profile that changes nothing. It has the values that `with_profile` gave the agent."""
         if not isinstance(snapshot, StructureSnapshot):
             name = type(snapshot).__name__
             raise SetupError(f"a profile is for a structure, and this is a {name}; give agent.describe()")
-        return Profile(structure_id=snapshot.structure_id, surface_ids=tuple(sorted(snapshot.surface_ids)))
+        bound = {surface.id: surface.value for surface in snapshot.surfaces if surface.is_bound}
+        return Profile(
+            structure_id=snapshot.structure_id,
+            overrides=dict(sorted(bound.items())),
+            surface_ids=tuple(sorted(snapshot.surface_ids)),
+        )
 
     @staticmethod
     def of(snapshot: StructureSnapshot, values: Mapping[str, Json]) -> Profile:
@@ -162,14 +178,14 @@ class Profile:
         return digest([self.structure_id, sorted([name, digest(value)] for name, value in self.overrides.items())])
 
     def apply(self, patches: Iterable[SurfacePatch], snapshot: StructureSnapshot) -> Profile:
-        """Return this profile with patches on top. A value equal to the baseline's is not stored."""
+        """Return this profile with patches on top. A value that is the baseline's is not stored, unless it is bound."""
         self.check(snapshot)
         overrides = dict(self.overrides)
         for patch in patches:
             surface = snapshot.surface(patch.surface_id)
             surface.check(patch.value)
             overrides.pop(patch.surface_id, None)
-            if patch.value != surface.value:
+            if patch.value != surface.value or surface.is_bound:
                 overrides[patch.surface_id] = patch.value
         return Profile(
             structure_id=self.structure_id, overrides=dict(sorted(overrides.items())), surface_ids=self.surface_ids

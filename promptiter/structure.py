@@ -52,7 +52,11 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """One editable slot of a node, with its baseline value. For a tool or an output field this is the description."""
+    """One editable slot of a node, with its baseline value. For a tool or an output field this is the description.
+
+    `is_bound` if `with_profile` gave the agent this value. Every profile of the agent then has it, so that the profile
+    means the same for the agent without it.
+    """
 
     node_id: str
     type: SurfaceType
@@ -60,6 +64,7 @@ class Surface:
     value: Json = ""
     limits: Limits = NO_LIMITS
     description: str = ""
+    is_bound: bool = False
 
     @property
     def id(self) -> str:

@@ -44,6 +44,17 @@ def test_a_value_equal_to_the_baseline_is_not_stored() -> None:
     assert back.digest == BASELINE.digest
 
 
+def test_every_profile_of_an_agent_has_the_values_that_are_bound_to_it() -> None:
+    first, second = SNAPSHOT.surfaces
+    bound = replace(SNAPSHOT, surfaces=(first, replace(second, value=7, is_bound=True)))
+    assert dict(Profile.baseline(bound).overrides) == {"b#parameter.k": 7}
+    patched = Profile.of(bound, {"a#instruction": "One.", "b#parameter.k": 8})
+    assert dict(patched.apply([patch("b#parameter.k", 7)], bound).overrides) == {
+        "a#instruction": "One.",
+        "b#parameter.k": 7,
+    }
+
+
 def test_the_digest_is_of_the_content() -> None:
     ways = [
         Profile.of(SNAPSHOT, {"a#instruction": "x", "b#parameter.k": 5}),

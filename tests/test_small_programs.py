@@ -8,11 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter import Engine, Evaluator, Gateway, GraphAgent, RunRequest, build_metrics
+from promptiter import CaseInput, Engine, Evaluator, Gateway, GraphAgent, Profile, RunRequest, build_metrics
 from promptiter.api import load_run
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.offline import SimulatedModel
 from promptiter.policies import TargetScore
+from promptiter.runs import RunDirectory
 from tests.worlds import small_programs
 
 QUESTION = "I want a refund for my tent? (order id: Z-77; bought: 2026-05-06)"
@@ -54,6 +55,37 @@ async def test_a_small_program_is_optimized_and_served_from_python(name: str, pa
         assert find_order(await agent.with_profile(result.accepted_profile)(QUESTION)) == "Z-77"
         with result.accepted_profile.active():
             assert find_order(await agent(QUESTION)) == "Z-77"
+
+
+@pytest.mark.parametrize("starts_from", ["the values of the agent", "a profile without them"])
+async def test_the_result_for_an_agent_with_a_profile_serves_the_agent_without_it(
+    starts_from: str, tmp_path: Path
+) -> None:
+    agent = small_programs.two_prompts
+    plan = "Keep the order id and the wish exactly as given."
+    bound = agent.with_profile(Profile.of(agent.describe(), {"two_prompts#instruction.plan": plan}))
+    initial = Profile.baseline(agent.describe()) if starts_from == "a profile without them" else None
+    gateway = Gateway(models={"simulated": SimulatedModel(compliance=1.0)})
+    request = RunRequest(
+        train=small_programs.build_cases("train", 0),
+        validation=small_programs.build_cases("validation", 8),
+        initial_profile=initial,
+        stop=TargetScore(1.0),
+    )
+    evaluator = Evaluator(build_metrics([{"metric_name": "contains"}]), gateway=gateway)
+    run = RunDirectory.begin(tmp_path, Engine(bound, evaluator), request)
+    result = await run.run()
+    assert [change.surface_id for change in result.changes] == ["two_prompts#instruction.write"]
+    assert result.working_profile.overrides["two_prompts#instruction.plan"] == plan
+    with gateway.active():
+        measured = await bound.run(CaseInput(text=QUESTION), result.accepted_profile)
+        assert "Z-77" in measured.output
+        for profile in (result.accepted_profile, run.path / "profiles" / "best.json"):
+            served = agent.with_profile(profile)
+            assert served.describe().surface("two_prompts#instruction.plan").value == plan
+            assert await served(QUESTION) == measured.output
+        with Profile.load(run.path / "profiles" / "best.json").active():
+            assert await agent(QUESTION) == measured.output
 
 
 @pytest.mark.parametrize(("name", "patched"), PROGRAMS)

@@ -127,7 +127,9 @@ class GraphAgent(Graph):
         values = {f"{prefix}{name}": value for name, value in self.bound.overrides.items()} if self.bound else {}
         ids = child_ids((node.name for node in self.nodes), parent=node_id)
         surfaces = (surface for node, inner in zip(self.nodes, ids, strict=True) for surface in node.surfaces(inner))
-        return tuple(replace(each, value=values[each.id]) if each.id in values else each for each in surfaces)
+        return tuple(
+            replace(each, value=values[each.id], is_bound=True) if each.id in values else each for each in surfaces
+        )
 
     @cached_property
     def _snapshot(self) -> StructureSnapshot:

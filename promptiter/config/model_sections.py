@@ -49,7 +49,7 @@ class ModelSettings(Section):
     Headers are treated as secrets, except for a few such as `Content-Type`, and so are options with a secret's name.
     """
 
-    model: str | None = None
+    model: str | None = Field(default=None, json_schema_extra={"pattern": ":"})
     """Your own model as `module:attr`: a function of the messages, or a `Model`. Then it has no address or key here."""
     api_base: ExpandedText | None = Field(default=None, repr=False)
     """Address of the server."""

@@ -40,13 +40,13 @@ def build_schema() -> bytes:
         found = schema if section is RunConfig else definitions.get(section.__name__, {})
         for name, text in read_descriptions(section).items():
             if name in found.get("properties", {}):
-                found["properties"][name] = {**_allow_empty(found["properties"][name]), "description": text}
+                found["properties"][name]["description"] = text
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "promptiter.yaml",
         **{key: value for key, value in schema.items() if key != "title"},
     }
-    return orjson.dumps(_tidy(whole), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(_tidy(_allow_missing(whole)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
@@ -62,12 +62,29 @@ def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
     return texts
 
 
-def _allow_empty(schema: dict[str, Json]) -> dict[str, Json]:
-    """A section may be empty, which is null in YAML, as when all of its keys are commented out."""
-    if "$ref" not in schema:
-        return schema
-    others = {key: value for key, value in schema.items() if key != "$ref"}
-    return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}], **others}
+def _allow_missing(value: Json) -> Json:
+    """The schema with null, which counts as missing, for every key that may be missing."""
+    if isinstance(value, list):
+        return [_allow_missing(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    schema = {key: _allow_missing(each) for key, each in value.items()}
+    if isinstance(table := schema.get("properties"), dict):
+        needed = schema.get("required", ())
+        schema["properties"] = {key: each if key in needed else _allow_null(each) for key, each in table.items()}
+    if isinstance(others := schema.get("additionalProperties"), dict):
+        schema["additionalProperties"] = _allow_null(others)
+    return schema
+
+
+def _allow_null(schema: dict[str, Json]) -> dict[str, Json]:
+    rules = {key: value for key, value in schema.items() if key not in ("title", "description", "default")}
+    notes = {key: value for key, value in schema.items() if key not in rules}
+    choices = rules.get("anyOf", [rules])
+    return schema if _NULL in choices else {"anyOf": [*choices, _NULL], **notes}
+
+
+_NULL: dict[str, Json] = {"type": "null"}
 
 
 def _list_sections(section: type[BaseModel]) -> list[type[BaseModel]]:

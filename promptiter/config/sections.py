@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from promptiter.config.fields import (
     Above0,
@@ -58,7 +58,7 @@ class Shares(Section):
     """Share of the validation set."""
     test: Share = 0.0
     """Share of the test set."""
-    seed: int = 0
+    seed: Annotated[int, Field(strict=True)] = 0
     """Random seed of the split."""
 
 
@@ -129,8 +129,15 @@ class FewerTokensGoal(Section):
     """The loss of score that is tolerated."""
 
 
+def _require_one(schema: dict[str, Any]) -> None:
+    """Add to the JSON schema that exactly one key is given, which pydantic does not know."""
+    schema["oneOf"] = [{"required": [key], "properties": {key: {"type": "object"}}} for key in schema["properties"]]
+
+
 class Goals(Section):
-    """Goals other than the score; at most one of them."""
+    """Goals other than the score; exactly one of them."""
+
+    model_config = ConfigDict(json_schema_extra=_require_one)
 
     cheaper: CheaperGoal | None = None
     """The same quality with cheaper models."""

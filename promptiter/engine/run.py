@@ -134,7 +134,8 @@ class Run:
 
     async def _run(self, started: datetime) -> None:
         session = self.session
-        profile = session.request.initial_profile or Profile.baseline(session.snapshot)
+        initial = session.request.initial_profile
+        profile = Profile.of(session.snapshot, {} if initial is None else initial.overrides)
         await self._note_start(profile, started)
         if session.request.teacher is not None:
             await self._write_references(session.request.teacher)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from promptiter.config.fields import PartEntry
-from promptiter.config.file import RunConfig, read_document
+from promptiter.config.file import RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
 from promptiter.config.schema import build_schema, read_descriptions, read_schema
 from promptiter.config.sections import (
@@ -26,6 +28,7 @@ from promptiter.config.sections import (
     Stages,
     Stop,
 )
+from traces.model import Json
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -115,6 +118,66 @@ def test_the_starter_is_valid_and_names_the_schema(schema: Draft202012Validator)
 def test_what_the_reader_refuses_is_not_valid(schema: Draft202012Validator, document: dict[str, Any]) -> None:
     assert read_document(document, file=Path("promptiter.yaml"), environ={}).problems
     assert list(schema.iter_errors(document))
+
+
+VALUES: tuple[Json, ...] = (None, 3, -1, 0, 1.5, "x", True, False, [], {}, [3], ["x"], [{}], [None], {"y": 1})
+
+
+class Places:
+    """Every key of a schema, at any depth, as documents with a given value under that key."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self.found: dict[str, Callable[[Json], Json]] = {}
+        self._collect(root, put=lambda value: value, path=())
+
+    def _collect(self, schema: dict[str, Any], put: Callable[[Json], Json], path: tuple[str, ...]) -> None:
+        schema = self._resolve(schema)
+        for each in schema.get("anyOf", ()):
+            self._collect(each, put, path)
+        if "items" in schema:
+            self._collect(schema["items"], lambda value: put([value]), path)
+        keys = dict(schema.get("properties", {}))
+        if isinstance(schema.get("additionalProperties"), dict):
+            keys["other"] = schema["additionalProperties"]
+        needed = {key: self._find_sample(keys[key]) for key in schema.get("required", ())}
+        for key, below in keys.items():
+            place = partial(self._put, put, needed, key)
+            self.found.setdefault(".".join((*path, key)), place)
+            self._collect(below, place, (*path, key))
+
+    @staticmethod
+    def _put(put: Callable[[Json], Json], needed: dict[str, Json], key: str, value: Json) -> Json:
+        return put({**needed, key: value})
+
+    def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return self.root["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+    def _find_sample(self, schema: dict[str, Any]) -> Json:
+        schema = self._resolve(schema)
+        return {"string": "x", "number": 1}[schema["anyOf"][0]["type"] if "anyOf" in schema else schema["type"]]
+
+
+PLACES = Places(orjson.loads(read_schema())).found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_schema_and_reader_accept_the_same_values_under_every_key(
+    schema: Draft202012Validator, place: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "promptiter.yaml"
+    for value in VALUES:
+        if place == "metrics" and isinstance(value, list) and value:
+            continue  # they are read with the metrics, not with the configuration
+        document = PLACES[place](value)
+        file.write_text(yaml.safe_dump(document))
+        problems = read_config(file, environ={}).problems
+        assert bool(problems) == any(schema.iter_errors(document)), (document, problems)
+
+
+def test_all_keys_are_compared() -> None:
+    keys = {key for section in SECTIONS.values() for key in read_descriptions(section)}
+    assert keys <= {name for place in PLACES for name in place.split(".")}
 
 
 @pytest.mark.parametrize("title", SECTIONS)

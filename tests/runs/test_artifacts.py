@@ -108,7 +108,14 @@ def test_the_traces_of_all_failed_runs_are_kept(tmp_path: Path) -> None:
 
     def evaluation(phase: str) -> Evaluation:
         rows = (run_case(f"{phase} fails", 0.5), run_case(f"{phase} passes", 1.0, repeat=1))
-        return Evaluation(eval_set_id="e", profile_digest="p", rows=rows, thresholds={"careful": 1.0}, phase=phase)
+        return Evaluation(
+            eval_set_id="e",
+            profile_digest="p",
+            rows=rows,
+            thresholds={"careful": 1.0},
+            number=phases.index(phase),
+            phase=phase,
+        )
 
     phases = ("baseline", "train", "validation", "final_test", "test")
     for name in (f"{phase} {outcome}" for phase in phases for outcome in ("fails", "passes")):
