@@ -155,11 +155,8 @@ class Profile:
 
         A new thread does not inherit it unless it gets a copy of the context; `agent.with_profile` works in any thread.
         """
-        token = _active.set((self, *_active.get()))
-        try:
+        with activate_profiles((self, *list_active_profiles())):
             yield self
-        finally:
-            _active.reset(token)
 
     @cached_property
     def digest(self) -> str:
@@ -266,7 +263,21 @@ class Profile:
 
 
 _active: ContextVar[tuple[Profile, ...]] = ContextVar("promptiter_active_profiles", default=())
-"""The active profiles, the innermost first."""
+
+
+def list_active_profiles() -> tuple[Profile, ...]:
+    """Return the active profiles, the innermost first."""
+    return _active.get()
+
+
+@contextmanager
+def activate_profiles(profiles: tuple[Profile, ...]) -> Iterator[None]:
+    """Make these the active profiles in this block, instead of those that are."""
+    token = _active.set(profiles)
+    try:
+        yield
+    finally:
+        _active.reset(token)
 
 
 def find_active_profile(snapshot: StructureSnapshot, *, is_nested: bool = False) -> Profile | None:

@@ -150,7 +150,7 @@ class GraphAgent(Graph):
 
     def _find_reader(self) -> ReadSurface:
         """How a call reads surfaces: as the run or call of this agent that it is part of, if there is one."""
-        enclosing = find_reader(self.nodes) if self.bound is None else None
+        enclosing = find_reader(self.nodes, self.describe().structure_id) if self.bound is None else None
         return enclosing or self._build_reader(self._find_profile())
 
     def _build_reader(self, profile: Profile) -> ReadSurface:
