@@ -15,6 +15,7 @@ import orjson
 
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 from traces.notebook import html_block, html_diff
@@ -143,6 +144,8 @@ class Profile:
     @staticmethod
     def of(snapshot: StructureSnapshot, values: Mapping[str, Json]) -> Profile:
         """Return a profile with these values, checked against the structure."""
+        if not isinstance(values, Mapping):
+            raise SetupError(f"the values of a profile are {shorten(values)}; give a dict from surface ids to values")
         patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
         return Profile.baseline(snapshot).apply(patches, snapshot)
 
@@ -254,6 +257,11 @@ class Profile:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read a profile file."""
+        if not isinstance(path, str | os.PathLike):
+            raise SetupError(
+                f"{shorten(path)} is not a profile; give a Profile, or the path of a profile file; "
+                "Profile.of(agent.describe(), values) makes one of values"
+            )
         try:
             return Profile.from_json(Path(path).read_bytes())
         except OSError as error:
