@@ -17,6 +17,7 @@ from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
 from traces import digest
+from traces.errors import UnwritableTraceError
 from traces.model import Json
 from traces.notebook import html_block, html_diff
 
@@ -52,6 +53,15 @@ class SurfacePatch:
     reason: str
     evidence: PatchEvidence = PatchEvidence()
     edits: tuple[PatchEdit, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("surface_id", "reason"):
+            if not isinstance(text := getattr(self, name), str):
+                raise TypeError(f"the {name} of a patch is {shorten(text)}; give a str")
+        try:
+            digest(self.value)
+        except UnwritableTraceError as error:
+            raise TypeError(f"the value of a patch is {shorten(self.value)}; give text or plain JSON") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ lacks nothing that can be searched for, or what it lacks was never there, the co
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from typing import ClassVar
 
 import orjson
@@ -21,8 +19,7 @@ from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_whole, read_document
-
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)")
+from promptiter.offline.text.tokens import parse_number, tokenize
 
 
 class ReferenceCorrector:
@@ -162,10 +159,11 @@ def _rewrite_value(text: str, value: Value, *, received: str) -> str:
             if not value.days.isdisjoint(day.days):
                 return text.replace(day.text, value.text, 1)
     if value.number is not None:
-        for found in _NUMBER.finditer(text):
-            is_new = not contains_whole(received, found[0])
-            if is_new and abs(Decimal(found[0]) - value.number) < 1:
-                return text[: found.start()] + value.text + text[found.end() :]
+        for token in tokenize(text).tokens:
+            written = text[token.start : token.end]
+            number = parse_number(written) if token.kind == "number" else None
+            if number is not None and abs(number - value.number) < 1 and not contains_whole(received, written):
+                return text[: token.start] + value.text + text[token.end :]
     return text
 
 

@@ -1,42 +1,44 @@
 """Search for a value in the steps of a trace: in inputs, tool results and outputs.
 
 Texts are compared by meaning as far as that is certain: letter case and white space do not matter, numbers and dates
-count by their value however they are written, and JSON escapes count as the characters they encode. Words and numbers
-have boundaries: `12` is not in `120`, nor `A-1` in `A-17`.
+count by their value however they are written, and JSON escapes count as the characters they encode. Values are
+compared whole: `12` is not in `120`, nor `A-1` in `A-17`; see `promptiter/offline/text/tokens.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import orjson
 
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.fields import read_fields
-from promptiter.offline.text.matching import WORD_END, WORD_START, contains_whole, normalize
+from promptiter.offline.text.matching import contains_whole, normalize
+from promptiter.offline.text.tokens import TokenKind, parse_number, tokenize
 from traces import ExecutionTrace, Step
 from traces.model import Json
 
 ValueKind: TypeAlias = Literal["date", "number", "id", "address", "word", "text"]
 """An id mixes letters, digits and hyphens (`A-17`), an address is that of a mail or page, a text is several words."""
 
-# Neither inside a name (`v1.2`, `A-17`) nor a part of a date, a time or a range.
-_NUMBER = rf"{WORD_START}(?<!\.)(?<!\w[-/:])[-+−]?\d+(?:,\d{{3}})*(?:\.\d+)?(?:e[-+]?\d+)?{WORD_END}(?![-/:]\d)"
-_ADDRESS = r"(?:https?://[^\s<>\"']+[^\s<>\"'.,;)]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w)"
-_ID = (
-    rf"{WORD_START}(?=[a-z_-]{{0,40}}\d)[a-z0-9]+(?:[-_][a-z0-9]+)+{WORD_END}"
-    rf"|{WORD_START}(?:[a-z]+\d|\d+[a-z])[a-z0-9]*{WORD_END}"
+_ADDRESS = re.compile(
+    r"https?://[^\s<>\"']+[^\s<>\"'.,;)]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", re.IGNORECASE
 )
-_WORD = r"[^\W\d_\u3040-\u9fff]+(?:['’][^\W\d_\u3040-\u9fff]+)*|[\u3040-\u9fff]+"
-_NUMBERS = re.compile(_NUMBER, re.IGNORECASE)
-_PARTS = re.compile(rf"(?P<address>{_ADDRESS})|(?P<id>{_ID})|(?P<number>{_NUMBER})|(?P<word>{_WORD})", re.IGNORECASE)
+_ISO_TIME = re.compile(r"(?<=\d)t(?=\d{2}:?\d{2})", re.IGNORECASE)
+_KINDS: Mapping[TokenKind, ValueKind] = {
+    "date": "date",
+    "number": "number",
+    "id": "id",
+    "word": "word",
+    "script": "word",
+}
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"n": " ", "t": " ", "r": " ", "b": " ", "f": " "}
 
@@ -54,7 +56,7 @@ class Value:
     def __post_init__(self) -> None:
         days = find_dates(self.text) if self.kind == "date" else ()
         object.__setattr__(self, "normalized", normalize(self.text))
-        object.__setattr__(self, "number", _parse_number(self.text) if self.kind == "number" else None)
+        object.__setattr__(self, "number", parse_number(self.text) if self.kind == "number" else None)
         object.__setattr__(self, "days", days[0].days if days else frozenset())
 
     @property
@@ -74,19 +76,25 @@ def read_value(thing: Json) -> Value:
     text = " ".join(str(thing).split())
     if any(day.text == text for day in find_dates(text)):
         return Value(text, "date")
-    found = _PARTS.fullmatch(text)
-    return Value(text, _read_kind(found) if found else "text")
+    if _ADDRESS.fullmatch(text):
+        return Value(text, "address")
+    tokens = tokenize(text).tokens
+    is_one = len(tokens) == 1 and tokens[0].end - tokens[0].start == len(text)
+    return Value(text, _KINDS[tokens[0].kind] if is_one else "text")
 
 
 def split_values(text: str) -> Iterator[Value]:
     """The dates, addresses, ids, numbers and words of a text, in order, including repeated ones."""
+    found: list[tuple[int, int, ValueKind]] = [
+        *((match.start(), match.end(), "address") for match in _ADDRESS.finditer(text)),
+        *((day.start, day.start + len(day.text), "date") for day in find_dates(text)),
+        *((token.start, token.end, _KINDS[token.kind]) for token in tokenize(text).tokens),
+    ]
     position = 0
-    for day in (*find_dates(text), None):
-        at = len(text) if day is None else text.index(day.text, position)
-        yield from (Value(found[0], _read_kind(found)) for found in _PARTS.finditer(text, position, at))
-        if day is not None:
-            yield Value(day.text, "date")
-            position = at + len(day.text)
+    for start, end, kind in sorted(found, key=lambda each: (each[0], -each[1])):
+        if start >= position:
+            yield Value(text[start:end], kind)
+            position = end
 
 
 class SearchText:
@@ -101,7 +109,7 @@ class SearchText:
         if value.number is not None:
             return value.number in self._numbers
         if value.days and any(str(day.year) in self.normalized for day in value.days):
-            return not value.days.isdisjoint(self._days) or value.normalized in self.normalized  # 2026-03-02T10:00
+            return not value.days.isdisjoint(self._days)
         return contains_whole(self.normalized, value.normalized)
 
     def contains_verbatim(self, value: Value) -> bool:
@@ -110,12 +118,13 @@ class SearchText:
 
     @cached_property
     def _numbers(self) -> frozenset[Decimal]:
-        found = (_parse_number(match[0]) for match in _NUMBERS.finditer(self.normalized))
+        tokens = (token for token in tokenize(self.normalized).tokens if token.kind == "number")
+        found = (parse_number(self.normalized[token.start : token.end]) for token in tokens)
         return frozenset(number for number in found if number is not None)
 
     @cached_property
     def _days(self) -> frozenset[date]:
-        return frozenset(day for each in find_dates(self.normalized) for day in each.days)
+        return frozenset(day for each in find_dates(_ISO_TIME.sub(" ", self.normalized)) for day in each.days)
 
 
 class TraceTexts:
@@ -161,17 +170,6 @@ def normalize_name(text: str) -> str:
     return " ".join(
         word[:-1] if len(word) > 2 and word[-1] == "s" and word[-2] not in "sui" else word for word in words
     )
-
-
-def _read_kind(found: re.Match[str]) -> ValueKind:
-    return cast(ValueKind, found.lastgroup)  # the groups are named after the kinds
-
-
-def _parse_number(text: str) -> Decimal | None:
-    try:
-        return Decimal(text.replace(",", "").replace("−", "-"))
-    except ArithmeticError:  # an exponent beyond what a Decimal can hold
-        return None
 
 
 def _unescape_json(text: str) -> str:

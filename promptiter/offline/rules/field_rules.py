@@ -113,7 +113,7 @@ def _field_predicate(name: str) -> Predicate:
 def _find_place(name: str, evidence: SampleSet) -> float:
     """The average place of the field in the references, or else in the inputs: rules name fields in that order."""
     found = (find_whole(text, value) for sample, text in evidence.referenced for value in sample.fields.get(name, ()))
-    places = [place.start() for place in found if place is not None]
+    places = [place for place in found if place is not None]
     orders = [list(sample.fields).index(name) for sample in evidence.samples if name in sample.fields]
     return sum(places) / len(places) if places else 1_000_000 + sum(orders) / len(orders)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 
@@ -27,10 +27,11 @@ DATE_FORMATS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DateInText:
-    """A date as a text writes it. With slashes it may have two readings; `days` has both."""
+    """A date as a text writes it, and where. With slashes it may have two readings; `days` has both."""
 
     text: str
     days: frozenset[date]
+    start: int = field(default=0, compare=False)
 
     def is_written_as(self, format_name: str) -> bool:
         return any(write_date(day, format_name) == self.text for day in self.days)
@@ -48,7 +49,7 @@ def write_example_date(format_name: str) -> str:
 @lru_cache(maxsize=4096)
 def find_dates(text: str) -> tuple[DateInText, ...]:
     """The dates of a text, in its order."""
-    found = (DateInText(match[0], _read_days(match)) for match in _DATE.finditer(text))
+    found = (DateInText(match[0], _read_days(match), match.start()) for match in _DATE.finditer(text))
     return tuple(each for each in found if each.days)
 
 

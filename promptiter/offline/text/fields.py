@@ -6,7 +6,6 @@ name whose kind is obvious (an e-mail address, a date, an amount of money) is a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -15,11 +14,10 @@ from types import MappingProxyType
 from promptiter.backprop.step_text import json_leaves, json_text
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_whole
+from promptiter.offline.text.tokens import find_documents
 
 MAX_NAME_WORDS = 4
 MAX_VALUES = 20
-MAX_FAILURES = 20
-"""After this many brackets that do not open JSON, the rest of a text is not searched for JSON."""
 
 
 @lru_cache(maxsize=4096)
@@ -63,21 +61,10 @@ def _take(found: dict[str, list[str]], fields: Iterator[_Field], text: str) -> s
 
 
 def _read_json(text: str) -> Iterator[_Field]:
-    decoder = json.JSONDecoder()
-    position = 0
-    failures = 0
-    for opening in re.finditer(r"[{\[](?=\s?[\"{\[\]}\d\n])", text):
-        if opening.start() < position or failures > MAX_FAILURES:
-            continue
-        try:
-            value, position = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            failures += 1
-            continue
-        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
-            span = opening.start(), position
+    for start, end, value in find_documents(text):
+        if isinstance(value, dict) or any(isinstance(item, dict) for item in value):
             leaves = ((keys, leaf) for keys, leaf in json_leaves(value) if leaf is not None)
-            yield from ((_join_keys(keys), json_text(leaf), span) for keys, leaf in leaves)
+            yield from ((_join_keys(keys), json_text(leaf), (start, end)) for keys, leaf in leaves)
 
 
 def _join_keys(keys: Sequence[str]) -> str:

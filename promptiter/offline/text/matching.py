@@ -7,12 +7,8 @@ import unicodedata
 from functools import lru_cache
 
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
+from promptiter.offline.text.tokens import tokenize
 from traces.model import Json
-
-LETTER = r"[^\W\u3040-\u9fff]"
-"""A character of a word. Chinese and Japanese put no spaces between words, so their characters end one."""
-
-WORD_START, WORD_END = rf"(?<!{LETTER})", rf"(?!{LETTER})"
 
 SMALL_WORDS = frozenset(
     re.findall(
@@ -41,16 +37,26 @@ def contains_words(text: str, words: str) -> bool:
 
 
 def contains_whole(text: str, part: str) -> bool:
-    """Whether a text contains a part with boundaries around it: not inside a longer word, number, date or id.
-
-    `12` is not in `120`, `12.5`, `1,012`, `A-12`, `12:30` or `2026-12-01`, nor `A-1` in `A-17` or `A-1-B`.
-    """
+    """Whether a text contains a part as a whole value; see find_whole."""
     return find_whole(text, part) is not None
 
 
-def find_whole(text: str, part: str) -> re.Match[str] | None:
-    """The first place where a text contains a part as a whole."""
-    return _whole_pattern(part).search(text) if part and part in text else None
+def find_whole(text: str, part: str) -> int | None:
+    """The first place where a text contains a part as a whole value: neither end is inside a token of the text.
+
+    `12` is not in `120`, `12.5`, `1,012`, `A-12`, `12:30` or `2026-12-01`, nor `A-1` in `A-17` or `A-1-B`.
+    """
+    place = text.find(part) if part else -1
+    while place >= 0:
+        end = place + len(part)
+        if (not place or text[place - 1].isspace()) and (end == len(text) or text[end].isspace()):
+            return place  # the usual case, for which the tokens need not be known
+        tokens = tokenize(text)
+        token_end = tokens.find_end_inside(place)
+        if token_end is None and tokens.find_end_inside(end) is None:
+            return place
+        place = text.find(part, token_end or place + 1)
+    return None
 
 
 def read_document(text: str) -> dict[str, Json] | list[Json] | None:
@@ -66,21 +72,3 @@ def read_object(text: str) -> dict[str, Json] | None:
     """The JSON object that a text is, also inside a code fence; None if it is not one."""
     document = read_document(text)
     return document if isinstance(document, dict) else None
-
-
-@lru_cache(maxsize=8192)
-def _whole_pattern(part: str) -> re.Pattern[str]:
-    has_digit = any(character.isdigit() for character in part)
-    before = WORD_START if re.match(LETTER, part[0]) else ""
-    after = WORD_END if re.match(LETTER, part[-1]) else ""
-    if before and has_digit:
-        before += r"(?<![^\W_]-)"  # A-12, 2026-12
-    if before and part[0].isdigit():
-        before += r"(?<!\d[/:.–])(?<![-−])"  # 10:12, 5.12, -12
-    if before and re.match(r"\d{3}(?!\d)", part):
-        before += r"(?<!\d,)"  # 1,012
-    if after and has_digit:
-        after += rf"(?![-.]{LETTER})"  # A-12-B, 12.5
-    if after and part[-1].isdigit():
-        after += r"(?![/:–]\d|,\d{3}(?!\d))"  # 12:30, 12,000
-    return re.compile(before + re.escape(part) + after)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -10,9 +9,13 @@ from functools import lru_cache
 from itertools import islice
 
 from promptiter.offline.text.dates import find_dates
+from promptiter.offline.text.tokens import parse_number, tokenize
 
 MAX_NUMBERS = 60
 """Maximum number of numbers read from a text: each number of one text is compared with each of another."""
+
+MAX_CHARACTERS = 30
+"""Longer numbers are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class WrittenNumber:
 
     @property
     def decimals(self) -> int:
-        return len(self.text.partition(".")[2])
+        exponent = self.value.as_tuple().exponent
+        return max(0, -exponent) if isinstance(exponent, int) else 0
 
     def is_about(self, other: WrittenNumber) -> bool:
         """Whether both are the same number, rounded to the fewer decimals."""
@@ -39,17 +43,12 @@ def read_numbers(text: str) -> tuple[WrittenNumber, ...]:
     """The first numbers of a text, without those of dates and names (`A-17`, `v1.2`)."""
     for day in find_dates(text):
         text = text.replace(day.text, " ")
-    found = (match["digits"] for match in islice(_NUMBER.finditer(text), MAX_NUMBERS))
-    return tuple(WrittenNumber(digits, Decimal(digits.replace(",", ""))) for digits in found)
+    words = (text[token.start : token.end] for token in tokenize(text).tokens if token.kind == "number")
+    numbers = ((word, parse_number(word)) for word in words if len(word) <= MAX_CHARACTERS and "e" not in word.lower())
+    return tuple(WrittenNumber(word, value) for word, value in islice(numbers, MAX_NUMBERS) if value is not None)
 
 
 def find_same_number(number: WrittenNumber, others: Iterable[WrittenNumber]) -> WrittenNumber | None:
     """The same number among others, however it is rounded; the exact one first."""
     alike = [other for other in others if number.is_about(other)]
     return min(alike, key=lambda other: (other.value != number.value, other.text), default=None)
-
-
-_MARKS = r"[$€£¥₹]"
-_NUMBER = re.compile(
-    rf"(?<![\w.,-])(?<!\d[:/])(?:{_MARKS}\s?)?(?P<digits>-?(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}})(?:\.\d{{1,9}})?)(?![\w]*\d|[.,:/]\d|-\w)"
-)
