@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from examples.record_a_run import record
 from traces import ExecutionTrace, read_traces
 
@@ -24,6 +26,7 @@ def without_times(trace: ExecutionTrace) -> ExecutionTrace:
     )
 
 
+@pytest.mark.slow
 async def test_the_bundled_trace_is_what_the_example_records() -> None:
     [bundled] = read_traces(BUNDLED)
     assert without_times(await record()) == without_times(bundled)
