@@ -95,3 +95,11 @@ def without_times(trace: ExecutionTrace) -> ExecutionTrace:
             for step in trace.steps
         ),
     )
+=======
+
+
+@pytest.mark.slow
+async def test_the_bundled_trace_is_what_the_example_records() -> None:
+    [bundled] = read_traces(BUNDLED)
+    assert without_times(await record()) == without_times(bundled)
+>>>>>>> main
