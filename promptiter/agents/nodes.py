@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol, TypeAlias, cast
 
+from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, to_text
 from promptiter.agents.node_context import NO_ITEM, NodeContext
 from promptiter.agents.output_schema import (
@@ -93,6 +94,11 @@ class Tool:
     parameters: Mapping[str, Json] = field(default_factory=dict)
     is_live: bool = False
 
+    def __post_init__(self) -> None:
+        check_value(f"tool {self.name!r}: description", self.description, str, wanted="a text")
+        check_function(f"tool {self.name!r}: function", self.function, wanted="a function")
+        check_named(f"tool {self.name!r}: parameters", self.parameters, object, wanted="a JSON schema, as a dict")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionNode:
@@ -111,6 +117,12 @@ class FunctionNode:
     kind: NodeKind = "function"
     limits: Limits = NO_LIMITS
     version: str | None = None
+
+    def __post_init__(self) -> None:
+        check_function(f"node {self.name!r}: function", self.function, wanted="a function")
+        check_value(f"node {self.name!r}: limits", self.limits, Limits, wanted="Limits, such as Limits(max_chars=900)")
+        wanted = "surfaces by type, such as {'instruction': '...'}"
+        check_named(f"node {self.name!r}: declared", self.declared, object, wanted=wanted)
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         return tuple(
@@ -192,6 +204,16 @@ class ModelNode:
     is_prompt_editable: bool = False
 
     def __post_init__(self) -> None:
+        place = f"node {self.name!r}:"
+        check_value(f"{place} prompt", self.prompt, str | None, wanted="a text, such as '{input}'")
+        check_value(f"{place} limits", self.limits, Limits, wanted="Limits, such as Limits(max_chars=900)")
+        check_items(f"{place} tools", self.tools, Tool, wanted="Tool(name=..., description=..., function=...)")
+        check_items(f"{place} examples", self.examples, Message, wanted="Message('user', '...') of promptiter.llm")
+        check_items(f"{place} models", self.models, str, wanted="names of models")
+        check_named(f"{place} options", self.options, object, wanted="options by name, such as {'temperature': 0.2}")
+        check_named(f"{place} skills", self.skills, str, wanted="texts by name, such as {'refunds': '...'}")
+        wanted = "parameters by name, such as {'temperature': Parameter(value=0.2)}; what is not tuned is in options"
+        check_named(f"{place} parameters", self.parameters, Parameter, wanted=wanted)
         if self.is_prompt_editable and self.prompt is None:
             raise SetupError(f"node {self.name!r} has no prompt to edit; give one, such as prompt='{{input}}'")
         if self.schema is not None:

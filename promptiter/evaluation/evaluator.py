@@ -27,7 +27,7 @@ from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import is_number
-from promptiter.profile import Profile
+from promptiter.profile import Profile, list_active_profiles
 from promptiter.wording import shorten
 
 CaseRepeat: TypeAlias = tuple[str, int]
@@ -230,6 +230,7 @@ class Evaluator:
             metrics=self.metrics,
             context=RunContext(seed=self.seed, deadline_s=self.options.case_timeout_s),
             user_simulator=self.user_simulator,
+            active_profiles=list_active_profiles(),
         )
         gateway = self.gateway.with_seed(self.seed)
         gateway.bind_to_running_loop()

@@ -52,6 +52,17 @@ def begin(tmp_path: Path, *rounds: dict[str, str], **changes: object) -> RunDire
     return RunDirectory.begin(tmp_path / "runs", desk.engine(*rounds), desk.request(run_id="", **changes))
 
 
+def test_a_wrong_value_of_keep_traces_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    wrong = "some"
+    expected = r"keep_traces is 'some'; give one of 'all', 'failed', 'none'"
+    with pytest.raises(SetupError, match=expected):
+        RunDirectory.begin(tmp_path, desk.engine(), desk.request(run_id=""), keep_traces=wrong)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    path = begin(tmp_path).path
+    with pytest.raises(SetupError, match=expected):
+        RunDirectory.resume(path, desk.engine(), desk.request(run_id=""), keep_traces=wrong)  # type: ignore[arg-type]
+
+
 class StopsInRound:
     """An observer that asks to stop while a round is running."""
 
