@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -170,7 +171,7 @@ class FunctionNode:
                 return await self.function(**arguments)
             here = contextvars.copy_context()
             loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
+            value = await loop.run_in_executor(_get_threads(os.getpid()), lambda: here.run(self.function, **arguments))
             check_async(self.function, value)
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:  # asyncio would end the whole program
@@ -347,6 +348,6 @@ class ModelNode:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def _get_threads(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked process needs its own
     """The threads of synchronous nodes. To start one for each step, as `call_any` does, would take longer."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-node")

@@ -157,6 +157,7 @@ async def run(policy: AcceptancePolicy, seed: int) -> list[Event]:
     return journal.events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 async def test_the_same_policy_decides_the_same_again(policy: AcceptancePolicy) -> None:
     number = POLICIES.index(policy)

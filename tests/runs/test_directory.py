@@ -411,6 +411,7 @@ def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
     assert (spent.lost_calls, spent.calls) == (lost, len(lines) // 2)
 
 
+@pytest.mark.slow
 def test_a_run_out_of_budget_resumes_with_a_larger_one(tmp_path: Path) -> None:
     def run(most: int) -> RunDirectory:
         shop = Shop(budget=Budget(max_calls=most))

@@ -111,11 +111,8 @@ def _describe_candidate(candidate: CandidateSummary) -> Text:
     if candidate.validation is not None:
         evaluations.append(("validation", candidate.validation))
     word, style = _name_decision(candidate)
-    other = (
-        ""
-        if not candidate.compared_with
-        else f" (compared with the accepted {_shorten_digest(candidate.compared_with)})"
-    )
+    accepted = _shorten_digest(candidate.compared_with)
+    other = f" (compared with the accepted {accepted})" if accepted else ""
     parents = ", ".join(map(_shorten_digest, candidate.parents))
     origin = f"from {parents}{': ' if candidate.proposal else ''}{candidate.proposal}"
     lines = [

@@ -60,6 +60,7 @@ class BytesExecutor:
         return run_concurrently(jobs, send, concurrency=3)
 
 
+@pytest.mark.slow
 class TestJobsAsBytes(ExecutorContract):
     def make_executor(self) -> Executor:
         return BytesExecutor()
