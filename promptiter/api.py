@@ -95,7 +95,7 @@ def _load_python_run(
     """
     document = merge_settings({"runs": str(Path(folder).absolute().parent)}, settings)
     parsed = read_document(document, file=Path(folder) / FILE_NAME, environ=environ)
-    parts = header.parts or PythonParts(problem="it was started by an older version, which did not store its parts")
+    parts = header.parts or PythonParts(problems=header.nameless_parts)
     make_importable(map(Path, parts.folders))
     try:
         rebuilt = rebuild_run(parts, environ=environ)

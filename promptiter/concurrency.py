@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -129,16 +130,18 @@ class HomeLoop:
 
     The loop of a run outlives the calls that its threads make. Otherwise any caller's loop may end first
     (`outlives_callers=False`): once a second loop makes calls, all are made on one in the background, which never ends.
+    A forked process has loops of its own: those of its parent do not run there.
     """
 
     def __init__(self, *, outlives_callers: bool = True) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
         self._outlives_callers = outlives_callers
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
-        if self._loop is None or not self._loop.is_running():
-            self._loop = asyncio.get_running_loop()
+        if self._loop is None or not self._loop.is_running() or self._process != os.getpid():
+            self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         return self._loop
 
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -177,9 +180,13 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) ->
     return True
 
 
-@cache
 def get_background_loop() -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own, for synchronous code outside of event loops. Starts at the first use."""
+    return _start_background_loop(os.getpid())
+
+
+@cache
+def _start_background_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - a forked process needs its own
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="promptiter-background", daemon=True).start()
     return loop

@@ -15,7 +15,9 @@ import orjson
 
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.wording import shorten
 from traces import digest
+from traces.errors import UnwritableTraceError
 from traces.model import Json
 from traces.notebook import html_block, html_diff
 
@@ -51,6 +53,15 @@ class SurfacePatch:
     reason: str
     evidence: PatchEvidence = PatchEvidence()
     edits: tuple[PatchEdit, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("surface_id", "reason"):
+            if not isinstance(text := getattr(self, name), str):
+                raise TypeError(f"the {name} of a patch is {shorten(text)}; give a str")
+        try:
+            digest(self.value)
+        except UnwritableTraceError as error:
+            raise TypeError(f"the value of a patch is {shorten(self.value)}; give text or plain JSON") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +154,8 @@ class Profile:
     @staticmethod
     def of(snapshot: StructureSnapshot, values: Mapping[str, Json]) -> Profile:
         """Return a profile with these values, checked against the structure."""
+        if not isinstance(values, Mapping):
+            raise SetupError(f"the values of a profile are {shorten(values)}; give a dict from surface ids to values")
         patches = (SurfacePatch(surface_id=name, value=value, reason="given") for name, value in values.items())
         return Profile.baseline(snapshot).apply(patches, snapshot)
 
@@ -155,11 +168,8 @@ class Profile:
 
         A new thread does not inherit it unless it gets a copy of the context; `agent.with_profile` works in any thread.
         """
-        token = _active.set((self, *_active.get()))
-        try:
+        with activate_profiles((self, *list_active_profiles())):
             yield self
-        finally:
-            _active.reset(token)
 
     @cached_property
     def digest(self) -> str:
@@ -257,6 +267,11 @@ class Profile:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read a profile file."""
+        if not isinstance(path, str | os.PathLike):
+            raise SetupError(
+                f"{shorten(path)} is not a profile; give a Profile, or the path of a profile file; "
+                "Profile.of(agent.describe(), values) makes one of values"
+            )
         try:
             return Profile.from_json(Path(path).read_bytes())
         except OSError as error:
@@ -266,7 +281,21 @@ class Profile:
 
 
 _active: ContextVar[tuple[Profile, ...]] = ContextVar("promptiter_active_profiles", default=())
-"""The active profiles, the innermost first."""
+
+
+def list_active_profiles() -> tuple[Profile, ...]:
+    """Return the active profiles, the innermost first."""
+    return _active.get()
+
+
+@contextmanager
+def activate_profiles(profiles: tuple[Profile, ...]) -> Iterator[None]:
+    """Make these the active profiles in this block, instead of those that are."""
+    token = _active.set(profiles)
+    try:
+        yield
+    finally:
+        _active.reset(token)
 
 
 def find_active_profile(snapshot: StructureSnapshot, *, is_nested: bool = False) -> Profile | None:

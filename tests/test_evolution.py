@@ -166,6 +166,7 @@ def test_rounds_are_shown_with_candidates_parents_decisions_and_the_pool(
         assert f"evolution.pool: members {members}; scores {', '.join(map(str, did.pool.scores))}" in shown
 
 
+@pytest.mark.slow
 def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
     finished: tuple[Path, list[Generation]], tmp_path: Path
 ) -> None:

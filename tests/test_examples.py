@@ -77,6 +77,7 @@ def read_page(name: str) -> tuple[str, str]:
     return command, block.expected
 
 
+@pytest.mark.slow
 async def test_the_bundled_trace_is_what_the_example_records() -> None:
     [bundled] = read_traces(EXAMPLES / "record_a_run" / "research_desk.jsonl")
     assert without_times(await record()) == without_times(bundled)

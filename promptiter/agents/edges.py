@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from promptiter.agents.argument_checks import check_function, check_items, check_named
 from promptiter.agents.node_context import NodeContext
 from traces.model import Json
 
@@ -26,6 +27,11 @@ class Choice:
     route: Callable[[NodeContext], str | None]
     branches: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        place = f"the choice after {self.source!r}:"
+        check_function(f"{place} route", self.route, wanted="a function of the context that returns a key of branches")
+        check_named(f"{place} branches", self.branches, str, wanted="names of nodes by key, such as {'yes': 'answer'}")
+
 
 @dataclass(frozen=True, slots=True)
 class Join:
@@ -33,6 +39,9 @@ class Join:
 
     sources: tuple[str, ...]
     target: str
+
+    def __post_init__(self) -> None:
+        check_items(f"the join before {self.target!r}: sources", self.sources, str, wanted="names of nodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
         super().__post_init__()
         # Tools that show signatures and documentation find those of the function here.
         self.__dict__.update(__doc__=self._function.__doc__, __wrapped__=self._function)
+        if inspect.iscoroutinefunction(self._function):
+            self.__dict__.update(_list_coroutine_marks())
 
     @property
     def __name__(self) -> str:
@@ -127,6 +130,16 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
     def _function(self) -> Callable[..., Any]:
         [only] = self.nodes
         return cast("FunctionNode", only).function
+
+
+def _list_coroutine_marks() -> dict[str, Any]:
+    """The attributes by which `inspect` (from Python 3.12) and `asyncio` tell that the call of an object is awaited."""
+    if sys.version_info < (3, 12):
+        return {"_is_coroutine": vars(asyncio.coroutines)["_is_coroutine"]}
+
+    def marked() -> None: ...
+
+    return dict(vars(inspect.markcoroutinefunction(marked)))
 
 
 def chain(name: str, *steps: AnyNode | Callable[..., Any]) -> GraphAgent:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
+from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Join, list_arrows
 from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, copy_value, run_graph
@@ -19,6 +20,7 @@ from promptiter.agents.step_calls import current_calls
 from promptiter.errors import SetupError
 from promptiter.profile import Profile, find_active_profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
+from promptiter.wording import shorten
 from traces import Failure, Recording, record
 from traces.model import Json, sum_usage
 
@@ -150,7 +152,7 @@ class GraphAgent(Graph):
 
     def _find_reader(self) -> ReadSurface:
         """How a call reads surfaces: as the run or call of this agent that it is part of, if there is one."""
-        enclosing = find_reader(self.nodes) if self.bound is None else None
+        enclosing = find_reader(self.nodes, self.describe().structure_id) if self.bound is None else None
         return enclosing or self._build_reader(self._find_profile())
 
     def _build_reader(self, profile: Profile) -> ReadSurface:
@@ -179,6 +181,15 @@ def _collect_structure(graph: Graph, prefix: str) -> tuple[tuple[Node, ...], tup
 
 
 def _check(agent: GraphAgent) -> None:
+    check_value("the name of an agent", agent.name, str, wanted="a text")
+    place = f"agent {agent.name!r}:"
+    check_value(f"{place} max_visits", agent.max_visits, int, wanted="a whole number")
+    check_items(f"{place} nodes", agent.nodes, object, wanted="nodes, such as ModelNode(name=..., instruction=...)")
+    check_items(f"{place} edges", agent.edges, AnyEdge, wanted="edges, such as Edge('plan', 'answer')")
+    for each in agent.nodes:
+        if not callable(getattr(each, "surfaces", None)):
+            raise SetupError(f"{place} nodes has {shorten(each)}; decorate a function with @node, or give a ModelNode")
+        check_value(f"{place} the name of a node", each.name, str, wanted="a text")
     names = [node.name for node in agent.nodes]
     if not names:
         raise SetupError(f"agent {agent.name!r} has no nodes")
@@ -186,9 +197,7 @@ def _check(agent: GraphAgent) -> None:
         raise SetupError(f"agent {agent.name!r}: node names must be unique, got {', '.join(sorted(names))}")
     for end in (end for edge in agent.edges for source, target, _ in list_arrows(edge) for end in (source, target)):
         if end not in names:
-            raise SetupError(
-                f"agent {agent.name!r}: an edge names {end!r}, which is not a node; known are {', '.join(names)}"
-            )
+            raise SetupError(f"{place} an edge names {shorten(end)}, which is not a node; known are {', '.join(names)}")
     for node in agent.nodes:
         if isinstance(node, FunctionNode):
             find_input_parameter(node.name, node.function, names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol, TypeAlias, cast
 
+from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, to_text
 from promptiter.agents.node_context import NO_ITEM, NodeContext
 from promptiter.agents.output_schema import (
@@ -93,6 +95,11 @@ class Tool:
     parameters: Mapping[str, Json] = field(default_factory=dict)
     is_live: bool = False
 
+    def __post_init__(self) -> None:
+        check_value(f"tool {self.name!r}: description", self.description, str, wanted="a text")
+        check_function(f"tool {self.name!r}: function", self.function, wanted="a function")
+        check_named(f"tool {self.name!r}: parameters", self.parameters, object, wanted="a JSON schema, as a dict")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionNode:
@@ -111,6 +118,12 @@ class FunctionNode:
     kind: NodeKind = "function"
     limits: Limits = NO_LIMITS
     version: str | None = None
+
+    def __post_init__(self) -> None:
+        check_function(f"node {self.name!r}: function", self.function, wanted="a function")
+        check_value(f"node {self.name!r}: limits", self.limits, Limits, wanted="Limits, such as Limits(max_chars=900)")
+        wanted = "surfaces by type, such as {'instruction': '...'}"
+        check_named(f"node {self.name!r}: declared", self.declared, object, wanted=wanted)
 
     def surfaces(self, node_id: str) -> tuple[Surface, ...]:
         return tuple(
@@ -158,7 +171,7 @@ class FunctionNode:
                 return await self.function(**arguments)
             here = contextvars.copy_context()
             loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(_threads(), lambda: here.run(self.function, **arguments))
+            value = await loop.run_in_executor(_get_threads(os.getpid()), lambda: here.run(self.function, **arguments))
             check_async(self.function, value)
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:  # asyncio would end the whole program
@@ -192,6 +205,16 @@ class ModelNode:
     is_prompt_editable: bool = False
 
     def __post_init__(self) -> None:
+        place = f"node {self.name!r}:"
+        check_value(f"{place} prompt", self.prompt, str | None, wanted="a text, such as '{input}'")
+        check_value(f"{place} limits", self.limits, Limits, wanted="Limits, such as Limits(max_chars=900)")
+        check_items(f"{place} tools", self.tools, Tool, wanted="Tool(name=..., description=..., function=...)")
+        check_items(f"{place} examples", self.examples, Message, wanted="Message('user', '...') of promptiter.llm")
+        check_items(f"{place} models", self.models, str, wanted="names of models")
+        check_named(f"{place} options", self.options, object, wanted="options by name, such as {'temperature': 0.2}")
+        check_named(f"{place} skills", self.skills, str, wanted="texts by name, such as {'refunds': '...'}")
+        wanted = "parameters by name, such as {'temperature': Parameter(value=0.2)}; what is not tuned is in options"
+        check_named(f"{place} parameters", self.parameters, Parameter, wanted=wanted)
         if self.is_prompt_editable and self.prompt is None:
             raise SetupError(f"node {self.name!r} has no prompt to edit; give one, such as prompt='{{input}}'")
         if self.schema is not None:
@@ -325,6 +348,6 @@ class ModelNode:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
+def _get_threads(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked process needs its own
     """The threads of synchronous nodes. To start one for each step, as `call_any` does, would take longer."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-node")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from promptiter.errors import SetupError
+from promptiter.wording import shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ def load_schema(schema: OutputSchema, *, node_name: str) -> dict[str, Json]:
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
 
+    if not isinstance(schema, Mapping) and not hasattr(schema, "model_json_schema"):
+        raise SetupError(
+            f"node {node_name!r}: schema is {shorten(schema)}; give a JSON schema as a dict, or a pydantic model"
+        )
     root = dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
     try:
         validator_for(root, default=Draft202012Validator).check_schema(root)

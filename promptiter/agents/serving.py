@@ -11,12 +11,13 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from promptiter.agents.base import RunContext
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.agents.surface_scope import open_scope
 from promptiter.llm.gateway import Gateway, find_active_gateway
+from promptiter.profile import Profile, list_active_profiles
 from traces import record, step
 from traces.model import Json
 from traces.recorder import Recording, current_recording
@@ -24,23 +25,36 @@ from traces.recorder import Recording, current_recording
 ReadSurface: TypeAlias = Callable[[str], Json]
 """Returns the value of a surface by its id."""
 
-_running: ContextVar[Mapping[int, ReadSurface]] = ContextVar("promptiter_running", default=MappingProxyType({}))
-"""The agents that are running here, one called by the other, by the id of their nodes: how each reads its surfaces."""
+
+class _Running(NamedTuple):
+    """How an agent that is running reads its surfaces, and the profiles that were active when it was started."""
+
+    read: ReadSurface
+    active: tuple[Profile, ...]
+
+
+_running: ContextVar[Mapping[int, _Running]] = ContextVar("promptiter_running", default=MappingProxyType({}))
+"""The agents that are running here, one called by the other, by the id of their nodes."""
 
 
 @contextmanager
 def mark_running(nodes: object, read: ReadSurface) -> Iterator[None]:
     """Let an agent that calls itself, directly or through others, read what it reads now. `nodes` are its identity."""
-    token = _running.set({**_running.get(), id(nodes): read})
+    token = _running.set({**_running.get(), id(nodes): _Running(read, list_active_profiles())})
     try:
         yield
     finally:
         _running.reset(token)
 
 
-def find_reader(nodes: object) -> ReadSurface | None:
-    """How an agent reads its surfaces, if it is running here already."""
-    return _running.get().get(id(nodes))
+def find_reader(nodes: object, structure_id: str) -> ReadSurface | None:
+    """How an agent reads its surfaces, if it is running here already and has activated no profile for itself since."""
+    running = _running.get().get(id(nodes))
+    if running is None:
+        return None
+    active = list_active_profiles()
+    since = active[: len(active) - len(running.active)]
+    return None if any(profile.structure_id == structure_id for profile in since) else running.read
 
 
 def read_in_run(recording: Recording, surface_id: str) -> Json:

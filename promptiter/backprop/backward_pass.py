@@ -16,7 +16,7 @@ from promptiter.backprop.lint import Linter
 from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import GradientsMerged, PassResult, TraceBlame
-from promptiter.backprop.stage_calls import Redact, call_attributor, call_or_error, call_stage
+from promptiter.backprop.stage_calls import Redact, call_attributor, call_or_error, call_stage, check_surface_id
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.concurrency import run_together
 from promptiter.errors import SetupError, StageError, UnknownSurfaceError
@@ -174,9 +174,7 @@ class BackwardPass:
                 failed_cases=failed_cases,
                 all_cases=all_cases,
             )
-            merged, error = await call_or_error(
-                partial(call_stage, aggregator.aggregate, request, returns=AggregateResult), self.redact
-            )
+            merged, error = await call_or_error(partial(_aggregate, aggregator, request), self.redact)
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
@@ -239,6 +237,12 @@ class BackwardPass:
         dropped = result.dropped + len(result.gradients) - len(gradients)
         error = None if result.error is None else self.redact(result.error)
         return replace(result, gradients=gradients, dropped=dropped, error=error)
+
+
+async def _aggregate(aggregator: Aggregator, request: AggregateRequest) -> AggregateResult:
+    merged = await call_stage(aggregator.aggregate, request, returns=AggregateResult)
+    check_surface_id(merged.surface_id, asked=request.surface.id, method=aggregator.aggregate)
+    return merged
 
 
 def group_by_surface(

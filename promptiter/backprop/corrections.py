@@ -7,7 +7,7 @@ A correction is therefore refused if it contains something that had been lost be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -72,7 +72,7 @@ class Correction:
 class Corrector(Protocol):
     """Corrects one step. Called for blamed steps of a sample of failed runs, concurrently; an error skips one step."""
 
-    async def correct(self, request: CorrectionRequest) -> Correction:
+    def correct(self, request: CorrectionRequest) -> Awaitable[Correction] | Correction:
         """Return the output that the step could have had with the input it got."""
 
 

@@ -9,8 +9,9 @@ from functools import partial
 from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
-from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage
+from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, check_surface_id
 from promptiter.concurrency import run_together
+from promptiter.errors import SurfaceValueError
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.stages.contracts import (
     AggregateResult,
@@ -22,6 +23,7 @@ from promptiter.stages.contracts import (
     SurfaceGradient,
 )
 from promptiter.structure import StructureSnapshot, Surface
+from traces.model import Json
 
 MAX_ATTEMPTS = 2
 """Maximum number of optimizer calls per patch: lint may refuse the first."""
@@ -29,7 +31,10 @@ MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchAttempt:
-    """What the optimizer wrote for one signal: a patch, or a note that says why there is none."""
+    """What the optimizer wrote for one signal: a patch, or a note that says why there is none.
+
+    It `has_failed` if it raised an error, or wrote only values that the surface cannot take.
+    """
 
     patch: SurfacePatch | None = None
     refused: tuple[Rejection, ...] = ()
@@ -73,20 +78,28 @@ class PatchWriter:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
         surface, before = request.surface, request.rejected
         refused: tuple[Rejection, ...] = ()
+        has_failed = True
         for _ in range(MAX_ATTEMPTS):
             request = replace(request, rejected=before + refused)
-            answer, error = await call_or_error(
-                partial(call_stage, self.optimizer.optimize, request, returns=OptimizeResult), self.redact
-            )
+            answer, error = await call_or_error(partial(self._optimize, request), self.redact)
             if answer is None or answer.patch is None:
                 note = error or (answer.reason if answer is not None else "")
-                return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=error is not None)
+                has_failed = has_failed and error is not None
+                return PatchAttempt(refused=refused, note=f"{surface.id}: {note}", has_failed=has_failed)
             patch = _link_patch(replace(answer.patch, surface_id=surface.id), gradients)
             rejection = lint_patch(self.linter, patch, surface, tried=request.rejected)
             if rejection is None:
                 return PatchAttempt(patch=patch, refused=refused)
             refused += (rejection,)
-        return PatchAttempt(refused=refused)
+            has_failed = has_failed and not _is_legal(patch.value, surface)
+        return PatchAttempt(refused=refused, has_failed=has_failed)
+
+    async def _optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        method = self.optimizer.optimize
+        answer = await call_stage(method, request, returns=OptimizeResult)
+        if answer.patch is not None:
+            check_surface_id(answer.patch.surface_id, asked=request.surface.id, method=method)
+        return answer
 
     def _find_siblings(self, surface: Surface) -> tuple[Surface, ...]:
         others = self.structure.surfaces_of(surface.node_id)
@@ -104,10 +117,12 @@ def collect_patches(attempts: Sequence[PatchAttempt]) -> PatchesWritten:
 
 def describe_total_failure(attempts: Sequence[PatchAttempt], optimizer: Optimizer) -> str | None:
     """Say that the optimizer failed, if that is why there is not a single patch."""
-    notes = [each.note for each in attempts if each.has_failed]
-    if not notes or any(each.patch is not None or each.refused for each in attempts):
+    failed = [each for each in attempts if each.has_failed]
+    is_partial = any(each.patch is not None or (each.refused and not each.has_failed) for each in attempts)
+    if not failed or is_partial:
         return None
-    return f"{type(optimizer).__name__} failed and wrote no patch: {notes[0]}"
+    why = failed[0].note or "; ".join(f"{each.surface_id}: {each.reason}" for each in failed[0].refused[:1])
+    return f"{type(optimizer).__name__} failed and wrote no patch: {why}"
 
 
 def lint_patch(
@@ -121,11 +136,21 @@ def lint_patch(
     """Why lint refuses a patch, or None. A value that was only tried together with others may be tried again."""
     alone = [rejection for rejection in tried if rejection.kind != "tried_together"]
     problems = linter.find_problems(patch, surface=surface, rejected=alone)
-    reason = "; ".join(problem.message for problem in problems if rules is None or problem.rule in rules)
+    found = [problem for problem in problems if rules is None or problem.rule in rules]
+    kind: RejectionKind = "repeated" if any(problem.rule == "repeat" for problem in found) else "refused"
+    own = [problem for problem in found if problem.rule != "repeat"]  # they are why it was rejected before, too
+    reason = "; ".join(problem.message for problem in own or found)
     if not reason:
         return None
-    kind: RejectionKind = "repeated" if any(problem.rule == "repeat" for problem in problems) else "refused"
     return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind)
+
+
+def _is_legal(value: Json, surface: Surface) -> bool:
+    try:
+        surface.check(value)
+    except SurfaceValueError:
+        return False
+    return True
 
 
 def _link_patch(patch: SurfacePatch, gradients: Sequence[SurfaceGradient]) -> SurfacePatch:

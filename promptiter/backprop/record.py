@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,6 +153,17 @@ class PatchesWritten(_PassPayload):
     def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
         known = details if details.blamed_in is not None else replace(details, blamed_in=self.blamed_in)
         return known.add_to_last(patches=self.patches, refused=self.refused, notes=self.notes)
+
+
+def explain_missing_patches(passes: Sequence[PassResult]) -> str:
+    """Why a round has no candidate, as far as its passes say."""
+    if notes := [note for each in passes for note in each.notes]:
+        return f"no patch: {'; '.join(notes)}"
+    if any(each.signals for each in passes):
+        return "ended before patches were written"
+    if any(each.below_support for each in passes):
+        return "no patch: the blame is too uncertain"
+    return "no patch: no surface was blamed" if passes else "no candidate was proposed"
 
 
 def describe_dropped(count: int) -> str:

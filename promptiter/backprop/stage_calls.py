@@ -29,6 +29,15 @@ async def call_stage(method: Callable[[Any], Awaitable[T] | T], request: object,
     return answer
 
 
+def check_surface_id(surface_id: str, *, asked: str, method: Callable[..., object]) -> None:
+    """Raise ValueError if a stage answers about another surface than it was asked about. It may leave the id empty."""
+    if surface_id not in ("", asked):
+        raise ValueError(
+            f"{_name_method(method)}() was asked about {asked!r} and answered about {surface_id!r}; "
+            "return the id of the surface in the request"
+        )
+
+
 async def call_attributor(attributor: Attributor, request: AttributeRequest) -> list[BackwardResult]:
     """Call an Attributor, whose answer is a list of results."""
     results = await call_stage(attributor.attribute, request, returns=list)

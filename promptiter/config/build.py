@@ -16,7 +16,7 @@ from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
-from promptiter.config.file import ParsedConfig
+from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.loading import build_evaluator, load_agent, make_importable
 from promptiter.config.models import build_gateway
 from promptiter.config.parts import build_part, build_scorer
@@ -43,11 +43,19 @@ from promptiter.stages.roles import EXECUTOR, OBSERVER
 
 T = TypeVar("T")
 
+_ONLY_FOR_RUNS = frozenset(("search", "stages", "observers"))
+
 
 def build_evaluation(
     parsed: ParsedConfig, eval_set: str = "validation", *, environ: Mapping[str, str] | None = None
 ) -> ConfiguredEvaluation:
-    """Build the evaluation of a configuration's agent on its train, validation or test set, or on an eval set file."""
+    """Build the evaluation of a configuration's agent on its train, validation or test set, or on an eval set file.
+
+    It uses neither search nor observers, so the environment may lack the variables of their options.
+    """
+    if not parsed.broken.isdisjoint(_ONLY_FOR_RUNS):
+        used = {key: value for key, value in parsed.document.items() if key not in _ONLY_FOR_RUNS}
+        parsed = read_document(used, file=parsed.file or Path(FILE_NAME), environ=environ)
     return _RunBuilder(parsed, os.environ if environ is None else environ).build_evaluation(eval_set)
 
 

@@ -111,8 +111,16 @@ def conclude_without_test(session: Session) -> Conclusion:
     if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
         reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
         return _conclude(session, "underpowered", reason)
-    reason = "no candidate was accepted" if session.state.candidates_tried else "there was nothing to try"
-    return _conclude(session, "no_evidence", reason)
+    return _conclude(session, "no_evidence", _explain_no_acceptance(session))
+
+
+def _explain_no_acceptance(session: Session) -> str:
+    if session.state.candidates_tried:
+        return "no candidate was accepted"
+    last = session.state.round
+    return (
+        f"no candidate was tried: {last.skipped}" if last is not None and last.skipped else "there was nothing to try"
+    )
 
 
 def _conclude_untested(session: Session) -> Conclusion:

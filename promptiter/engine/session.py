@@ -245,8 +245,12 @@ class Session:
         `parents` are the profiles that it was made from, by default the accepted one. A patch set changes the first of
         them. A profile's changes to the first of them are recorded with this `reason`.
         """
+        return await self._propose(candidate, self._build_profile(candidate, parents), parents, reason)
+
+    async def _propose(
+        self, candidate: Profile | PatchSet, profile: Profile, parents: Sequence[Profile], reason: str = ""
+    ) -> Profile:
         self._check_round()
-        profile = self._build_profile(candidate, parents)
         made_from = list(parents) or [self.accepted.profile]
         values = self.evaluator.gateway.redactor.redact_known_json(dict(profile.overrides))
         safe = Profile.of(self.snapshot, values)
@@ -296,7 +300,7 @@ class Session:
         for each in known:
             if each.profile.digest == profile.digest and each.decision is None:
                 return each.profile
-        return await self.propose(candidate, parents=parents)
+        return await self._propose(candidate, profile, parents)
 
     def _build_profile(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
         """Return the profile of a candidate, checked."""

@@ -10,14 +10,14 @@ from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Subst
 from promptiter.concurrency import call_any, run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.metric import Metric, check_score, describe_exception, leave_unscored
+from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import CallCounter, count_calls
-from promptiter.profile import Profile
+from promptiter.profile import Profile, activate_profiles
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Failure, Step, ToolCall
 from traces.model import Snapshot
@@ -50,12 +50,16 @@ class TracedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRunner:
-    """What the case runs of an evaluation share. `context` has the seed and the deadline of a turn."""
+    """What the case runs of an evaluation share. `context` has the seed and the deadline of a turn.
+
+    `active_profiles` are for other agents that the agent calls; it has its own as an argument.
+    """
 
     agent: Agent
     metrics: tuple[Metric, ...]
     context: RunContext
     user_simulator: UserSimulator | None = None
+    active_profiles: tuple[Profile, ...] = ()
 
     async def run(self, job: CaseJob, gateway: Gateway) -> TracedRow:
         """Run a case and score it, with calls through this gateway. A failing case is a row with an error.
@@ -63,7 +67,7 @@ class CaseRunner:
         Raises what ends the evaluation: a spent budget, an unexpected call to a scripted model, a wrong setup.
         """
         started = time.perf_counter()
-        with gateway.active():
+        with gateway.active(), activate_profiles(self.active_profiles):
             with count_calls() as calls:
                 run = await self._run_case(job)
             return await self._score(job, run, calls=calls, started=started)
@@ -115,7 +119,7 @@ async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
-        return leave_unscored(metric, describe_exception(metric, error))
+        return report_exception(metric, error)
 
 
 class _GuardedAgent:

@@ -27,7 +27,7 @@ from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import is_number
-from promptiter.profile import Profile
+from promptiter.profile import Profile, list_active_profiles
 from promptiter.wording import shorten
 
 CaseRepeat: TypeAlias = tuple[str, int]
@@ -197,15 +197,15 @@ class Evaluator:
         wanted = CaseRuns(
             eval_set, profile, list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
         )
+        self.check(agent, [(eval_set, profile)])
         async for _, row in self.stream_batch(agent, [wanted]):
             yield row
 
     async def stream_batch(self, agent: Agent, batch: Sequence[CaseRuns]) -> AsyncGenerator[tuple[int, CaseRow], None]:
         """Yield the rows of several evaluations as they finish, each with the place of its evaluation in the batch.
 
-        All run under one concurrency limit.
+        All run under one concurrency limit. They are not checked here: see `check`.
         """
-        self.check(agent, ((each.eval_set, each.profile) for each in batch))
         jobs = chain.from_iterable(_list_jobs(number, each) for number, each in enumerate(batch))
         async with aclosing(self._execute(agent, jobs)) as finished:
             async for job, row in finished:
@@ -230,6 +230,7 @@ class Evaluator:
             metrics=self.metrics,
             context=RunContext(seed=self.seed, deadline_s=self.options.case_timeout_s),
             user_simulator=self.user_simulator,
+            active_profiles=list_active_profiles(),
         )
         gateway = self.gateway.with_seed(self.seed)
         gateway.bind_to_running_loop()

@@ -145,7 +145,7 @@ class ScoredAgent:
     def describe(self) -> StructureSnapshot:
         return self.agent.describe()
 
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002 - protocol
         found = await self.scorer.score(profile, context)
         return ScorerRun(
             output=found.output,
@@ -164,7 +164,7 @@ class ScorerMetric:
     threshold: float = 1.0
     needs_reference: bool = False
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002
+    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - protocol
         if problem := describe_failure(run):
             return leave_unscored(self, problem)
         scores = run.scores if isinstance(run, ScorerRun) else ()
@@ -184,7 +184,7 @@ class DescribedAgent:
     def describe(self) -> StructureSnapshot:
         return self.structure
 
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002 - protocol
         raise SetupError(NO_AGENT)
 
 

@@ -93,9 +93,10 @@ _unknown: set[str] = set()
 
 
 def event_type(name: str, *, version: int = 1) -> Callable[[type[P]], type[P]]:
-    """Register a payload class under the type of its events. A class that changes, or a default, gets a higher version.
+    """Register a payload class under the type of its events.
 
-    Events are stored without the fields that have their default value.
+    Events are stored without the fields that have their default value, so raise the version when the class or one of
+    its defaults changes.
     """
 
     def register(payload: type[P]) -> type[P]:

@@ -155,7 +155,7 @@ class CandidateProposed(Payload):
 
     @property
     def values(self) -> dict[str, Json]:
-        """All values that differ from those of the structure."""
+        """The values of all surfaces that it changes, or sets back to what they were."""
         return {**self.other_values, **self.patches.values}
 
 

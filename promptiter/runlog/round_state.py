@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from promptiter.evaluation.result import Evaluation
@@ -35,7 +36,7 @@ class RoundState:
                 round=self._round,
                 input_profile=self._input_profile,
                 candidates=tuple(self._candidates),
-                evaluations=tuple(self._evaluations),
+                evaluations=_sort(self._evaluations),
                 details=self._details,
                 notes=tuple(self._notes),
                 skipped=self._skipped,
@@ -46,7 +47,7 @@ class RoundState:
     def propose(self, profile: Profile, *, parents: tuple[str, ...], patches: PatchSet, seq: int) -> None:
         """Add a candidate, with the evaluations of its profile in this round, by the event `seq`."""
         self._result, digest = None, profile.digest
-        own = tuple(each for each in self._evaluations if each.profile_digest == digest)
+        own = _sort(each for each in self._evaluations if each.profile_digest == digest)
         self._evaluations = [each for each in self._evaluations if each.profile_digest != digest]
         self._by_digest.setdefault(digest, []).append(len(self._candidates))
         self._candidates.append(CandidateResult(profile=profile, parents=parents, patches=patches, evaluations=own))
@@ -57,9 +58,9 @@ class RoundState:
         self._result, numbers = None, self._find_candidates(evaluation.profile_digest)
         for number in numbers:
             known = self._candidates[number]
-            self._candidates[number] = replace(known, evaluations=tuple(_sort([*known.evaluations, evaluation])))
+            self._candidates[number] = replace(known, evaluations=_sort([*known.evaluations, evaluation]))
         if not numbers:
-            self._evaluations = _sort([*self._evaluations, evaluation])
+            self._evaluations.append(evaluation)
 
     def decide(
         self, digest: str | None, decision: AcceptanceDecision, evidence: EvidenceRecord | None
@@ -90,6 +91,6 @@ class RoundState:
         return [each for each in numbers if self._candidates[each].decision is None] or numbers[-1:]
 
 
-def _sort(evaluations: list[Evaluation]) -> list[Evaluation]:
+def _sort(evaluations: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
     """Sort evaluations by number: the order in which those of a batch finish is left to chance."""
-    return sorted(evaluations, key=lambda each: each.number or 0)
+    return tuple(sorted(evaluations, key=lambda each: each.number or 0))

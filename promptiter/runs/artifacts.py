@@ -12,12 +12,14 @@ import os
 from collections.abc import Collection, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 import orjson
 
+from promptiter.errors import SetupError
 from promptiter.runlog.results import RunResult
+from promptiter.wording import shorten
 from traces import digest
 from traces.files import write_atomically
 from traces.model import Json
@@ -25,6 +27,13 @@ from traces.model import Json
 LONGEST_NAME = 120
 
 KeepTraces: TypeAlias = Literal["all", "failed", "none"]
+
+
+def check_keep_traces(value: object) -> None:
+    """Raise SetupError if this is not what `keep_traces` can be."""
+    if value not in get_args(KeepTraces):
+        known = ", ".join(map(repr, get_args(KeepTraces)))
+        raise SetupError(f"keep_traces is {shorten(value)}; give one of {known}")
 
 
 def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_traces: KeepTraces = "all") -> None:

@@ -60,11 +60,15 @@ class RunDirectory(ResumableRun):
         keep_traces: KeepTraces = "all",
         observers: Sequence[Observer] = (),
     ) -> RunDirectory:
-        """Create a new run in its own folder below `runs`; RequestError if the request is invalid."""
+        """Create a new run in its own folder below `runs`; RequestError if the request is invalid.
+
+        `notes` of the run lists parts without a name: with these, `promptiter resume` cannot continue it.
+        """
         checked = engine.check(request)
         header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
         path = create_run_folder(runs, header)
-        return cls(path, engine, checked.with_run_id(path.name), keep_traces=keep_traces, observers=observers)
+        checked = checked.with_run_id(path.name)
+        return cls(path, engine, checked, keep_traces=keep_traces, notes=header.notes, observers=observers)
 
     @classmethod
     def resume(

@@ -14,7 +14,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -60,6 +60,12 @@ class EventFile:
 
         Lines before `start` are verified only the first time.
         """
+        with closing(self.read_raw(start)) as lines:
+            for seq, raw in lines:
+                yield self.decode(seq, raw)
+
+    def read_raw(self, start: int = 0) -> Generator[tuple[int, bytes]]:
+        """Yield the events from a sequence number on as `read` does, not yet decoded, each with its number."""
         torn = 0
         with self._open() as file:
             lines, size = self._seek(file, start) if file is not None else (0, 0)
@@ -70,7 +76,7 @@ class EventFile:
                 self.index(lines, size)
                 raw = self._verify(line, lines)
                 if lines >= start:
-                    yield self._decode(raw, lines)
+                    yield lines, raw
                 lines += 1
                 size += len(line)
         self.end = FileEnd(lines, size, torn)
@@ -132,7 +138,8 @@ class EventFile:
             f"keep the lines before it with `{keep}` and resume: recorded answers are reused at no cost"
         )
 
-    def _decode(self, raw: bytes, seq: int) -> Event:
+    def decode(self, seq: int, raw: bytes) -> Event:
+        """Decode an event of `read_raw`."""
         event = decode_event(raw, where=f"line {seq + 1} of {self.name}")
         if event.seq != seq:
             raise JournalError(

@@ -21,7 +21,7 @@ from promptiter.runs.event_file import EventFile, FileEnd, format_line
 from promptiter.runs.lock import RunLock
 
 READ_AHEAD = 128
-"""How many events are read at once, in a thread."""
+"""How many lines are read at once, in a thread. They are decoded one by one, when they are needed."""
 
 
 class FileJournal:
@@ -80,10 +80,10 @@ class FileJournal:
 
     async def read(self, start: int = 0) -> AsyncIterator[Event]:
         """Yield the events from a sequence number on; see EventFile.read."""
-        with closing(self._events.read(start)) as events:
-            while batch := await run_in_thread(lambda: list(islice(events, READ_AHEAD))):
-                for event in batch:
-                    yield event
+        with closing(self._events.read_raw(start)) as lines:
+            while batch := await run_in_thread(lambda: list(islice(lines, READ_AHEAD))):
+                for seq, raw in batch:
+                    yield self._events.decode(seq, raw)
 
     async def last(self) -> Event | None:
         return await run_in_thread(self._events.last)

@@ -83,12 +83,13 @@ class Configuration(_Record):
 class PythonParts(_Record):
     """What a run that Python began is built from: parts by name, or as the arguments of their classes.
 
-    `folders` are those that their modules are imported from. If a part has no name, `problem` says so.
+    `folders` are those that their modules are imported from. `problems` are parts without a name, each with advice;
+    then nothing is packed.
     """
 
     packed: dict[str, Json] = Field(default_factory=dict, repr=False)
     folders: tuple[str, ...] = ()
-    problem: str = ""
+    problems: tuple[str, ...] = ()
 
 
 class RunHeader(_Record):
@@ -110,6 +111,20 @@ class RunHeader(_Record):
     train: HeaderSet
     validation: HeaderSet
     test: HeaderSet | None = None
+
+    @property
+    def nameless_parts(self) -> tuple[str, ...]:
+        """The parts without a name, each with advice: `promptiter resume` cannot build this run again."""
+        if self.configuration is not None:
+            return ()
+        return ("it was started by an older version",) if self.parts is None else self.parts.problems
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about this run before it is interrupted."""
+        if not self.nameless_parts:
+            return ()
+        return ("`promptiter resume` cannot continue this run, only RunDirectory.resume can", *self.nameless_parts)
 
 
 def build_header(

@@ -33,8 +33,8 @@ ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 class ListedRun:
     """One run in a list. An unfinished run that no process holds is `interrupted` and can be resumed.
 
-    A run that is not `is_configured` was started from Python and is resumed from there. `baseline` and `best` are
-    values of the objective. `error` says why a run failed or cannot be read.
+    A run that is not `is_named` was started from Python with parts that have no name, so only Python can resume it.
+    `baseline` and `best` are values of the objective. `error` says why a run failed or cannot be read.
     """
 
     run_id: str
@@ -51,7 +51,7 @@ class ListedRun:
     holder: Holder | None = None
     error: str | None = None
     can_resume: bool = False
-    is_configured: bool = True
+    is_named: bool = True
 
     @property
     def outcome(self) -> Outcome | Literal["unreadable"]:
@@ -112,7 +112,7 @@ def _read_run(path: Path) -> ListedRun:
             holder=holder,
             duration_s=None if last is None else last.measured.elapsed_s,
             can_resume=holder is None,
-            is_configured=header.configuration is not None,
+            is_named=not header.nameless_parts,
         )
     return ListedRun(
         run_id=path.name,
@@ -128,5 +128,5 @@ def _read_run(path: Path) -> ListedRun:
         duration_s=end.measured.duration_s,
         error=end.error,
         can_resume=not is_finished(last),
-        is_configured=header.configuration is not None,
+        is_named=not header.nameless_parts,
     )

@@ -1,7 +1,7 @@
 """The parts of a run that Python began, so that `promptiter resume` can build it again.
 
 Every part is stored by its name in a module (`my_agent:agent`), or as the arguments of its class. The cases are stored
-whole. A part that has neither is a problem that is reported when the run is resumed, not when it begins.
+whole. A part that has neither is a note of the run that begins, and an error when it is resumed by name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
@@ -50,32 +50,30 @@ def describe_parts(
     """The parts of a run that is about to start, without secrets."""
     evaluator = engine.evaluator
     packer = _PartPacker(evaluator.gateway)
-    try:
-        packed: dict[str, Json] = {
-            "gateway": packer.pack_gateway(evaluator),
-            "agent": refer_to_agent(engine.agent) or packer.pack(engine.agent, "the agent"),
-            "search": packer.pack(engine.search, "the search"),
-            "metrics": [packer.pack_metric(each, f"the metric {each.name!r}") for each in evaluator.metrics],
-            "executor": packer.pack(evaluator.executor, "the executor"),
-            "evaluator": {
-                name: packer.pack(getattr(evaluator, name), f"{name} of the evaluator")
-                for name in ("options", "user_simulator", "weights")
-            },
-            "request": {
-                field.name: packer.pack(getattr(request, field.name), f"{field.name} of the request")
-                for field in fields(request)
-                if field.name != "run_id"
-            },
-            "keep_traces": keep_traces,
-        }
-    except SetupError as error:
-        return PythonParts(problem=str(error))
     named, nameless = packer.pack_observers(observers)
-    packed |= {"observers": named, "nameless_observers": nameless}
-    if _holds_secret(packed, evaluator.gateway.redactor):
-        return PythonParts(
-            problem="a case or an option contains a secret, which is not stored; read it from a variable"
-        )
+    packed: dict[str, Json] = {
+        "gateway": packer.pack_gateway(evaluator),
+        "agent": refer_to_agent(engine.agent) or packer.pack(engine.agent, "agent"),
+        "search": packer.pack(engine.search, "search"),
+        "metrics": [packer.pack_metric(each, f"metrics[{each.name!r}]") for each in evaluator.metrics],
+        "executor": packer.pack(evaluator.executor, "evaluator.executor"),
+        "evaluator": {
+            name: packer.pack(getattr(evaluator, name), f"evaluator.{name}")
+            for name in ("options", "user_simulator", "weights")
+        },
+        "request": {
+            field.name: packer.pack(getattr(request, field.name), f"request.{field.name}")
+            for field in fields(request)
+            if field.name != "run_id"
+        },
+        "keep_traces": keep_traces,
+        "observers": named,
+        "nameless_observers": nameless,
+    }
+    if not packer.problems and _holds_secret(packed, evaluator.gateway.redactor):
+        packer.refuse("a case or an option contains a secret, which is not stored; read it from a variable")
+    if packer.problems:
+        return PythonParts(problems=tuple(packer.problems))
     return PythonParts(packed=packed, folders=tuple(_find_folders(packed)))
 
 
@@ -92,8 +90,8 @@ _DATA = (*SETS, "initial_profile")
 
 def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None) -> RebuiltRun:
     """Build a run from its parts. Raises SetupError if a part has no name, or is no longer where it was."""
-    if parts.problem:
-        raise SetupError(parts.problem)
+    if parts.problems:
+        raise SetupError("; ".join(parts.problems))
     packed = parts.packed
     unpacker = _PartUnpacker(os.environ if environ is None else environ)
     if packed["gateway"] is not None:
@@ -117,29 +115,35 @@ def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None)
 
 
 class _PartPacker(Packer):
-    """Packs parts to be stored. `gateway` is the evaluator's, which parts may hold."""
+    """Packs parts to be stored. `gateway` is the evaluator's, which parts may hold.
+
+    A part without a name is added to `problems`, so that all of them are found.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.problems: list[str] = []
+
+    def refuse(self, problem: str) -> Json:
+        """Add a problem. Returns None in place of what cannot be packed."""
+        self.problems.append(problem)
+        return None
 
     def pack_metric(self, metric: Any, place: str) -> Json:
         if isinstance(metric, JudgeMetric):
             served = [metric.gateway.model(each.model) for each in metric.judges if each.runner is None]
             if any(isinstance(each, JudgeEndpoint) for each in served):  # only build_metrics adds it to a gateway
-                return refer_to(metric) or self._refuse_judge(place)
+                return refer_to(metric) or self.refuse(
+                    f"{place} has a judge with an address or key of its own; give it as a model of the gateway, or "
+                    "assign the metric to a name at the top level of a module"
+                )
         return self.pack(metric, place)
-
-    def _refuse_judge(self, place: str) -> NoReturn:
-        raise SetupError(
-            f"{place} has a judge with an address or key of its own; give it as a model of the gateway, or assign the "
-            "metric to a name at the top level of a module"
-        )
 
     def pack_gateway(self, evaluator: Evaluator) -> Json:
         """Pack the name of the gateway; None if the evaluator made its own."""
         reference = refer_to(evaluator.gateway)
         if reference is None and evaluator.is_gateway_given:
-            raise SetupError(_explain_nameless(evaluator.gateway, "the gateway of the evaluator"))
+            self.refuse(_explain_nameless(evaluator.gateway, "evaluator.gateway"))
         return reference
 
     def pack_observers(self, observers: Sequence[Observer]) -> tuple[list[Json], list[str]]:
@@ -147,10 +151,12 @@ class _PartPacker(Packer):
         packed: list[Json] = []
         nameless: list[str] = []
         for each in observers:
-            try:
-                packed.append(self.pack(each, "an observer"))
-            except SetupError:
+            plain = self.pack(each, "observers")
+            if self.problems:
                 nameless.append(type(each).__name__)
+                self.problems.clear()
+            else:
+                packed.append(plain)
         return packed, nameless
 
     def pack_object(self, value: Any, place: str) -> Json:
@@ -158,32 +164,40 @@ class _PartPacker(Packer):
         if isinstance(value, Secret):
             variable = re.fullmatch(r"\$\{(\w+)\}", str(value))
             if variable is None:
-                raise SetupError(f"{place} is a secret, which is not stored; give it as ${{VARIABLE}}")
+                return self.refuse(f"{place} is a secret, which is not stored; give it as ${{VARIABLE}}")
             return {"$env": variable[1]}
         if isinstance(value, Gateway):
             if value is self._gateway or value.shares_models_with(self._gateway):
                 return {"$gateway": 0}
             return refer_to(value) or self.pack_unnamed(value, place)
         if kind.__module__.startswith("promptiter.") and not is_dataclass(value) and _find_arguments(value) is not None:
-            try:  # looking for a name takes hundredths of a second
-                return self.pack_unnamed(value, place)
-            except SetupError:
-                if (reference := refer_to(value)) is None:
-                    raise
-                return reference
+            # looking for a name takes hundredths of a second
+            return self._pack_or_refer(value, lambda: self.pack_unnamed(value, place))
         return super().pack_object(value, place)
+
+    def pack_dataclass(self, value: Any, name: str, place: str) -> Json:
+        return self._pack_or_refer(value, lambda: super(_PartPacker, self).pack_dataclass(value, name, place))
+
+    def _pack_or_refer(self, value: Any, pack: Callable[[], Json]) -> Json:
+        """Pack the arguments of a value, or its name if one of them has none."""
+        known = len(self.problems)
+        packed = pack()
+        if len(self.problems) == known or (reference := refer_to(value)) is None:
+            return packed
+        del self.problems[known:]
+        return reference
 
     def pack_unnamed(self, value: Any, place: str) -> Json:
         kind: type = type(value)
         name, arguments = refer_to_class(kind), _find_arguments(value)
         if name is None or arguments is None or inspect.isroutine(value) or isinstance(value, Gateway):
-            raise SetupError(_explain_nameless(value, place))
+            return self.refuse(_explain_nameless(value, place))
         positional, named = arguments
         return {
             "$new": [
                 name,
-                [self.pack(each, f"an argument of {place}") for each in positional],
-                {key: self.pack(each, f"{key} of {place}") for key, each in named.items()},
+                [self.pack(each, f"argument {number} of {place}") for number, each in enumerate(positional, 1)],
+                {key: self.pack(each, f"{place}.{key}") for key, each in named.items()},
             ]
         }
 

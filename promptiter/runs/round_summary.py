@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.record import BackpropDetails, PassResult, describe_dropped, get_passes
+from promptiter.backprop.record import (
+    BackpropDetails,
+    PassResult,
+    describe_dropped,
+    explain_missing_patches,
+    get_passes,
+)
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
-from promptiter.profile import Profile
+from promptiter.profile import Profile, SurfaceChange
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.stages.contracts import AggregateResult
+from promptiter.structure import StructureSnapshot
 
 BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
 """The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
@@ -42,11 +49,12 @@ class BlameSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectionSummary:
-    """A patch or candidate that was not accepted."""
+    """A patch or candidate that was not accepted, and what it would have changed about the accepted profile."""
 
     round: int
     reason: str
     surface_ids: tuple[str, ...] = ()
+    changes: tuple[SurfaceChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +135,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         train = each.train or train
         profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
         rounds.append(_summarize_round(each, train, profiles))
-        rejections.extend(_rejections(each))
+        rejections.extend(_rejections(each, result.structure))
         blame.add(each)
         no_blame.add(each)
         reasons.add(each, signals)
@@ -172,7 +180,7 @@ def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapp
         train=summarize_evaluation(train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
         candidates=tuple(_summarize_candidate(candidate, profiles) for candidate in each.candidates),
-        skipped=each.skipped,
+        skipped=each.skipped or ("" if each.candidates else explain_missing_patches(get_passes(each))),
         notes=each.notes,
     )
 
@@ -246,17 +254,24 @@ class _Reasons:
         return self._by_candidate.get(self._accepted, {})
 
 
-def _rejections(each: RoundResult) -> Iterator[RejectionSummary]:
+def _rejections(each: RoundResult, structure: StructureSnapshot) -> Iterator[RejectionSummary]:
     for one in get_passes(each):
         for refused in one.refused:
-            yield RejectionSummary(round=each.round, surface_ids=(refused.surface_id,), reason=refused.reason)
+            before = each.input_profile.value(refused.surface_id, structure)
+            yield RejectionSummary(
+                round=each.round,
+                surface_ids=(refused.surface_id,),
+                reason=refused.reason,
+                changes=(SurfaceChange(refused.surface_id, before, refused.value),),
+            )
         for note in one.notes:
             yield RejectionSummary(round=each.round, reason=f"no patch: {note}")
     for candidate in each.candidates:
         if candidate.decision is None or not candidate.decision.accepted:
             patched = tuple(sorted(candidate.patches.surface_ids))
             reason = UNDECIDED if candidate.decision is None else candidate.decision.reason
-            yield RejectionSummary(round=each.round, surface_ids=patched, reason=reason)
+            changes = each.input_profile.changes(candidate.profile, structure)
+            yield RejectionSummary(round=each.round, surface_ids=patched, reason=reason, changes=changes)
     if each.skipped:
         yield RejectionSummary(round=each.round, reason=each.skipped)
 

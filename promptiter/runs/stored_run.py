@@ -24,7 +24,7 @@ from promptiter.llm.cache.layered import LayeredCache
 from promptiter.references import refuse_while_importing
 from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.artifacts import KeepTraces, check_keep_traces
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
 from promptiter.runs.header import Configuration, RunHeader, build_header
 from promptiter.runs.python_parts import describe_parts
@@ -51,6 +51,7 @@ class ResumableRun:
         notes: Sequence[str] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
+        check_keep_traces(keep_traces)
         self.run_id = run_id
         self.notes = list(notes)
         self._store = store
@@ -180,6 +181,7 @@ def new_header(
 ) -> RunHeader:
     """Build the header of a new run. Without a configuration, it has the parts that Python gave it."""
     refuse_while_importing()
+    check_keep_traces(keep_traces)
     created = now()
     run_id = checked.request.run_id or new_run_id(created, checked)
     header = build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)

@@ -37,6 +37,9 @@ from promptiter.runs.round_summary import (
 from promptiter.wording import path_from_here
 from traces.model import Json
 
+RESUMING = ("resume", "final test")
+"""The purposes of commands that continue a run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureChange:
@@ -132,7 +135,7 @@ class RunSummary:
 def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
     """Summarize the run in a folder; SetupError if it cannot be read or has not begun."""
     path = Path(folder)
-    read_header(path)
+    header = read_header(path)
     journal = EventFile(path / JOURNAL)
     last = journal.last()
     if last is None:
@@ -141,7 +144,11 @@ def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
     if last.type != "run_completed":
         duration_s, spent = last.measured.elapsed_s, read_ledger(path)
         result = replace(result, measured=replace(result.measured, duration_s=duration_s, spent=spent))
-    return summarize(result, path, is_held=is_held)
+    summary = summarize(result, path, is_held=is_held)
+    if result.is_final or not header.nameless_parts:
+        return summary
+    commands = tuple(each for each in summary.commands if each.purpose not in RESUMING)
+    return replace(summary, problems=(*summary.problems, *header.notes), commands=commands)
 
 
 def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
@@ -274,7 +281,7 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     if outcome == "running":
         return tuple(commands)
     if not result.is_final:
-        commands.append(Command(purpose="resume", command=f"promptiter resume {run}"))
+        commands.append(Command(purpose=RESUMING[0], command=f"promptiter resume {run}"))
     if not result.is_final and result.changes:
-        commands.append(Command(purpose="final test", command=f"promptiter resume {run} --final-test"))
+        commands.append(Command(purpose=RESUMING[1], command=f"promptiter resume {run} --final-test"))
     return tuple(commands)

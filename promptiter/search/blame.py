@@ -39,7 +39,7 @@ class BlameReport:
     """What BlameFinder found in one evaluation. PatchProposer reads it, and so does the next pass.
 
     `round` is the one that it was made in; a later round may use it. `signals` have enough support for a patch;
-    `gradients` are all of them, by surface.
+    `gradients` are all of them, by surface. `dropped` answers of the blaming stage were thrown away.
     """
 
     round: int
@@ -49,6 +49,7 @@ class BlameReport:
     traces: JudgedTraces
     signals: tuple[AggregateResult, ...] = ()
     gradients: dict[str, tuple[SurfaceGradient, ...]]
+    dropped: int = 0
 
     @property
     def largest_share(self) -> float:
@@ -152,6 +153,7 @@ class BlameFinder:
             traces=traces,
             signals=merged.signals,
             gradients=gradients,
+            dropped=sum(blame.dropped for blame in attributed.blames),
         )
 
     async def _check_gradients(

@@ -22,6 +22,7 @@ from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.record import GradientsChecked
+from promptiter.backprop.stage_calls import call_stage
 from promptiter.concurrency import run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -304,7 +305,7 @@ _ORDER: tuple[BlameVerdict, ...] = ("supported", "unknown", "unsupported", "unch
 
 async def _ask_corrector(corrector: Corrector, request: CorrectionRequest) -> Correction:
     try:
-        return await corrector.correct(request)
+        return await call_stage(corrector.correct, request, returns=Correction)
     except (BudgetEndedError, UnexpectedCallError, SetupError):
         raise
     except Exception as error:  # noqa: BLE001 - a corrector may be the user's own; a failed correction is not checked

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
-from promptiter.backprop.record import PatchesWritten
+from promptiter.backprop.record import PatchesWritten, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -173,6 +173,8 @@ async def _decide(
     """
     if not proposal.patches:
         if not proposal.refused:
+            if known.dropped and not known.gradients:
+                await session.skip_round(describe_dropped(known.dropped))
             return None
         refusals = "; ".join(dict.fromkeys(f"{each.surface_id}: {each.reason}" for each in proposal.refused))
         decision = await session.skip_round(f"every patch was refused: {refusals}")

@@ -7,7 +7,8 @@ thread. All requests are plain data.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -31,6 +32,9 @@ class GradientPacket:
     severity: Severity = "P1"
     category: Category = "other"
     findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_words("a packet", text=self.text, severity=self.severity, category=self.category)
 
 
 BlameVerdict: TypeAlias = Literal["unchecked", "supported", "unsupported", "unknown"]
@@ -59,10 +63,7 @@ class SurfaceGradient:
     id: str = ""
 
     def __post_init__(self) -> None:
-        for name, value, known in (("severity", self.severity, SEVERITIES), ("category", self.category, CATEGORIES)):
-            if value not in known:
-                raise ValueError(f"the {name} of a gradient is {value!r}; give one of {', '.join(known)}")
-        _check_text(self.text, "a gradient")
+        _check_words("a gradient", text=self.text, severity=self.severity, category=self.category)
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"the confidence of a gradient is {self.confidence!r}; give a number from 0 to 1")
 
@@ -107,12 +108,17 @@ class BackwardResult:
         _check_items("packets", self.packets, GradientPacket)
 
 
-def _check_text(text: object, what: str) -> None:
+def _check_words(what: str, *, text: object, severity: str, category: str = "other") -> None:
+    for name, value, known in (("severity", severity, SEVERITIES), ("category", category, CATEGORIES)):
+        if value not in known:
+            raise ValueError(f"the {name} of {what} is {value!r}; give one of {', '.join(known)}")
     if not isinstance(text, str):
         raise TypeError(f"the text of {what} is {shorten(text)}; give a str")
 
 
-def _check_items(name: str, items: Iterable[object], kind: type) -> None:
+def _check_items(name: str, items: object, kind: type) -> None:
+    if not isinstance(items, list | tuple):
+        raise TypeError(f"the {name} of a BackwardResult are {shorten(items)}; give a tuple of {kind.__name__}")
     for each in items:
         if not isinstance(each, kind):
             raise TypeError(f"the {name} of a BackwardResult hold {shorten(each)}; give a tuple of {kind.__name__}")
@@ -197,7 +203,9 @@ class AggregateResult:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        _check_text(self.text, "a signal")
+        _check_words("a signal", text=self.text, severity=self.severity)
+        if not 0 <= self.support < math.inf:
+            raise ValueError(f"the support of a signal is {self.support!r}; give a number of cases, or 0 to count them")
 
 
 class Aggregator(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,32 @@ async def test_an_agent_with_a_profile_has_it_as_its_baseline_and_ignores_active
     again = served.with_profile(Profile.of(served.describe(), {"triage#instruction": "Be kind."}))
     assert await again("hi") == "Be kind. hi"
     assert await triage("hi") == "Be brief. hi"
+
+
+async def test_an_agent_that_activates_a_profile_for_itself_is_called_with_it() -> None:
+    @agent(instruction="baseline")
+    def fix(question: str) -> str:
+        if question == "end":
+            return str(surface("instruction"))
+        with Profile.of(fix.describe(), {"fix#instruction": "other"}).active():
+            other = fix("end")
+        return f"{surface('instruction')} {other} {fix('end')}"
+
+    candidate = Profile.of(fix.describe(), {"fix#instruction": "candidate"})
+    with loud().active():  # of another agent
+        assert (await fix.run(CaseInput(text="hi"), candidate)).output == "candidate other candidate"
+    with candidate.active():
+        assert fix("hi") == "candidate other candidate"
+        assert (await fix.run(CaseInput(text="hi"), Profile.baseline(fix.describe()))).output == (
+            "baseline other baseline"
+        )
+
+
+def test_an_async_function_is_known_as_one() -> None:
+    for each in (triage, triage.with_profile(loud())):
+        assert asyncio.iscoroutinefunction(each)
+        assert inspect.iscoroutinefunction(each) == (sys.version_info >= (3, 12))  # before, only functions can be
+    assert not asyncio.iscoroutinefunction(write)
 
 
 async def test_a_profile_of_another_agent_is_never_ignored_silently() -> None:

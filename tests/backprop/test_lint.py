@@ -177,6 +177,16 @@ def test_a_value_that_is_repeated_often_has_the_original_reason() -> None:
     ]
 
 
+def test_a_repeated_value_with_a_problem_of_its_own_is_refused_for_that_problem() -> None:
+    patch = SurfacePatch(surface_id=surface().id, value="", reason="")
+    first = lint_patch(Linter(), patch, surface())
+    assert first is not None
+    again = lint_patch(Linter(), patch, surface(), tried=(first,))
+    assert again is not None
+    assert (again.reason, again.kind) == (first.reason, "repeated")
+    assert first.reason == "the text is empty; write the complete new text"
+
+
 def test_other_values_and_values_of_other_surfaces_are_not_repeats() -> None:
     assert rules(BETTER, rejected=(rejection(f"{BETTER} Or not."), rejection(BETTER, on="critic#instruction"))) == []
 

@@ -61,6 +61,16 @@ def test_a_better_profile_passes(run: Run, better: Path) -> None:
     assert "4 of 4 cases pass (100%), mean score 1.000" in shown
 
 
+def test_parts_that_only_a_run_uses_may_lack_their_variables(run: Run, tmp_path: Path) -> None:
+    part = "{name: my:part, options: {key: '${PROMPTITER_UNSET}'}}"
+    config = f"agent: {AGENT}\nvalidation: {CASES}\nmetrics: {METRICS}\n"
+    path = tmp_path / "promptiter.yaml"
+    path.write_text(f"{config}search: {part}\nstages: {{optimizer: {part}}}\nobservers: [{part}]\n")
+    assert "0 of 4 cases pass" in run("evaluate", "--config", path, code=1, stream="out")
+    path.write_text(f"{config}executor: {part}\n")
+    assert "'PROMPTITER_UNSET' is not set; export it" in run("evaluate", "--config", path, code=2)
+
+
 def test_json_has_rows_and_figures(run: Run, tmp_path: Path) -> None:
     run("evaluate", AGENT, *GIVEN, "--repeats", "2", "--json", "-o", tmp_path / "out.json", code=1)
     found = orjson.loads((tmp_path / "out.json").read_bytes())

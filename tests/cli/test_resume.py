@@ -62,6 +62,7 @@ def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: 
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
 
 
+@pytest.mark.slow
 def test_a_run_is_found_by_path_by_id_by_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
     for named in (["latest"], [str(finished_run)], [finished_run.name], [finished_run.name[-8:]], []):
         assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
@@ -114,6 +115,7 @@ def test_options_of_the_first_command_hold_when_a_run_is_resumed_and_others_may_
     assert header["request"]["max_rounds"] == 2
 
 
+@pytest.mark.slow
 def test_a_moved_project_can_be_resumed(
     run: Run, desk: Path, finished_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

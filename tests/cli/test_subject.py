@@ -41,6 +41,7 @@ def test_options_win_over_the_configuration(run: Run, desk: Path) -> None:
     assert {row["repeat"] for row in found["rows"]} == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_a_missing_key_is_one_line(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
         monkeypatch.delenv(name)

@@ -76,6 +76,19 @@ class OwnOptimizer:
         raise NotImplementedError
 
 
+class SilentStages:
+    """Stages that forget to return their result."""
+
+    async def backward(self, request: object) -> None: ...
+    def attribute(self, request: object) -> None: ...
+    def aggregate(self, request: object) -> None: ...
+    async def optimize(self, request: object) -> None: ...
+
+
+class SilentBackwarder:
+    def backward(self, request: object) -> None: ...
+
+
 class OwnBackwarder:
     async def backward(self, request: object) -> object: ...
 

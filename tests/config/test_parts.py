@@ -12,6 +12,7 @@ from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.fields import PartEntry
 from promptiter.config.parts import build_part, build_scorer
+from promptiter.engine.run import RunFailedError
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
 from promptiter.evaluation.process_executor import ProcessExecutor
@@ -152,6 +153,33 @@ def test_a_file_names_its_search_stages_observers_executor_and_weights(folder: P
     again = folder / "again.yaml"
     again.write_bytes(orjson.dumps(document))
     assert load_run(again, environ={"TOKEN": "t"}).config.search == run.config.search
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "problem"),
+    [
+        (
+            "backwarder",
+            "SilentBackwarder",
+            "SilentBackwarder.backward() returned None; return a value of type Backward",
+        ),
+        ("attributor", "SilentStages", "SilentStages.attribute() returned None; return a value of type list"),
+        (
+            "aggregator",
+            "SilentStages",
+            "SilentStages.aggregate() returned None; return a value of type AggregateResult",
+        ),
+        ("optimizer", "SilentStages", "SilentStages.optimize() returned None; return a value of type OptimizeResult"),
+    ],
+)
+def test_a_stage_of_a_file_that_fails_on_everything_ends_the_run(
+    folder: Path, stage: str, name: str, problem: str
+) -> None:
+    run = load(folder, f"stages: {{{stage}: '{MODULE}:{name}'}}")
+    with pytest.raises(RunFailedError) as caught:
+        run.engine.run_sync(run.request)
+    assert caught.value.result.status == "failed"
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(

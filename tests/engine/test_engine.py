@@ -492,6 +492,7 @@ async def test_a_run_that_is_cancelled_while_it_writes_an_event_knows_this_event
     assert fold(journal.events).status == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_cancelled_at_any_event_resumes_with_the_same_result() -> None:
     class Cancels:
         def __init__(self, seq: int) -> None:

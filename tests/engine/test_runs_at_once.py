@@ -38,6 +38,8 @@ from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.model_server import LoopbackServer, run_server
 
+pytestmark = pytest.mark.slow
+
 CONCURRENCY = 5
 REQUESTS = range(8)
 
@@ -283,7 +285,6 @@ def test_eight_runs_in_eight_threads_equal_eight_single_runs(singles: list[RunRe
     assert [read_ledger(each) for each in results] == [read_ledger(each) for each in singles]
 
 
-@pytest.mark.slow
 async def test_eight_runs_share_one_rate_limit_over_http() -> None:
     class CountingRate(RateLimit):
         granted = 0

@@ -46,6 +46,11 @@ async def misbehave(text: str) -> str:
     return text.upper() if surface("instruction") == "upper" else text
 
 
+@agent(instruction="Ask the other.")
+async def ask_other(text: str) -> str:
+    return await misbehave(text)
+
+
 def end_once(mark: str) -> None:
     if not Path(mark).exists():
         Path(mark).touch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
 from promptiter.testing.executor_contract import ExecutorContract
 
@@ -11,6 +13,7 @@ class TestLocalExecutor(ExecutorContract):
         return LocalExecutor(concurrency=3)
 
 
+@pytest.mark.slow
 class TestThreadExecutor(ExecutorContract):
     def make_executor(self) -> Executor:
         return ThreadExecutor(threads=3)

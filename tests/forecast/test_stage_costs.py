@@ -30,6 +30,7 @@ def calls_of(folder: Path) -> dict[str, int]:
     return {stage: spent.calls for stage, spent in spent_by_stage(run).items()}
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     result = Shop().run(tmp_path)
     [run] = tmp_path.iterdir()
@@ -43,6 +44,7 @@ def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     assert sum(spent.cost_usd or 0 for spent in found.values()) == pytest.approx(paid.cost_usd)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_took_the_same(tmp_path: Path) -> None:
     Shop().run(tmp_path / "whole")
     for seq in (12, 60):

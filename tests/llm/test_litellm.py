@@ -104,6 +104,7 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         assert sum(start <= other < start + 60 for other in arrivals) <= 20
 
 
+@pytest.mark.slow
 async def test_a_rejected_key_is_reported_at_once() -> None:
     def refuse(body: dict[str, Any]) -> str:
         raise AssertionError(body)

@@ -157,6 +157,7 @@ async def run(policy: AcceptancePolicy, seed: int) -> list[Event]:
     return journal.events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 async def test_the_same_policy_decides_the_same_again(policy: AcceptancePolicy) -> None:
     number = POLICIES.index(policy)
@@ -188,12 +189,12 @@ async def test_another_policy_decides_on_what_the_first_one_saw() -> None:
     """It asks for more where the record has not enough, and needs neither the agent nor a model."""
     events = await run(AnyGain(), 1)
     recorded = [each.recorded for each in decide_again(events)]
-    accepted = [each.again for each in decide_again(events, MinGain(0.0) | NoRegression() | MinGain(2.0))]
+    accepted = [each.again for each in decide_again(events, MinGain(0.0) | NoRegression() | MinGain(1.0))]
     assert [each is None for each in accepted] == [False, False, True, False, False, True]
     assert {each.delta for each in recorded if each.delta is not None} == {
         each.delta for each in accepted if isinstance(each, AcceptanceDecision)
     }
-    strict = [each.again for each in decide_again(events, MinGain(2.0)) if each.again is not None]
+    strict = [each.again for each in decide_again(events, MinGain(1.0)) if each.again is not None]
     assert all(isinstance(each, AcceptanceDecision) and not each.accepted for each in strict)
     wants_train = [each.again for each in decide_again(events, SigmaGain()) if each.again is not None]
     assert [each.on for each in wants_train if isinstance(each, MoreEvidence)] == ["train"] * 4

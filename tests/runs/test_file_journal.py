@@ -114,6 +114,7 @@ def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     assert result.verdict == "improved"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_off_anywhere_resumes_to_the_same_journal(path: Path) -> None:
     def run(journal: FileJournal) -> RunResult:
         with journal:
@@ -133,6 +134,7 @@ def test_a_run_that_was_cut_off_anywhere_resumes_to_the_same_journal(path: Path)
         assert plain(read(path)) == plain(whole)
 
 
+@pytest.mark.slow
 def test_a_tail_torn_at_any_byte_is_dropped_and_reported(path: Path) -> None:
     many = [event(0), event(1), event(2, "decision", text="é\ud83d")]
     raw = write_journal(path, *many)
@@ -151,6 +153,7 @@ def test_a_tail_torn_at_any_byte_is_dropped_and_reported(path: Path) -> None:
         assert path.read_bytes() == raw
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(many=events, torn=st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")))
 def test_the_last_event_is_that_of_the_last_whole_line(
@@ -239,6 +242,7 @@ def test_zeros_after_the_last_line_are_dropped_too(path: Path) -> None:
     assert read(path) == [event(0), event(1)]
 
 
+@pytest.mark.slow
 def test_a_damaged_byte_anywhere_in_a_whole_line_is_reported(path: Path) -> None:
     raw = write_journal(path, event(0), event(1), event(2))
     first = raw.index(b"\n") + 1
@@ -449,6 +453,7 @@ def fill(path: str, limit: int, results: Connection) -> None:
     journal.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_leaves_whole_lines(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -475,6 +480,7 @@ def write_forever(path: str, results: Connection) -> None:
     asyncio.run(write())
 
 
+@pytest.mark.slow
 def test_appended_events_survive_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     length = 0
@@ -496,6 +502,7 @@ def test_appended_events_survive_sigkill(path: Path) -> None:
         length = len(found)
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
     async def grow(start: int, journal: FileJournal) -> None:
         for seq in range(start, start + 2000):

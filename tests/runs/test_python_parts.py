@@ -7,9 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter.agents import GraphAgent, ModelNode
+from promptiter.agents import Edge, FunctionNode, GraphAgent, ModelNode
 from promptiter.api import load_rerun, resume_run
 from promptiter.engine.engine import Engine
+from promptiter.engine.interrupts import Interrupt
 from promptiter.errors import ChangedInputsError, SetupError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
@@ -22,7 +23,9 @@ from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import read_header
+from promptiter.runs.listing import list_runs
 from promptiter.runs.python_parts import describe_parts, rebuild_run
+from promptiter.runs.summary import read_summary
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages import CheapestAttributor, LLMAttributor, LLMBackwarder, LLMCorrector, LLMOptimizer
@@ -45,7 +48,7 @@ def make_request(**changes: Any) -> RunRequest:
 
 
 def find_problem(engine: Engine, request: RunRequest | None = None) -> str:
-    return describe_parts(engine, request or make_request()).problem
+    return "; ".join(describe_parts(engine, request or make_request()).problems)
 
 
 def test_a_run_is_built_again_from_names_and_arguments() -> None:
@@ -68,7 +71,7 @@ def test_a_run_is_built_again_from_names_and_arguments() -> None:
     )
     engine = make_engine(search, executor=ProcessExecutor(workers=2), weights={"exact_match": 2.0})
     parts = describe_parts(engine, request, observers=[named_parts.Watcher("a ")], keep_traces="failed")
-    assert parts.problem == ""
+    assert parts.problems == ()
     rebuilt = rebuild_run(type(parts).model_validate_json(parts.model_dump_json()))
     assert rebuilt.request == request
     assert repr(rebuilt.request.stop) == repr(request.stop)
@@ -111,19 +114,18 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
         pass
 
     assert find_problem(make_engine(Local("x"))) == (
-        "the search (Local) has no name; assign it to a name at the top level of a module, or define its class there"
+        "search (Local) has no name; assign it to a name at the top level of a module, or define its class there"
     )
     assert find_problem(make_engine(named_parts.Forgetful("x"))) == (
-        "the search (Forgetful) has no name; assign it to a name at the top level of a module, or let its "
+        "search (Forgetful) has no name; assign it to a name at the top level of a module, or let its "
         "class store its arguments under their names (`self.rule = rule`)"
     )
     metric = FunctionMetric(name="always", function=named_parts.make_function())
     assert find_problem(make_engine(metrics=[metric])) == (
-        "the metric 'always'.function (make_function.<locals>.always) has no name; define it at "
-        "the top level of a module"
+        "metrics['always'].function (make_function.<locals>.always) has no name; define it at the top level of a module"
     )
     assert find_problem(make_engine(gateway=Gateway())) == (
-        "the gateway of the evaluator (Gateway) has no name; assign it to a name at the top level of a module"
+        "evaluator.gateway (Gateway) has no name; assign it to a name at the top level of a module"
     )
     assert find_problem(make_engine(gateway=None)) == ""
 
@@ -131,7 +133,39 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
         def decide(self, evidence: object) -> Any: ...
 
     found = find_problem(make_engine(), make_request(acceptance=MinGain(0.1) & OwnPolicy()))
-    assert found.startswith("an argument of acceptance of the request (OwnPolicy) has no name")
+    assert found.startswith("argument 2 of request.acceptance (OwnPolicy) has no name")
+
+
+def test_all_parts_without_a_name_are_listed_before_the_run_starts(tmp_path: Path) -> None:
+    nodes = (
+        FunctionNode(name="first", function=lambda question: question),
+        ModelNode(name="last", instruction="Repeat."),
+    )
+    agent = GraphAgent(name="local", nodes=nodes, edges=(Edge("first", "last"),))
+    metric = FunctionMetric(name="never", function=lambda case, run: False)  # noqa: ARG005
+    evaluator = Evaluator([metric], gateway=Gateway())
+    run = RunDirectory.begin(tmp_path, Engine(agent, evaluator), make_request())
+    here = "test_all_parts_without_a_name_are_listed_before_the_run_starts.<locals>"
+    assert [note.partition(" has no name")[0] for note in run.notes] == [
+        "`promptiter resume` cannot continue this run, only RunDirectory.resume can",
+        "evaluator.gateway (Gateway)",
+        f"agent.nodes[0].function ({here}.<lambda>)",
+        f"metrics['never'].function ({here}.<lambda>)",
+    ]
+    [listed] = list_runs(tmp_path)
+    assert (listed.can_resume, listed.is_named) == (True, False)
+    interrupt = Interrupt()
+    interrupt.stop("enough")
+    run.run_sync(interrupt=interrupt)
+    shown = read_summary(run.path)
+    assert shown.problems == tuple(run.notes)
+    assert [each.purpose for each in shown.commands] == ["details"]
+
+
+def test_a_run_with_named_parts_has_no_notes(tmp_path: Path) -> None:
+    run = RunDirectory.begin(tmp_path, make_engine(), make_request())
+    [listed] = list_runs(tmp_path)
+    assert (run.notes, listed.can_resume, listed.is_named) == ([], True, True)
 
 
 def test_a_judge_with_an_address_of_its_own_needs_a_name() -> None:
@@ -142,7 +176,7 @@ def test_a_judge_with_an_address_of_its_own_needs_a_name() -> None:
         "criterion": {"llm_judge": {"judge_model": model, "rubrics": [rubric]}},
     }
     found = find_problem(make_engine(metrics=build_metrics([judge], gateway=named_parts.gateway)))
-    assert found.startswith("the metric 'llm_rubric_response' has a judge with an address or key of its own; give it")
+    assert found.startswith("metrics['llm_rubric_response'] has a judge with an address or key of its own; give it")
     del judge["criterion"]["llm_judge"]["judge_model"]
     served = build_metrics([judge], gateway=named_parts.gateway, judge="simulated")
     assert rebuild_run(describe_parts(make_engine(metrics=served), make_request())).engine.evaluator.metrics == served
@@ -160,15 +194,15 @@ def test_secrets_are_not_stored() -> None:
     with pytest.raises(SetupError, match="the environment variable 'CANARY' is not set; export it"):
         rebuild_run(parts, environ={})
     literal = find_problem(make_engine(named_parts.AddRule(Secret("canary-4711"))))
-    assert literal == "an argument of the search is a secret, which is not stored; give it as ${VARIABLE}"
+    assert literal == "argument 1 of search is a secret, which is not stored; give it as ${VARIABLE}"
     options = find_problem(make_engine(named_parts.AddRule("password: hunter-4711")))
     assert options.startswith("a case or an option contains a secret, which is not stored")
     data = make_request(train=named_parts.cases("train", "password: hunter-4711"))
     assert find_problem(make_engine(), data) == ""
     named_parts.gateway.redactor.learn(["tea-canary-4711"])
-    told = describe_parts(make_engine(), make_request(train=named_parts.cases("train", "tea-canary-4711")))
-    assert told.packed == {}
-    assert told.problem.startswith("a case or an option contains a secret, which is not stored")
+    found = describe_parts(make_engine(), make_request(train=named_parts.cases("train", "tea-canary-4711")))
+    assert found.packed == {}
+    assert found.problems[0].startswith("a case or an option contains a secret, which is not stored")
 
 
 def test_a_run_that_python_began_resumes_to_the_same_end(tmp_path: Path) -> None:
@@ -210,7 +244,7 @@ def test_a_run_with_a_nameless_part_says_so_when_it_is_resumed(tmp_path: Path) -
     with pytest.raises(SetupError) as refused:
         resume_run(run.path)
     assert str(refused.value) == (
-        f"the run {str(run.path)!r} was started from Python, and cannot be built again: the gateway of the evaluator "
+        f"the run {str(run.path)!r} was started from Python, and cannot be built again: evaluator.gateway "
         "(Gateway) has no name; assign it to a name at the top level of a module; or resume it from Python: "
         "RunDirectory.resume(folder, engine, request).run_sync()"
     )

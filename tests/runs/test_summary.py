@@ -177,6 +177,27 @@ def test_refused_patches_missing_patches_and_open_rounds_are_rejections(improved
         (1, (), "no patch: the optimizer failed"),
         (2, ("polish#instruction",), "ended before a decision"),
     ]
+    assert [(change.surface_id, change.after) for each in found for change in each.changes] == [
+        ("draft#instruction", "x"),
+        ("draft#instruction", "Draft 2."),
+    ]
+
+
+def test_a_round_without_a_candidate_says_why(improved: RunResult) -> None:
+    rounds = [
+        round_with(improved, 1, accepted=None, notes=("the optimizer failed",)),
+        round_with(improved, 2, accepted=None, below_support=(signal("polish#model"),)),
+        round_with(improved, 3, accepted=None, signals=(signal("polish#model"),)),
+        round_with(improved, 4, accepted=None),
+        replace(round_with(improved, 5, accepted=None), details=None),
+    ]
+    assert [each.skipped for each in summarize(replace(improved, rounds=tuple(rounds))).rounds] == [
+        "no patch: the optimizer failed",
+        "no patch: the blame is too uncertain",
+        "ended before patches were written",
+        "no patch: no surface was blamed",
+        "no candidate was proposed",
+    ]
 
 
 def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:

@@ -153,6 +153,28 @@ async def test_correctors_are_asked_in_turn_until_one_knows() -> None:
     assert found.checks[0].verdict == "unknown"
 
 
+class CorrectsInAThread:
+    def __init__(self, answer: Correction | None) -> None:
+        self.answer = answer
+
+    def correct(self, request: CorrectionRequest) -> Correction:
+        assert request.step.id == "second"
+        return self.answer  # type: ignore[return-value]
+
+
+async def test_a_corrector_may_be_synchronous_and_a_wrong_return_value_names_its_class() -> None:
+    runs = await failed(office(second="keep order day"))
+    right = Correction(kind="corrected", output="order: A-1000\ncity: Lyon\nday: 2026-03-10")
+    for answer, verdict, reason in (
+        (right, "supported", "with corrections the run scores"),
+        (None, "unknown", "TypeError: CorrectsInAThread.correct() returned None"),
+    ):
+        check = GradientCheck(CorrectsInAThread(answer))
+        [found] = (await check.check([blame("second", "c0")], runs, rng=Random(0))).checks
+        assert found.verdict == verdict
+        assert found.reason.startswith(reason)
+
+
 async def test_a_correction_that_does_harm_or_changes_nothing_does_not_support_blame() -> None:
     runs = await failed(office(second="keep order day"))
     for output in ("nonsense", "order: A-1000\nday: 2026-03-10"):

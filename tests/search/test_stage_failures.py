@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from promptiter.stages.contracts import (
     AttributeRequest,
     BackwardRequest,
     BackwardResult,
+    GradientPacket,
     OptimizeRequest,
     OptimizeResult,
     SurfaceGradient,
@@ -97,6 +99,80 @@ async def test_a_wrong_return_value_is_named_with_the_class_of_the_stage() -> No
     )
 
 
+class AnswersAboutAnother:
+    def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        return AggregateResult(surface_id=request.surface.id.replace("instruction", "skill"), text="be careful")
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        other = request.surface.id.replace("instruction", "skill")
+        return OptimizeResult(patch=SurfacePatch(surface_id=other, value="Be careful.", reason="care"))
+
+
+async def test_an_answer_about_another_surface_is_named_with_the_class_of_the_stage() -> None:
+    other = "was asked about 'draft#instruction' and answered about 'draft#skill'; return the id of the surface"
+    assert f"AnswersAboutAnother.aggregate() {other}" in await fail(engine(None, AnswersAboutAnother()))
+    assert f"AnswersAboutAnother.optimize() {other}" in await fail(engine(None, None, AnswersAboutAnother()))
+
+
+class LeavesIdsEmpty(Merges):
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        return replace(await super().aggregate(request), surface_id="")
+
+    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        return OptimizeResult(
+            patch=SurfacePatch(surface_id="", value=f"{request.surface.value} Be careful.", reason="")
+        )
+
+
+async def test_an_answer_without_a_surface_is_about_the_one_of_the_request() -> None:
+    stages = LeavesIdsEmpty()
+    result = await engine(None, stages, stages).run(desk.request(stop=TargetScore(1.0)))
+    assert {change.surface_id for change in result.changes} == {"draft#instruction", "polish#instruction"}
+
+
+class Returns:
+    """An optimizer whose patches have this value, or on `polish` another."""
+
+    def __init__(self, value: object, *, on_polish: object = None) -> None:
+        self.value, self.on_polish = value, on_polish
+
+    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        value = self.on_polish if self.on_polish and request.surface.node_id == "polish" else self.value
+        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (7, "the surface cannot take this value: it must be text, got 7"),
+        (None, "the surface cannot take this value: it must be text, got None"),
+        (object(), "TypeError: the value of a patch is an object of class object; give text or plain JSON"),
+        (float("nan"), "TypeError: the value of a patch is nan; give text or plain JSON"),
+    ],
+)
+async def test_an_optimizer_that_writes_only_illegal_values_ends_the_run_as_failed(value: object, problem: str) -> None:
+    found = await fail(engine(None, None, Returns(value)))
+    assert found == f"Returns failed and wrote no patch: draft#instruction: {problem}"
+
+
+async def test_an_illegal_value_for_one_surface_skips_that_surface() -> None:
+    result = await engine(None, None, Returns(7, on_polish="Polish. Be careful.")).run(desk.request(max_rounds=1))
+    assert result.status == "succeeded"
+    refused = get_passes(result.rounds[0])[0].refused
+    assert {(each.surface_id, each.reason) for each in refused} == {
+        ("draft#instruction", "the surface cannot take this value: it must be text, got 7")
+    }
+
+
+async def test_a_run_whose_patches_are_all_refused_says_why_nothing_was_tried() -> None:
+    result = await engine(None, None, Returns("", on_polish=" ")).run(desk.request())
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == (
+        "no candidate was tried: every patch was refused: draft#instruction: the text is empty; write the complete "
+        "new text; polish#instruction: the text is empty; write the complete new text"
+    )
+
+
 def test_a_gradient_with_an_unknown_word_is_refused_where_it_is_made() -> None:
     fields: Any = {"surface_id": "a#instruction", "case_id": "c", "step_id": "a", "text": "be brief"}
     with pytest.raises(ValueError, match="the severity of a gradient is 'high'; give one of P0, P1, P2, P3"):
@@ -109,6 +185,14 @@ def test_a_gradient_with_an_unknown_word_is_refused_where_it_is_made() -> None:
         BackwardResult(step_id="a", gradients=("be brief",))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="the text of a gradient is None; give a str"):
         SurfaceGradient(**fields | {"text": None})
+    with pytest.raises(TypeError, match="the gradients of a BackwardResult are None; give a tuple of SurfaceGradient"):
+        BackwardResult(step_id="a", gradients=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the severity of a packet is 'high'; give one of P0"):
+        GradientPacket(source="b", target="a", text="be brief", severity="high")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the severity of a signal is 'high'; give one of P0"):
+        AggregateResult(surface_id="a#instruction", text="be brief", severity="high")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the support of a signal is -3; give a number of cases, or 0 to count them"):
+        AggregateResult(surface_id="a#instruction", text="be brief", support=-3)
     with pytest.raises(TypeError, match="the text of a signal is None; give a str"):
         AggregateResult(surface_id="a#instruction", text=None)  # type: ignore[arg-type]
 
@@ -164,6 +248,8 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
         "such surface or step"
     )
     assert summary.problems == (thrown_away,)
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == f"no candidate was tried: {thrown_away}"
     assert summary.no_blame == "no surface could be blamed for the failures"
 
 

@@ -1,4 +1,7 @@
-"""`promptiter show --rounds`: every candidate with its decision. Those of a pool have a paragraph each."""
+"""`promptiter show --rounds`: every candidate with its decision, and the texts of rejected patches.
+
+The candidates of a pool have a paragraph each.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from promptiter.cli.output import new_table, print_heading, print_indented
+from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import hanging_indent, shorten_reason
 from promptiter.runlog.results import SearchNote
 from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
@@ -33,6 +37,7 @@ def print_rounds(screen: Console, summary: RunSummary) -> None:
         _print_table(screen, summary)
     if summary.stopped:
         screen.print(f"\nstopped: {shorten_reason(summary.stopped)}", markup=False)
+    _print_rejected(screen, summary)
 
 
 def _print_table(screen: Console, summary: RunSummary) -> None:
@@ -50,6 +55,17 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
         for note in each.notes:
             table.add_row("", "", "", _format_note(note))
     screen.print(table)
+
+
+def _print_rejected(screen: Console, summary: RunSummary) -> None:
+    """Print what the rejected patches would have changed."""
+    rejected = [(each.round, change) for each in summary.rejections for change in each.changes]
+    if not rejected:
+        return
+    print_heading(screen, "Rejected patches")
+    for number, change in rejected:
+        screen.print(Text.assemble(f"  round {number}  ", (one_line(change.surface_id), "cyan")))
+        screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
 
 
 def _format_decision(candidate: CandidateSummary) -> Text:
@@ -95,11 +111,8 @@ def _describe_candidate(candidate: CandidateSummary) -> Text:
     if candidate.validation is not None:
         evaluations.append(("validation", candidate.validation))
     word, style = _name_decision(candidate)
-    other = (
-        ""
-        if not candidate.compared_with
-        else f" (compared with the accepted {_shorten_digest(candidate.compared_with)})"
-    )
+    accepted = _shorten_digest(candidate.compared_with)
+    other = f" (compared with the accepted {accepted})" if accepted else ""
     parents = ", ".join(map(_shorten_digest, candidate.parents))
     origin = f"from {parents}{': ' if candidate.proposal else ''}{candidate.proposal}"
     lines = [

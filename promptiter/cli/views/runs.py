@@ -33,7 +33,7 @@ def print_runs(screen: Console, runs: Sequence[ListedRun]) -> None:
     for each in runs:
         if note := _note(each):
             screen.print(Text(f"{each.run_id}: {note}", "dim"), soft_wrap=True)
-    waiting = [each for each in runs if each.can_resume and each.is_configured]
+    waiting = [each for each in runs if each.can_resume and each.is_named]
     if waiting:
         text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {path_from_here(waiting[-1].path)}"
         screen.print(f"\n{text}", style="dim", soft_wrap=True, markup=False)

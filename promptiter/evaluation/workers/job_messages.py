@@ -76,6 +76,7 @@ def pack_runner(runner: CaseRunner, handles: Handles) -> bytes:
             "metrics": [orjson.Fragment(metric) for metric in metrics],
             "context": orjson.Fragment(pack(runner.context, handles)),
             "user_simulator": orjson.Fragment(pack(runner.user_simulator, handles, place="the user simulator")),
+            "active_profiles": orjson.Fragment(pack(runner.active_profiles, handles)),
         }
     )
 
@@ -94,6 +95,7 @@ def unpack_runner(plain: Json, handles: Handles) -> CaseRunner:
         metrics=tuple(parts["metrics"]),
         context=parts["context"],
         user_simulator=parts["user_simulator"],
+        active_profiles=parts["active_profiles"],
     )
 
 

@@ -145,7 +145,7 @@ class Packer:
             return {"$partial": [self.pack(each, f"{place}.{name}") for name, each in parts.items()]}
         kind: type = type(value)
         if _has_constructor(value) and (name := refer_to_class(kind)):
-            return self._pack_dataclass(value, name, place)
+            return self.pack_dataclass(value, name, place)
         reference = refer_to(value)
         return self.pack_unnamed(value, place) if reference is None else reference
 
@@ -153,7 +153,8 @@ class Packer:
         """Pack a value that cannot be imported. Raises SetupError if there is no other way."""
         raise SetupError(_explain_unsendable(value, place))
 
-    def _pack_dataclass(self, value: Any, name: str, place: str) -> Json:
+    def pack_dataclass(self, value: Any, name: str, place: str) -> Json:
+        """Pack a dataclass as the arguments of its constructor, or its name if one of them cannot be packed."""
         given = [field.name for field in dataclasses.fields(value) if field.init]
         try:
             return {"$data": [name, {each: self.pack(getattr(value, each), f"{place}.{each}") for each in given}]}

@@ -521,6 +521,7 @@ async def test_a_file_that_changes_between_description_and_first_run_is_reported
     assert restore(state.path) == []
 
 
+@pytest.mark.slow
 async def test_an_agent_reads_the_saved_baseline_while_another_one_is_running(file: Prompt, state: State) -> None:
     go = asyncio.Event()
 

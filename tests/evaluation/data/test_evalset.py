@@ -629,6 +629,7 @@ eval_sets = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(eval_sets)
 def test_a_dumped_eval_set_loads_as_an_equal_one(tmp_path_factory: pytest.TempPathFactory, eval_set: EvalSet) -> None:
     path = tmp_path_factory.mktemp("dump") / "set.json"

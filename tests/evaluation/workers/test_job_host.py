@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract
+from tests.evaluation.process_agents import ask_other, misbehave
 
 
 class Pipe:
@@ -58,6 +60,7 @@ class BytesExecutor:
         return run_concurrently(jobs, send, concurrency=3)
 
 
+@pytest.mark.slow
 class TestJobsAsBytes(ExecutorContract):
     def make_executor(self) -> Executor:
         return BytesExecutor()
@@ -75,6 +78,22 @@ async def test_a_job_is_self_contained_and_its_result_is_the_row_of_this_process
     assert row == await make_host().run_here(JOB)
     assert len(pipe.calls) == row.measured.paid_calls + 2  # and two of the judge
     assert [await host.trace_store.has(name) for name in row.trace_digests] == [True]
+
+
+async def test_active_profiles_reach_other_agents_that_the_agent_calls() -> None:
+    sent: list[tuple[JobHost, bytes]] = []
+
+    class Sender:
+        def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
+            sent.extend((host, host.pack(job)) for job in jobs)
+            return run_concurrently((), host.run_here, concurrency=1)
+
+    evaluator, cases = office.make_evaluator(Sender()), replace(office.CASES, cases=office.CASES.cases[:1])
+    with Profile.of(misbehave.describe(), {"misbehave#instruction": "lower"}).active():
+        await evaluator.evaluate(ask_other, cases)
+    [(host, packed), _] = sent
+    row = await host.receive(await JobWorker(Pipe(host)).run(packed))  # where no profile is active
+    assert (row.output, row.error) == (cases.cases[0].turns[0].user, None)
 
 
 async def test_secrets_of_a_judge_stay_in_the_host_and_reach_its_model() -> None:

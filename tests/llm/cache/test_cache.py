@@ -129,6 +129,7 @@ def test_other_roles_ask_the_same_question_once_per_repeat() -> None:
     assert first.digest != CacheKey.of(CallSite(role="judge", case_id="a"), "d", seed=1).digest
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(keys, answers), max_size=5))
 def test_answers_come_back_equal(
