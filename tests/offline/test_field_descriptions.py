@@ -96,6 +96,6 @@ async def test_a_wrong_description_is_replaced(name: str) -> None:
         final_test=None,
     )
     result = await Engine(agent, evaluator).run(request)
-    assert result.baseline_score < 0.5
+    assert (result.baseline_score or 0.0) < 0.5
     assert result.accepted_score == 1.0
     assert result.accepted_profile.overrides == {"desk#field.detail": form.description}
