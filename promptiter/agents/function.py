@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
@@ -110,15 +111,16 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # the function's signature
         read = self._find_reader()
         if inspect.iscoroutinefunction(self._function):
-            return cast("R", self._finish(self._function(*args, **kwargs), read))
+            return cast("R", self._call(partial(self._function, *args, **kwargs), read))
         with self._serve(read):
             result = self._function(*args, **kwargs)
         check_async(self._function, result)
-        return cast("R", self._finish(result, read) if inspect.isawaitable(result) else result)
+        return cast("R", self._call(lambda: result, read) if inspect.isawaitable(result) else result)
 
-    async def _finish(self, result: Awaitable[Any], read: ReadSurface) -> Any:
+    async def _call(self, function: Callable[[], Awaitable[Any]], read: ReadSurface) -> Any:
+        # A call that is cancelled before it starts must not leave a coroutine of the function behind.
         with self._serve(read):
-            return await result
+            return await function()
 
     @contextmanager
     def _serve(self, read: ReadSurface) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import sys
 import threading
@@ -102,6 +103,15 @@ async def test_an_agent_that_activates_a_profile_for_itself_is_called_with_it() 
         assert (await fix.run(CaseInput(text="hi"), Profile.baseline(fix.describe()))).output == (
             "baseline other baseline"
         )
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_call_that_is_cancelled_before_it_starts_leaves_nothing_behind() -> None:
+    task = asyncio.ensure_future(triage("hi"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gc.collect()  # a coroutine that was never awaited would warn
 
 
 def test_an_async_function_is_known_as_one() -> None:
