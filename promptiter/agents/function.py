@@ -18,10 +18,11 @@ from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
 from promptiter.agents.base import check_async
+from promptiter.agents.declarations import Declared
 from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import Declared, FunctionNode
+from promptiter.agents.nodes import FunctionNode
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
 from promptiter.agents.step_calls import StepCalls, find_calls, find_own_step
 from promptiter.concurrency import is_in_loop

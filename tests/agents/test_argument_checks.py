@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from promptiter.agents.declarations import Tool
 from promptiter.agents.edges import Choice, Edge, Join
 from promptiter.agents.function import chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
 

@@ -17,10 +17,11 @@ import pytest
 
 import traces
 from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.declarations import Parameter, Tool
 from promptiter.agents.edges import Edge
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.errors import AgentError, SetupError, StructureMismatchError, UnknownSurfaceError
 from promptiter.llm.gateway import Gateway
