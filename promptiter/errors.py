@@ -14,6 +14,8 @@ PromptiterError
 │   ├── RunLockedError          another process runs it, or has taken it over
 │   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
 ├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
+│   └── AnswerError             an agent returned None, or something that is not data
+├── FaultyCodeError             the code of the agent or of a metric failed on each of the first cases
 ├── ModelError                  a model or tool call failed after all retries
 │   ├── TransientModelError     may work later, so it is retried; `retry_after_s` is what the server asked for
 │   │   ├── RateLimitedError        429
@@ -120,6 +122,14 @@ class ChangedInputsError(SetupError):
 
 class AgentError(PromptiterError):
     """A mistake in the agent's graph: an endless loop, an unknown route."""
+
+
+class AnswerError(AgentError):
+    """An agent returned None, or something that is not data."""
+
+
+class FaultyCodeError(PromptiterError):
+    """The code of the agent or of a metric failed on each of the first cases. Fix it, and resume the run."""
 
 
 class ModelError(PromptiterError):

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import orjson
 
 from promptiter.concurrency import call_any
-from promptiter.errors import AgentError, SetupError
+from promptiter.errors import AnswerError, SetupError
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
@@ -150,7 +150,7 @@ active_run: ContextVar[ActiveRun | None] = ContextVar("promptiter_active_run", d
 
 
 async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-    """Run an agent once, in a thread if its `run` is synchronous. AgentError if it returns something else."""
+    """Run an agent once, in a thread if its `run` is synchronous. AnswerError if it returns something else."""
     before = active_run.set(ActiveRun(context))
     try:
         run = await call_any(agent.run, case, profile, context)
@@ -158,9 +158,9 @@ async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: Ru
         active_run.reset(before)
     name = type(agent).__name__
     if not isinstance(run, AgentRun):
-        raise AgentError(f"{name}.run() returned {shorten(run)}; return an AgentRun, such as AgentRun(output='...')")
+        raise AnswerError(f"{name}.run() returned {shorten(run)}; return an AgentRun, such as AgentRun(output='...')")
     if not isinstance(run.output, str):
-        raise AgentError(
+        raise AnswerError(
             f"{name}.run() returned an AgentRun with the output {shorten(run.output)}; give a text as the output, and "
             "other data as `data`"
         )
@@ -193,31 +193,31 @@ def check_agent(value: object) -> None:
 
 
 def to_answer(value: Any, *, name: str) -> Json:
-    """The answer of an agent as plain data. AgentError if it is None, or an object that is not data."""
+    """The answer of an agent as plain data. AnswerError if it is None, or an object that is not data."""
     if value is None:
-        raise AgentError(f"{name!r} returned None; return the answer, as a text or as data")
+        raise AnswerError(f"{name!r} returned None; return the answer, as a text or as data")
     if isinstance(value, str):
         return to_plain_json(value)
     if inspect.iscoroutine(value):
         value.close()
-        raise AgentError(f"{name!r} returned a coroutine; await it, such as `return await ask(...)`")
+        raise AnswerError(f"{name!r} returned a coroutine; await it, such as `return await ask(...)`")
     try:
         orjson.dumps(value, default=_to_data, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        raise AgentError(
+        raise AnswerError(
             f"{name!r} returned {shorten(value)}, which is not data; return a text, a dict or a list"
         ) from None
     return to_plain_json(value)
 
 
 def check_async(function: Callable[..., Any], result: object) -> None:
-    """Raise AgentError if a function that is written with `def` returned a coroutine. A lambda or a wrapper may."""
+    """Raise AnswerError if a function that is written with `def` returned a coroutine. A lambda or a wrapper may."""
     if not inspect.iscoroutine(result) or not inspect.isfunction(function) or function.__name__ == "<lambda>":
         return
     if not inspect.iscoroutinefunction(inspect.unwrap(function)):
         result.close()
         name = function.__name__
-        raise AgentError(f"{name!r} returned a coroutine; write `async def {name}` and `return await ask(...)`")
+        raise AnswerError(f"{name!r} returned a coroutine; write `async def {name}` and `return await ask(...)`")
 
 
 def _to_data(value: Any) -> Any:

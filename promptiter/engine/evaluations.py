@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
-from promptiter.errors import OutageError
+from promptiter.errors import FaultyCodeError, OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, CaseRuns, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -19,7 +19,11 @@ from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import CaseFinished, EvaluationFinished, EvaluationMeasured, EvaluationStarted
+from promptiter.wording import plural
 from traces import digest
+
+FIRST_RUNS = 3
+"""The case runs of a baseline that are made before the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +123,30 @@ class Evaluations:
             await self._record_end_if_complete(each)
         left = [each for each in batch if each.result is None]
         evaluator = self._evaluator.with_gateway(self._evaluator.gateway.counting_paid_since(paid_since))
+        for each in left:
+            if each.request.phase == "baseline" and not each.rows:
+                for row in await self._try_first_cases(each, evaluator):
+                    await self._record(each, row)
+                await self._record_end_if_complete(each)
+        left = [each for each in left if each.result is None]
         async for each, row in self._stream_rows(left, evaluator):
             await self._record(each, row)
             await self._record_end_if_complete(each)
+
+    async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
+        """Run the first cases before the others: if the code fails on all of them, the others need not be paid.
+
+        Raises FaultyCodeError then. Nothing is recorded, so the run starts with these cases when it is resumed. Rows
+        that an outage made fail are left out, and so are run again with the others.
+        """
+        rows = [row async for _, row in self._stream_rows([each], evaluator, most=FIRST_RUNS)]
+        errors = [row.code_error for row in rows]
+        if errors and all(errors):
+            raise FaultyCodeError(
+                f"the first {plural(len(rows), 'case run')} failed by a mistake in the code, and no other was made: "
+                f"{errors[0]}"
+            )
+        return [row for row in rows if row.outage is None]
 
     async def _record(self, each: _OpenEvaluation, row: CaseRow) -> None:
         self._log.phase = each.request.phase
@@ -149,14 +174,16 @@ class Evaluations:
         )
 
     async def _stream_rows(
-        self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator
+        self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator, *, most: int | None = None
     ) -> AsyncIterator[tuple[_OpenEvaluation, CaseRow]]:
-        """Yield the rows as they finish. Rows that an outage made fail come last, if they are few enough to count.
+        """Yield the rows as they finish, of each evaluation at most the first `most`.
+
+        Rows that an outage made fail come last, if they are few enough to count.
 
         If they are too many, they say nothing about the profile: the run fails, and runs them again when it resumes.
         """
         lost: list[tuple[_OpenEvaluation, CaseRow]] = []
-        wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs) for each in batch]
+        wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs[:most]) for each in batch]
         async with aclosing(evaluator.stream_batch(self._agent, wanted)) as rows:
             async for place, row in rows:
                 each = batch[place]

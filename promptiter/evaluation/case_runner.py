@@ -10,7 +10,7 @@ from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Subst
 from promptiter.concurrency import call_any, run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
-from promptiter.evaluation.metrics.metric import Metric, check_score, describe_exception, leave_unscored
+from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
@@ -119,7 +119,7 @@ async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     except (BudgetEndedError, UnexpectedCallError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
-        return leave_unscored(metric, describe_exception(metric, error))
+        return report_exception(metric, error)
 
 
 class _GuardedAgent:

@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from promptiter.errors import AccessDeniedError, ModelUnavailableError, RateLimitedError
+from promptiter.errors import AccessDeniedError, AnswerError, MetricError, ModelUnavailableError, RateLimitedError
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
 from promptiter.grouping import group_by
@@ -28,6 +28,9 @@ Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 
 OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
 """Errors of a service that do not depend on the request. A timeout may depend on the prompt and is not one."""
+
+CODE_ERRORS = tuple(each.__name__ for each in (AnswerError, MetricError))
+"""Mistakes in the code of the agent or of a metric, whatever the case is."""
 
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
@@ -90,6 +93,12 @@ class CaseRow:
             return f"{self.error.type}: {self.error.message}" if self.error.type in OUTAGES else None
         errors = (score.error for score in self.scores if score.error is not None)
         return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
+
+    @property
+    def code_error(self) -> str | None:
+        """The error, if it is a mistake in the code of the agent or of a metric; otherwise None."""
+        errors = [str(self.error)] if self.error is not None else [score.error or "" for score in self.scores]
+        return next((error for error in errors if error.partition(":")[0] in CODE_ERRORS), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,17 +94,19 @@ def test_a_misspelled_model_of_a_server_is_found_before_anything_is_paid(run: Ru
 @pytest.mark.parametrize(
     ("agent", "cause"),
     [
-        ("forgetful", "'forgetful' returned None; return the answer, as a text or as data (×8)"),
+        ("forgetful", "'forgetful' returned None; return the answer, as a text or as data"),
         (
             "odd",
             "'odd' returned {'reply': <built-in function print>}, which is not data; return a text, a dict or a list",
         ),
     ],
 )
-def test_an_agent_without_an_answer_is_an_invalid_evaluation_that_says_so(
+def test_an_agent_without_an_answer_ends_the_run_at_its_first_cases(
     run: Run, desk: Path, agent: str, cause: str
 ) -> None:
     edit(desk / "promptiter.yaml", "agent: agent:agent", f"agent: mine:{agent}")
-    shown = run("run", "--quiet", code=7, stream="out")
-    assert shown.startswith(f"{agent}: Invalid evaluation: 100% of the baseline's runs or scores failed: AgentError: ")
-    assert cause in shown
+    shown = run("run", "--quiet", code=1, stream="out")
+    first = (
+        "FaultyCodeError: the first 3 case runs failed by a mistake in the code, and no other was made: AnswerError: "
+    )
+    assert f"{first}{cause}" in shown

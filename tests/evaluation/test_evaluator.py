@@ -4,7 +4,6 @@ import asyncio
 import random
 import threading
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +191,7 @@ async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_n
             raise RuntimeError(f"{case.id} {run.output}")
 
     found = await evaluator(metric(), Broken()).evaluate(shout, questions(2))
-    assert found.rows[0].scores[1].error == "metric 'broken' raised RuntimeError: c0000 Q0"
+    assert found.rows[0].scores[1].error == "MetricError: metric 'broken' raised RuntimeError: c0000 Q0"
     assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
 
 
@@ -347,7 +346,7 @@ async def test_an_agent_that_returns_no_agent_run_is_an_errored_case() -> None:
     ("answer", "message"),
     [
         (None, "'forgetful' returned None; return the answer, as a text or as data"),
-        (Decimal("1.5"), "'forgetful' returned Decimal('1.5'), which is not data; return a text, a dict or a list"),
+        (object, "'forgetful' returned the class object, which is not data; return a text, a dict or a list"),
         ({"reply": open}, "'forgetful' returned {'reply': <built-in function open>}, which is not data; "),
     ],
 )
@@ -492,7 +491,7 @@ async def test_a_score_outside_of_0_to_1_is_unscored() -> None:
     [row] = (await evaluator(metric(lambda _case, _run: 95, name="points")).evaluate(shout, questions(1))).rows
     [score] = row.scores
     assert not score.is_scored
-    assert str(score.error).startswith("metric 'points' returned 95; return a score from 0 to 1")
+    assert str(score.error).startswith("MetricError: metric 'points' returned 95; return a score from 0 to 1")
 
 
 async def test_a_metric_of_ones_own_may_be_synchronous_and_must_return_a_score() -> None:
@@ -508,7 +507,7 @@ async def test_a_metric_of_ones_own_may_be_synchronous_and_must_return_a_score()
     found = await evaluator(Exact()).evaluate(shout, questions(2))
     assert found.mean_score == 1.0
     [row] = (await evaluator(Forgetful()).evaluate(shout, questions(1))).rows
-    assert [score.error for score in row.scores] == ["metric 'exact' returned None; return a Score"]
+    assert [score.error for score in row.scores] == ["MetricError: metric 'exact' returned None; return a Score"]
 
 
 def test_an_executor_keeps_its_concurrency_unless_the_options_change_theirs() -> None:

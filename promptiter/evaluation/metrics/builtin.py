@@ -24,9 +24,10 @@ from promptiter.evaluation.metrics.judge import build_judge_metric
 from promptiter.evaluation.metrics.metric import (
     Metric,
     TurnScore,
-    describe_exception,
+    blame_metric,
     describe_failure,
     leave_unscored,
+    report_exception,
     score_by_turn,
 )
 from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricBuilder, MetricConfig, parse_eval_config
@@ -186,15 +187,14 @@ class FunctionMetric:
         try:
             return self._score(await call_any(self.function, case, run))
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            return leave_unscored(self, describe_exception(self, error))
+            return report_exception(self, error)
 
     def _score(self, answer: Any) -> Score:
         if isinstance(answer, Score):
             return replace(answer, metric=self.name, threshold=self.threshold)
         value, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
         if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
-            problem = f"metric {self.name!r} returned {shorten(answer)}; return a finite number, a bool or a Score"
-            return leave_unscored(self, problem)
+            return blame_metric(self, f"returned {shorten(answer)}; return a finite number, a bool or a Score")
         return Score(metric=self.name, value=float(value), threshold=self.threshold, reason=str(reason))
 
 

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
 from promptiter.agents.base import AgentRun
-from promptiter.errors import MetricError, SetupError
+from promptiter.errors import MetricError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Finding, Score
 from promptiter.wording import shorten
@@ -69,10 +69,10 @@ _ATTRIBUTES = ("name", "threshold", "needs_reference")
 def check_score(score: object, metric: Metric) -> Score:
     """The score that a metric returned, or an unscored one if it is not a score from 0 to 1."""
     if not isinstance(score, Score):
-        return leave_unscored(metric, f"metric {metric.name!r} returned {shorten(score)}; return a Score")
+        return blame_metric(metric, f"returned {shorten(score)}; return a Score")
     if score.value is None or -ROUNDING <= score.value <= 1 + ROUNDING:
         return score
-    return leave_unscored(metric, f"metric {metric.name!r} returned {score.value:g}; return a score from 0 to 1")
+    return blame_metric(metric, f"returned {score.value:g}; return a score from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,17 @@ def describe_failure(run: AgentRun) -> str | None:
     return None
 
 
-def describe_exception(metric: Metric, error: BaseException) -> str:
-    """Why a run is unscored whose metric raised."""
-    return f"metric {metric.name!r} raised {type(error).__name__}: {error}"
+def report_exception(metric: Metric, error: BaseException) -> Score:
+    """The score of a run whose metric raised. A model that failed is not a mistake of the metric."""
+    raised = f"raised {type(error).__name__}: {error}"
+    if isinstance(error, ModelError):
+        return leave_unscored(metric, f"metric {metric.name!r} {raised}")
+    return blame_metric(metric, raised)
+
+
+def blame_metric(metric: Metric, what: str) -> Score:
+    """The score of a run that a metric could not judge because of a mistake in its code."""
+    return leave_unscored(metric, f"{MetricError.__name__}: metric {metric.name!r} {what}")
 
 
 def leave_unscored(metric: Metric, error: str) -> Score:

@@ -271,7 +271,7 @@ async def test_an_async_function_is_awaited_and_a_sync_one_leaves_the_loop_free(
 async def test_a_function_that_returns_no_score_makes_the_case_unscored(answer: Any) -> None:
     score = await FunctionMetric(name="f", function=lambda *_: answer)(case("a"), run_with("a"))
     assert score.value is None
-    assert str(score.error).startswith("metric 'f' returned ")
+    assert str(score.error).startswith("MetricError: metric 'f' returned ")
 
 
 async def test_a_metric_that_errors_makes_the_case_unscored_and_not_passed() -> None:
@@ -279,7 +279,7 @@ async def test_a_metric_that_errors_makes_the_case_unscored_and_not_passed() -> 
         raise KeyError("city")
 
     score = await FunctionMetric(name="f", function=fails, threshold=0)(case("a"), run_with("a"))
-    assert (score.value, score.error, score.passed) == (None, "metric 'f' raised KeyError: 'city'", False)
+    assert (score.value, score.error, score.passed) == (None, "MetricError: metric 'f' raised KeyError: 'city'", False)
 
 
 async def test_cancelling_a_function_metric_is_not_its_error() -> None:

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from promptiter.agents import Agent, agent, ask, surface
+from promptiter.engine.engine import Engine
+from promptiter.engine.run import RunFailedError
+from promptiter.errors import ModelUnavailableError
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric, ScoreFunction
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelRequest
+from promptiter.runs.directory import RunDirectory
+from tests.worlds import desk
+
+FAULT = (
+    "the run failed in round 0: FaultyCodeError: the first 3 case runs failed by a mistake in the code, and no other "
+    "was made: "
+)
+
+
+class Counter:
+    """Counts the calls of the scripted model."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, _: ModelRequest) -> None:
+        self.calls += 1
+
+
+def run_with(metric: ScoreFunction, calls: Counter, *, subject: Agent | None = None) -> Engine:
+    gateway = Gateway(models={"scripted": desk.model(calls)})
+    metrics = [FunctionMetric(name="own", function=metric)]
+    return Engine(subject or desk.agent(), Evaluator(metrics, gateway=gateway), search=desk.Tries())
+
+
+@agent(instruction="Answer.")
+async def forgetful(question: str) -> None:
+    await ask(question, instruction=surface("instruction"), model="scripted")
+
+
+def score_in_percent(_case: EvalCase, _run: object) -> float:
+    return 95.0
+
+
+def read_missing(case: EvalCase, _run: object) -> float:
+    return float(case.metadata["weight"])
+
+
+@pytest.mark.parametrize(
+    ("subject", "metric", "calls", "cause"),
+    [
+        (forgetful, desk.score, 3, "AnswerError: 'forgetful' returned None; return the answer, as a text or as data"),
+        (None, read_missing, 6, "MetricError: metric 'own' raised KeyError: 'weight'"),
+        (None, score_in_percent, 6, "MetricError: metric 'own' returned 95; return a score from 0 to 1"),
+    ],
+)
+def test_a_mistake_in_the_code_ends_the_run_at_its_first_cases(
+    subject: Agent | None, metric: ScoreFunction, calls: int, cause: str
+) -> None:
+    made = Counter()
+    with pytest.raises(RunFailedError) as failed:
+        run_with(metric, made, subject=subject).run_sync(desk.request(validation=desk.eval_set("v", 40)))
+    assert str(failed.value) == f"{FAULT}{cause}"
+    assert made.calls == calls
+
+
+def test_a_mistake_that_only_some_cases_show_is_counted_as_errors() -> None:
+    def fail_early(case: EvalCase, run: object) -> float:
+        if case.id in ("v-0", "v-1"):
+            raise KeyError(case.id)
+        return desk.score(case, run)
+
+    result = run_with(fail_early, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 10)))
+    assert result.baseline is not None
+    errors = {row.case_id: row.code_error for row in result.baseline.rows if not row.is_scored}
+    assert errors == {name: f"MetricError: metric 'own' raised KeyError: '{name}'" for name in ("v-0", "v-1")}
+
+
+def test_a_fixed_metric_resumes_the_run_without_paying_again(tmp_path: Path) -> None:
+    made, request = Counter(), desk.request(validation=desk.eval_set("v", 5))
+    run = RunDirectory.begin(tmp_path, run_with(read_missing, made), request)
+    with pytest.raises(RunFailedError):
+        run.run_sync()
+    result = RunDirectory.resume(run.path, run_with(desk.score, made), request).run_sync()
+    assert (result.baseline_score, made.calls) == (0.0, 10)
+
+
+def test_a_metric_whose_model_fails_is_not_a_mistake_in_the_code() -> None:
+    def fails(_case: EvalCase, _run: object) -> float:
+        raise ModelUnavailableError("503")
+
+    result = run_with(fails, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 5)))
+    assert result.baseline is not None
+    assert (result.verdict, len(result.baseline.rows)) == ("invalid_eval", 5)
