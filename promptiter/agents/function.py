@@ -17,6 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
+from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import check_async
 from promptiter.agents.declarations import Declared
 from promptiter.agents.edges import Edge
@@ -165,6 +166,12 @@ async def ask(
     Inside `with traces.step(...)`, prompt and answer are the input and output of that step, unless it sets its own.
     With several questions, these are the first prompt and the last answer.
     """
+    if not isinstance(prompt, str):
+        check_items(
+            "the prompt of ask()", prompt, Message, wanted="Message('user', '...') of promptiter.llm, or a text"
+        )
+    check_value("the model of ask()", model, str, wanted="the name of a model")
+    check_value("the instruction of ask()", instruction, str, wanted="a text, such as surface('instruction')")
     messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
     if instruction:
         messages = (Message("system", instruction), *messages)
