@@ -32,6 +32,7 @@ from promptiter.offline.attribution.value_search import (
     read_value,
     split_values,
 )
+from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import SMALL_WORDS, contains_whole, normalize, read_document
 from promptiter.stages.losses import Loss
 from traces.model import Json
@@ -236,10 +237,15 @@ class _LossReader:
     def _is_content(self, name: str, value: Value) -> bool:
         """Whether a value is specific to the case: neither a common word nor what all references share.
 
-        The value of a named field (`"country": "DE"`, `"paid": true`) is not a common word.
+        The value of a named field (`"country": "DE"`, `"paid": true`) is not a common word. Nor is it format if the
+        input gives it under that name: then all cases happen to have it.
         """
         is_telling = bool(value.normalized) if name else not _is_noise(value)
-        return is_telling and not self.references.is_common(name, value)
+        return is_telling and (not self.references.is_common(name, value) or self._is_given(name, value))
+
+    def _is_given(self, name: str, value: Value) -> bool:
+        given = ((normalize_name(each), values) for each, values in read_fields(self.user_input).items())
+        return any(name == each and any(SearchText(text).contains(value) for text in values) for each, values in given)
 
     def _is_strong(self, value: Value, *, is_leaf: bool) -> bool:
         """Whether a value is unlikely to be in a text by chance; so is a word that is a field's or a name."""

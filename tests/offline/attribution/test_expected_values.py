@@ -16,7 +16,12 @@ SAID = "My order A-17 to Berlin"
 
 
 def analyze(
-    findings: tuple[Finding, ...], output: str, expected: str | None, references: References = NO_REFERENCES
+    findings: tuple[Finding, ...],
+    output: str,
+    expected: str | None,
+    references: References = NO_REFERENCES,
+    *,
+    said: str = SAID,
 ) -> LossAnalysis:
     loss = Loss(
         metric="m",
@@ -27,7 +32,7 @@ def analyze(
         expected=expected,
         findings=findings,
     )
-    return analyze_loss(loss, references, output=output, user_input=SAID)
+    return analyze_loss(loss, references, output=output, user_input=said)
 
 
 def exactly(output: str, expected: str, **more: Any) -> LossAnalysis:
@@ -120,6 +125,17 @@ def test_what_the_references_share_is_not_missing() -> None:
     assert missing(analysis) == ["A-17"]
     assert rules(analysis) == ["the answer must begin with 'Answer: order'"]
     assert [value.text for value in analysis.needed] == ["A-17"]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("order: A-17\ncurrency: EUR", ["EUR"]), ("order: A-17\nEUR is our currency", []), ("order: EUR", [])],
+)
+def test_a_field_that_all_references_share_is_missing_if_the_input_gives_it(said: str, found: list[str]) -> None:
+    shared = find_common_traits(f'{{"order": "{each}", "currency": "EUR"}}' for each in ("A-17", "B-04", "C-33", "D-5"))
+    expected, output = '{"order": "A-17", "currency": "EUR"}', '{"order": "A-17"}'
+    findings = compare_json_text(output, expected, JsonCriterion())
+    assert missing(analyze(findings, output, expected, shared, said=said)) == found
 
 
 def test_findings_about_tools_and_limits_are_kept_separate() -> None:
