@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptiter.backprop.record import BackpropDetails, PassResult
+from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
