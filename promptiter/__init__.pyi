@@ -2,13 +2,13 @@ from promptiter.agents.base import Agent as Agent
 from promptiter.agents.base import AgentRun as AgentRun
 from promptiter.agents.base import CaseInput as CaseInput
 from promptiter.agents.base import RunContext as RunContext
+from promptiter.agents.declarations import Tool as Tool
 from promptiter.agents.edges import Edge as Edge
 from promptiter.agents.edges import FanOut as FanOut
 from promptiter.agents.graph import GraphAgent as GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
-from promptiter.agents.nodes import Tool as Tool
 from promptiter.api import load_run as load_run
 from promptiter.api import resume_run as resume_run
 from promptiter.config.loading import load_agent as load_agent

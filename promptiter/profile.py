@@ -275,7 +275,8 @@ class Profile:
         try:
             return Profile.from_json(Path(path).read_bytes())
         except OSError as error:
-            raise SetupError(f"profile {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+            hint = "; give the file profiles/best.json of a run" if Path(path).is_dir() else ""
+            raise SetupError(f"profile {os.fspath(path)!r} cannot be read: {error.strerror}{hint}") from error
         except SetupError as error:
             raise SetupError(f"{os.fspath(path)}: {error}") from error
 

@@ -44,6 +44,13 @@ def test_a_value_equal_to_the_baseline_is_not_stored() -> None:
     assert back.digest == BASELINE.digest
 
 
+def test_a_folder_is_not_a_profile(tmp_path: Path) -> None:
+    with pytest.raises(
+        SetupError, match=r"cannot be read: Is a directory; give the file profiles/best\.json of a run$"
+    ):
+        Profile.load(tmp_path)
+
+
 def test_every_profile_of_an_agent_has_the_values_that_are_bound_to_it() -> None:
     first, second = SNAPSHOT.surfaces
     bound = replace(SNAPSHOT, surfaces=(first, replace(second, value=7, is_bound=True)))

@@ -31,8 +31,9 @@ import pytest
 from aiohttp import web
 
 from promptiter.agents.base import AgentRun
+from promptiter.agents.declarations import Tool
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.agents.nodes import ModelNode
 from promptiter.api import load_run
 from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError

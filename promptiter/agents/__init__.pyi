@@ -2,6 +2,8 @@ from promptiter.agents.base import Agent as Agent
 from promptiter.agents.base import AgentRun as AgentRun
 from promptiter.agents.base import CaseInput as CaseInput
 from promptiter.agents.base import RunContext as RunContext
+from promptiter.agents.declarations import Parameter as Parameter
+from promptiter.agents.declarations import Tool as Tool
 from promptiter.agents.edges import Choice as Choice
 from promptiter.agents.edges import Edge as Edge
 from promptiter.agents.edges import FanOut as FanOut
@@ -17,8 +19,6 @@ from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
 from promptiter.agents.node_context import NodeContext as NodeContext
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
-from promptiter.agents.nodes import Parameter as Parameter
-from promptiter.agents.nodes import Tool as Tool
 from promptiter.agents.surface_scope import surface as surface
 from promptiter.sources import CallbackSource as CallbackSource
 from promptiter.sources import FileSource as FileSource

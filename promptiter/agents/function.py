@@ -13,14 +13,17 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, Never, ParamSpec, TypeVar, cast
 
+from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import check_async
+from promptiter.agents.declarations import Declared
 from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import Declared, FunctionNode
+from promptiter.agents.nodes import FunctionNode
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
 from promptiter.agents.step_calls import StepCalls, find_calls, find_own_step
 from promptiter.concurrency import is_in_loop
@@ -110,15 +113,16 @@ class FunctionAgent(GraphAgent, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]  # the function's signature
         read = self._find_reader()
         if inspect.iscoroutinefunction(self._function):
-            return cast("R", self._finish(self._function(*args, **kwargs), read))
+            return cast("R", self._call(partial(self._function, *args, **kwargs), read))
         with self._serve(read):
             result = self._function(*args, **kwargs)
         check_async(self._function, result)
-        return cast("R", self._finish(result, read) if inspect.isawaitable(result) else result)
+        return cast("R", self._call(lambda: result, read) if inspect.isawaitable(result) else result)
 
-    async def _finish(self, result: Awaitable[Any], read: ReadSurface) -> Any:
+    async def _call(self, function: Callable[[], Awaitable[Any]], read: ReadSurface) -> Any:
+        # A call that is cancelled before it starts must not leave a coroutine of the function behind.
         with self._serve(read):
-            return await result
+            return await function()
 
     @contextmanager
     def _serve(self, read: ReadSurface) -> Iterator[None]:
@@ -162,6 +166,12 @@ async def ask(
     Inside `with traces.step(...)`, prompt and answer are the input and output of that step, unless it sets its own.
     With several questions, these are the first prompt and the last answer.
     """
+    if not isinstance(prompt, str):
+        check_items(
+            "the prompt of ask()", prompt, Message, wanted="Message('user', '...') of promptiter.llm, or a text"
+        )
+    check_value("the model of ask()", model, str, wanted="the name of a model")
+    check_value("the instruction of ask()", instruction, str, wanted="a text, such as surface('instruction')")
     messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
     if instruction:
         messages = (Message("system", instruction), *messages)

@@ -64,6 +64,7 @@ class GraphAgent(Graph):
         Returns the output of the last node. An error of a node is raised.
         """
         case = CaseInput(text=message) if isinstance(message, str) else message
+        check_value(f"the message to {self.name!r}", case, CaseInput, wanted="a text, or a CaseInput")
         outer = current_calls.get(None)
         context = RunContext() if outer is None else replace(outer.context, substitutes=())
         read = self._find_reader()
@@ -79,6 +80,7 @@ class GraphAgent(Graph):
 
         Without a profile, the active one or the baseline is used.
         """
+        check_value(f"the case for {self.name!r}", case, CaseInput, wanted="a CaseInput, such as CaseInput(text='hi')")
         context = context or RunContext()
         profile = profile or self._find_profile()
         profile.check(self.describe())

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, cast
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, to_text
+from promptiter.agents.declarations import Declared, Parameter, Tool
 from promptiter.agents.node_context import NO_ITEM, NodeContext
 from promptiter.agents.output_schema import (
     OutputSchema,
@@ -62,43 +63,6 @@ class GraphNode(Protocol):
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
         """Execute once inside the open step `calls.step`, and return the output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A number or choice that may be tuned, with its bounds."""
-
-    value: Json
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[Json, ...] = ()
-
-    @property
-    def limits(self) -> Limits:
-        if self.choices:
-            return Limits(kind="choice", choices=self.choices)
-        kind = "integer" if isinstance(self.value, int) and not isinstance(self.value, bool) else "number"
-        return Limits(kind=kind, minimum=self.minimum, maximum=self.maximum)  # type: ignore[arg-type]
-
-
-Declared: TypeAlias = Json | Parameter | Mapping[str, Json | Parameter]
-"""The baseline of a surface type of a function: one value, or values by the names of its parts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """A function that a model may call. A live tool reads changing data and is never answered from the cache."""
-
-    name: str
-    description: str
-    function: Callable[..., Any]
-    parameters: Mapping[str, Json] = field(default_factory=dict)
-    is_live: bool = False
-
-    def __post_init__(self) -> None:
-        check_value(f"tool {self.name!r}: description", self.description, str, wanted="a text")
-        check_function(f"tool {self.name!r}: function", self.function, wanted="a function")
-        check_named(f"tool {self.name!r}: parameters", self.parameters, object, wanted="a JSON schema, as a dict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

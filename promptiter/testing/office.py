@@ -12,11 +12,12 @@ import sys
 import orjson
 
 from promptiter.agents.base import AgentRun
+from promptiter.agents.declarations import Tool
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.function import ask_sync, chain
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
-from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator

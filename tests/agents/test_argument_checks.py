@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from promptiter.agents.declarations import Tool
 from promptiter.agents.edges import Choice, Edge, Join
-from promptiter.agents.function import chain
+from promptiter.agents.function import agent, ask, chain
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
 
@@ -113,6 +114,38 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "the values of a profile are ['Hi.']; give a dict from surface ids to values",
     ),
 ]
+
+
+async def test_a_message_is_a_text_or_a_case() -> None:
+    desk = chain("desk", make_node())
+    with pytest.raises(SetupError, match="the message to 'desk' is 3; give a text, or a CaseInput"):
+        await desk(3)  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"the case for 'desk' is 'hi'; give a CaseInput, such as CaseInput\(text='hi"):
+        await desk.run("hi")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"prompt": [{"role": "user", "content": "hi"}]},
+            (
+                "the prompt of ask() has {'role': 'user', 'content': 'hi'}; give a list of Message('user', '...') of "
+                "promptiter.llm, or a text"
+            ),
+        ),
+        ({"model": None}, "the model of ask() is None; give the name of a model"),
+        ({"instruction": 3}, "the instruction of ask() is 3; give a text, such as surface('instruction')"),
+    ],
+)
+async def test_wrong_arguments_of_ask_are_named(arguments: dict[str, Any], message: str) -> None:
+    @agent(instruction="Answer.")
+    async def bot(question: str) -> str:
+        return await ask(**{"prompt": question, "model": "echo", **arguments})
+
+    with pytest.raises(SetupError) as caught:
+        await bot("hi")
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(("make", "message"), MISTAKES, ids=[message for _, message in MISTAKES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import sys
 import threading
@@ -16,10 +17,11 @@ import pytest
 
 import traces
 from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.declarations import Parameter, Tool
 from promptiter.agents.edges import Edge
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.errors import AgentError, SetupError, StructureMismatchError, UnknownSurfaceError
 from promptiter.llm.gateway import Gateway
@@ -102,6 +104,15 @@ async def test_an_agent_that_activates_a_profile_for_itself_is_called_with_it() 
         assert (await fix.run(CaseInput(text="hi"), Profile.baseline(fix.describe()))).output == (
             "baseline other baseline"
         )
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_call_that_is_cancelled_before_it_starts_leaves_nothing_behind() -> None:
+    task = asyncio.ensure_future(triage("hi"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gc.collect()  # a coroutine that was never awaited would warn
 
 
 def test_an_async_function_is_known_as_one() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.declarations import Parameter, Tool
 from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, ask, ask_sync, chain, node
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
-from promptiter.agents.nodes import FunctionNode, ModelNode, Parameter, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.errors import SetupError, StructureMismatchError, UnexpectedCallError
 from promptiter.llm.gateway import Gateway

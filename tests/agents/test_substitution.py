@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from promptiter.agents.base import SUBSTITUTED, AgentRun, CaseInput, RunContext, Substitute, SubstitutingAgent
+from promptiter.agents.declarations import Tool
 from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, chain
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
-from promptiter.agents.nodes import FunctionNode, ModelNode, Tool
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric

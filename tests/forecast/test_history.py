@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from promptiter.agents.declarations import Tool
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from promptiter.agents.declarations import Tool
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError

@@ -27,7 +27,7 @@ PREFERRED: tuple[SurfaceType, ...] = (
 )
 """The order in which the surfaces of a step are blamed."""
 
-_ARRAY_INDEX = re.compile(r"\[\d+\]")
+_KEY_IN_PATH = re.compile(r"\.([^.\[]+)|\['([^']*)'\]")
 
 
 class TraceContext:
@@ -68,14 +68,15 @@ class TraceContext:
     def choose_surface(self, step: Step, category: Category, *, tool: str = "", where: str = "") -> str | None:
         """The surface of a step to blame: the preferred one, and among tool descriptions that of the tool concerned.
 
-        If a field of the step's structured output is wrong and has a description, it is that description. `where` is
-        the JSON path of the field.
+        If a field of the step's structured output is wrong, it is the field's description, unless that is empty and the
+        node's instructions name the field. `where` is the JSON path of the field.
         """
         surfaces = self.editable_surfaces(step)
-        path = _ARRAY_INDEX.sub("", where).removeprefix("$.")
-        described = (each.id for each in surfaces if each.type == "field" and each.part == path and each.value)
-        if (field := next(described, None)) is not None:
-            return field
+        path = ".".join(name or quoted for name, quoted in _KEY_IN_PATH.findall(where))
+        described = next((each for each in surfaces if each.type == "field" and each.part == path), None)
+        name = normalize_name(path.rpartition(".")[2])
+        if described is not None and (described.value or not self.instructions_mention(step.node_id, name)):
+            return described.id
         if surfaces and surfaces[0].type == "tool" and category in ("wrong_tool", "wrong_arguments"):
             surfaces = (*(each for each in surfaces if each.part == tool), *surfaces)
         return surfaces[0].id if surfaces else None

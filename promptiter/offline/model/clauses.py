@@ -103,8 +103,13 @@ def read_clauses(instruction: str) -> Iterator[Clause]:
             sentence = masked.strip()
             if len(sentence) > MAX_SENTENCE_CHARACTERS or sentence.endswith("?"):
                 continue
-            if sentence and _INSTRUCTS.search(sentence):
+            if is_instruction(sentence):
                 yield from _split_sentence(sentence, quotes)
+
+
+def is_instruction(sentence: str) -> bool:
+    """Whether a sentence asks for something."""
+    return _INSTRUCTS.search(sentence) is not None
 
 
 def split_items(phrase: str) -> tuple[str, ...]:

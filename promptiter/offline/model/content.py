@@ -42,7 +42,7 @@ def find_answer(
         return AnswerCore(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
     labels = book.items("choose")
     if labels:
-        return AnswerCore(kind="label", value=_choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))
+        return AnswerCore(kind="label", value=choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))
     fact = _find_fact(task, knowledge)
     if fact:
         return fact
@@ -53,7 +53,7 @@ def find_answer(
     return AnswerCore(kind="guess", value=rng.choice(_INVENTED))
 
 
-def _choose_label(
+def choose_label(
     task: Task, book: RuleBook, *, labels: tuple[str, ...], knowledge: Mapping[str, str], rng: Random
 ) -> str:
     """The label that the task names or whose condition it meets best; without any hint, a guess."""

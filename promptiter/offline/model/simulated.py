@@ -16,7 +16,8 @@ comes from it *simulated*. It poses the problems that an optimizer of prompts ha
 - Its answer depends only on the request's digest, the repeat, the seed and what it was built with: it is the same in
   every process. The model never sees references or metrics, nor which node of an agent is at fault.
 
-The instruction is the system messages; without any, the user messages are both instruction and task.
+The instruction is the system messages; without any, the user messages are both instruction and task. The description of
+a field of its structured output says what the field holds and how it is written, and is followed like a rule.
 
     model = SimulatedModel(knowledge={"capital of france": "Paris"})
     reply = await model(ModelRequest(model="simulated", messages=(Message("user", "What is the capital of France?"),)))
@@ -125,13 +126,14 @@ class SimulatedModel:
                 request_tool(tool, task, book, request_id=f"{prefix}_{number}") for number, tool in enumerate(tools, 1)
             ]
             return self._reply(request, "", tuple(calls))
-        return self._reply(request, self._write(request, task, book, rng), ())
+        return self._reply(request, self._write(request, task, book, chance=chance, rng=rng), ())
 
-    def _write(self, request: ModelRequest, task: Task, book: RuleBook, rng: Random) -> str:
+    def _write(self, request: ModelRequest, task: Task, book: RuleBook, *, chance: float, rng: Random) -> str:
         if request.schema is None:
             return write_answer(task, book, knowledge=self._knowledge, rng=rng)
         draft = draft_answer(task, book, knowledge=self._knowledge, rng=rng)
-        return json.dumps(SchemaWriter(request.schema, draft).write(), ensure_ascii=False)
+        writer = SchemaWriter(request.schema, draft, knowledge=self._knowledge, chance=chance, rng=rng)
+        return json.dumps(writer.write(), ensure_ascii=False)
 
     def _reply(self, request: ModelRequest, text: str, calls: tuple[ToolRequest, ...]) -> ModelReply:
         limit = request.options.get("max_tokens") or request.options.get("max_completion_tokens")

@@ -203,10 +203,10 @@ def _is_prose(key: str) -> bool:
 
 
 def _find_best_names(phrase: str, known: Mapping[str, Json], *, translate: bool) -> list[str]:
-    wanted = _collect_words(phrase, translate=translate)
+    wanted = find_words(phrase, translate=translate)
     scored: list[tuple[float, str]] = []
     for name in known:
-        words = _collect_words(name, translate=translate)
+        words = find_words(name, translate=translate)
         if words and wanted and (words <= wanted or wanted <= words):
             scored.append((len(words & wanted) / len(words | wanted), name))
     best = max((score for score, _ in scored), default=0.0)
@@ -214,7 +214,8 @@ def _find_best_names(phrase: str, known: Mapping[str, Json], *, translate: bool)
 
 
 @lru_cache(maxsize=4096)
-def _collect_words(text: str, *, translate: bool) -> frozenset[str]:
+def find_words(text: str, *, translate: bool) -> frozenset[str]:
+    """The words by which a phrase and the name of a field are compared, if asked for with one word for synonyms."""
     found = frozenset(split_words(text)) - _GENERIC or frozenset(split_words(text))
     return frozenset(_SYNONYMS.get(word, word) for word in found) if translate else found
 

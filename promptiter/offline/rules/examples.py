@@ -59,14 +59,16 @@ class Sample:
 class SampleSet:
     """The samples of one surface.
 
-    `tool` is the tool that the surface describes, empty for any other surface; `tools` are those of its node. A literal
-    (a first word, a label, a keyword) becomes a rule only if at least `min_cases` cases share it.
+    `tool` is the tool that the surface describes, and `field` the output field, whose values the outputs are; both are
+    empty for any other surface. `tools` are those of its node. A literal (a first word, a label, a keyword) becomes a
+    rule only if at least `min_cases` cases share it.
     """
 
     failing: tuple[Sample, ...]
     passing: tuple[Sample, ...]
     compared: Comparison = "whole"
     tool: str = ""
+    field: str = ""
     tools: frozenset[str] = frozenset()
     min_cases: int = MIN_CASES
 
@@ -156,7 +158,9 @@ def collect_evidence(
     samples = [
         _make_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)
     ]
-    return SampleSet(tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool, frozenset(tools))
+    return SampleSet(
+        tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool=tool, tools=frozenset(tools)
+    )
 
 
 def take_one_per_case(samples: Iterable[Sample]) -> list[Sample]:

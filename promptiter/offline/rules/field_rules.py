@@ -55,6 +55,28 @@ def detect_field_only(evidence: SampleSet) -> Iterator[Predicate]:
     )
 
 
+def detect_source(evidence: SampleSet) -> Iterator[Predicate]:
+    """The output field has the value of one field of the input, however it is written, as nearly all references do."""
+    known = evidence.referenced
+    counts: Counter[str] = Counter()
+    exact: Counter[str] = Counter()
+    for sample, text in known:
+        counts.update(name for name in sample.fields if _holds_value(text, sample, name))
+        exact.update(name for name in sample.fields if _is_value(text, sample, name))
+    shared = {name: len(set(name.split()) & set(evidence.field.split())) for name in counts}
+    name = min(counts, key=lambda name: (-counts[name], -exact[name], -shared[name], name), default="")
+    if counts[name] < max(evidence.min_cases, MIN_SHARE * len(known)) or not is_safe_literal(name):
+        return
+    yield text_predicate(
+        "source",
+        (name,),
+        test=lambda text, sample: _holds_value(text, sample, name) if name in sample.fields else None,
+        fault=f"do not have the {name} of their input",
+        virtue="have it",
+        subject=name,
+    )
+
+
 def detect_all_fields_carried(evidence: SampleSet) -> Iterator[Predicate]:
     """The output has every value of the input that is wanted, whatever its field is called."""
     if not any(len(sample.fields) > 1 for sample in evidence.failing):
@@ -96,6 +118,11 @@ def is_carried(value: str, text: str) -> bool:
 
 def _is_value(text: str, sample: Sample, name: str) -> bool:
     return normalize(text) in map(normalize, sample.fields[name])
+
+
+def _holds_value(text: str, sample: Sample, name: str) -> bool:
+    """Whether a text is a value of a field and nothing else, as it is written, as the same number or the same day."""
+    return any(is_carried(value, text) and is_carried(text, value) for value in sample.fields[name])
 
 
 def _field_predicate(name: str) -> Predicate:

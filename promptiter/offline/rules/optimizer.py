@@ -14,12 +14,13 @@ from typing import ClassVar
 
 from promptiter.errors import SurfaceValueError
 from promptiter.offline.rules.examples import collect_evidence
+from promptiter.offline.rules.field_descriptions import iterate_descriptions
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
 from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy, find_changed_passage
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.settings import iterate_values
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
+from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, StepExample
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
@@ -62,6 +63,10 @@ class RuleOptimizer:
             case_ids = tuple(sorted({example.case_id for example in request.failing}))
             for value, reason in iterate_values(surface, request.passing):
                 yield Proposal(value, reason, case_ids)
+            return
+        if surface.type == "field":
+            for text, supports in iterate_descriptions(surface, request.failing, request.passing):
+                yield _propose_description(surface, text, supports, failing=request.failing)
             return
         tool = surface.part if surface.type == "tool" else ""
         tools = {each.part for each in (surface, *request.siblings) if each.type == "tool"}
@@ -153,6 +158,17 @@ def _propose(prompt: Prompt, asks: Sequence[_Request], *, turn: int | None = Non
         edits.append(PatchEdit(before=old, after=new, reason=each.reason, evidence=evidence))
     case_ids = sorted({case_id for each in asks for case_id in each.case_ids})
     return Proposal(edited.text, ". ".join(each.reason for each in asks), tuple(case_ids), tuple(edits))
+
+
+def _propose_description(
+    surface: Surface, text: str, supports: Sequence[Support], *, failing: Sequence[StepExample]
+) -> Proposal:
+    """A description of an output field, as one edit. Without predicates, it only says what the field is called."""
+    reason = ". ".join(support.reason for support in supports) or "the description does not name what the field holds"
+    explained = {case_id for support in supports for case_id in (*support.explained, *support.unseen)}
+    case_ids = tuple(sorted(explained or {example.case_id for example in failing}))
+    edit = PatchEdit(before=surface.value, after=text, reason=reason, evidence=PatchEvidence(cases=case_ids))
+    return Proposal(text, reason, case_ids, (edit,))
 
 
 def _is_allowed(surface: Surface, value: Json) -> bool:

@@ -50,6 +50,18 @@ DETECTORS: tuple[Detector, ...] = (
 TOOL_DETECTORS: tuple[Detector, ...] = (tool_rules.detect_tools_called, tool_rules.detect_arguments)
 """The detectors for the description of a tool."""
 
+FIELD_DETECTORS: tuple[Detector, ...] = (
+    field_rules.detect_source,
+    label_rules.detect_enumeration,
+    label_rules.detect_label_cues,
+    value_rules.detect_date_format,
+    value_rules.detect_decimals,
+    label_rules.detect_language,
+    label_rules.detect_upper_case,
+    field_rules.detect_verbatim,
+)
+"""The detectors for the description of an output field."""
+
 VALUE_FORMS = frozenset(("date_format", "decimals", "whole_numbers", "json_only"))
 """How something is written. If an output lacks the thing itself, the rule is still asked for along with it."""
 
@@ -99,7 +111,7 @@ def count_needed_cases(failing: int) -> int:
 
 
 def _detect(evidence: SampleSet) -> list[Predicate]:
-    detectors = TOOL_DETECTORS if evidence.tool else DETECTORS
+    detectors = TOOL_DETECTORS if evidence.tool else FIELD_DETECTORS if evidence.field else DETECTORS
     found: dict[tuple[str, tuple[str, ...]], Predicate] = {}
     for detect in detectors:
         for predicate in detect(evidence):

@@ -49,12 +49,15 @@ class Prompt:
         return replace(self, text=min(self.list_ways(ask), key=len))
 
     def list_ways(self, ask: Ask) -> list[str]:
-        """The possible texts with the rule, the best first.
+        """The possible texts with the rule, the best first."""
+        return self.list_placements(ask, phrase_rule(ask.family, ask.parameters))
 
-        If the prompt has one of our own phrasings already, it did not help, and the next one replaces it.
+    def list_placements(self, ask: Ask, phrasings: Sequence[str]) -> list[str]:
+        """The texts with one of these sentences, which ask for the rule; or with a sentence that is edited to do so.
+
+        If the prompt has one of the sentences already, it did not help, and the next one replaces it.
         """
         sentences = [sentence for sentence in split_sentences(self.text) if not self._is_locked(sentence)]
-        phrasings = phrase_rule(ask.family, ask.parameters)
         own = next((sentence for sentence in sentences if sentence.text in phrasings), None)
         if own is not None:
             turn = phrasings.index(own.text)

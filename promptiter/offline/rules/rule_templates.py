@@ -18,6 +18,12 @@ def phrase_rule(family: str, parameters: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(template.format_map(slots) for template in PHRASINGS[family])
 
 
+def describe_field(family: str, parameters: Sequence[str] = ()) -> tuple[str, ...]:
+    """The sentences of the description of an output field that say what the predicate asks for."""
+    slots = _fill_slots(family, parameters)
+    return tuple(template.format_map(slots) for template in DESCRIPTIONS[family])
+
+
 def join_list(items: Sequence[str], *, conjunction: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(items) < 2:
@@ -179,6 +185,19 @@ PHRASINGS: Mapping[str, tuple[str, ...]] = {
 }
 """The templates by family of predicates."""
 
+DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
+    "source": ("The {field} from the input.", "The {field}."),
+    "enumeration": ("One of: {labels}.",),
+    "label_cue": ('It is "{label}" if the input mentions "{cue}".',),
+    "date_format": ("Written as {format}.",),
+    "decimals": ("With {places}.",),
+    "whole_numbers": ("Rounded to a whole number.",),
+    "upper_case": ("In upper case.",),
+    "language": ("In {language}.",),
+    "verbatim": ("Exactly as written in the input.",),
+}
+"""The templates for the description of an output field: they describe its values and do not instruct."""
+
 
 def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
     """The slots of a family's templates."""
@@ -217,5 +236,6 @@ _SLOT_NAMES: Mapping[str, tuple[str, ...]] = {
     "keyword": ("word",),
     "label_cue": ("label", "cue"),
     "language": ("language",),
+    "source": ("field",),
 }
 """The names of the slots that parameters fill as they are."""

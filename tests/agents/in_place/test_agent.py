@@ -417,15 +417,16 @@ async def test_a_cancelled_switch_finishes_before_the_next(state: State) -> None
 
 
 async def test_closing_while_cancelled_restores_at_once(file: Prompt, state: State) -> None:
-    go = asyncio.Event()
+    asked, go = asyncio.Event(), asyncio.Event()
 
     async def answer(question: str) -> str:
+        asked.set()
         await go.wait()
         return ""
 
     agent = bot(file, state, answer)
     running = asyncio.create_task(run(agent, "A"))
-    await asyncio.sleep(0.05)
+    await asked.wait()
     closing = asyncio.create_task(agent.aclose())
     await asyncio.sleep(0.02)
     assert file.text == "A"

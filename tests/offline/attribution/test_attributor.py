@@ -762,10 +762,16 @@ async def test_equal_requests_have_equal_results() -> None:
 
 
 @pytest.mark.parametrize(
-    ("description", "blamed"),
-    [("Write dates as March 5, 2026.", "filing#field.lines.bought"), ("", "filing#instruction")],
+    ("description", "instruction", "blamed"),
+    [
+        ("Write dates as March 5, 2026.", "Say when each line was bought.", "filing#field.lines.bought"),
+        ("", "Fill in the form.", "filing#field.lines.bought"),
+        ("", "Say when each line was bought.", "filing#instruction"),
+    ],
 )
-async def test_a_wrong_field_of_a_structured_output_is_blamed_on_its_description(description: str, blamed: str) -> None:
+async def test_a_wrong_field_of_a_structured_output_is_blamed_on_its_description(
+    description: str, instruction: str, blamed: str
+) -> None:
     said, wanted = ({"lines": [{"bought": date}]} for date in ("March 5, 2026", "2026-03-05"))
     [wrong] = compare_json(said, wanted, JsonCriterion())
     assert wrong.where == "$.lines[0].bought"
@@ -775,5 +781,6 @@ async def test_a_wrong_field_of_a_structured_output_is_blamed_on_its_description
         Surface(node_id="filing", type="field", part="lines", value="All lines."),
     ]
     targets = ["filing#instruction", *(each.id for each in fields)]
-    found = await gradients(request(steps, None, findings=[wrong], surfaces=fields, targets=targets))
-    assert {gradient.surface_id for gradient in found} == {blamed}
+    instructions = {"filing": instruction}
+    failed = request(steps, None, findings=[wrong], instructions=instructions, surfaces=fields, targets=targets)
+    assert {gradient.surface_id for gradient in await gradients(failed)} == {blamed}

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.declarations import Tool
 from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode, Tool
+from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.loss import category_of
 from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.metrics.trajectory import TrajectoryCriterion, compare_tool_calls

@@ -407,9 +407,10 @@ def private_cases(draw: st.DrawFn) -> list[StepExample]:
 
 
 @pytest.mark.slow
-@given(private_cases(), st.sampled_from(("instruction", "tool", "skill", "file", "global_instruction")))
+@given(private_cases(), st.sampled_from(("instruction", "tool", "field", "skill", "file", "global_instruction")))
 def test_a_word_of_a_single_case_never_enters_a_patch(examples: list[StepExample], kind: SurfaceType) -> None:
-    surface = Surface(node_id="node", type=kind, part="look" if kind == "tool" else "", value="Do it well.")
+    part = {"tool": "look", "field": "a"}.get(kind, "")
+    surface = Surface(node_id="node", type=kind, part=part, value="Do it well.")
     tried: list[Json] = []
     while len(tried) < 60:
         patch = optimize(request_for(surface.value, examples, rejected=tried, surface=surface)).patch
