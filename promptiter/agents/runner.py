@@ -49,16 +49,19 @@ def is_runner(item: object) -> bool:
 def load_runner(reference: str, *, what: str = "runner") -> Runner:
     """Import the agent or function that `module:attr` names. A function without parameters makes one of both."""
     found: Any = load_reference(reference, what=what)
-    if not is_agent(found) and callable(found) and not _takes_message(found):
+    if not is_agent(found) and callable(found) and not _takes(found, "message") and _takes(found):
         found = call_factory(found, what=f"the {what} {reference!r}")
     return check_runner(found, what=f"{what} {reference!r}")
 
 
 def check_runner(value: Any, *, what: str) -> Runner:
     """The value if it is a runner. Raises SetupError otherwise."""
-    if is_runner(value):
-        return cast("Runner", value)
-    raise SetupError(f"the {what} is {shorten(value)}; give an agent, or a function from message to answer")
+    if not is_runner(value):
+        raise SetupError(f"the {what} is {shorten(value)}; give an agent, or a function from message to answer")
+    function: Any = value if callable(value) else value.run
+    if not is_agent(value) and not _takes(function, "message"):
+        raise SetupError(f"the {what} takes {inspect.signature(function)}; give a function of one message: (message)")
+    return cast("Runner", value)
 
 
 def name_runner(runner: Runner) -> str:
@@ -106,9 +109,9 @@ async def _call_function(
     return to_text(found)
 
 
-def _takes_message(function: Callable[..., Any]) -> bool:
+def _takes(function: Callable[..., Any], *arguments: str) -> bool:
     try:
-        inspect.signature(function).bind("message")
+        inspect.signature(function).bind(*arguments)
     except TypeError:
         return False
     except ValueError:  # a builtin without a signature

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from promptiter.agents.base import check_agent
-from promptiter.agents.runner import is_runner
+from promptiter.agents.runner import check_runner, is_runner
 from promptiter.errors import SetupError
-from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.scorer import Scorer
@@ -84,8 +84,15 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
             yield f"{name} is {shorten(getattr(request, name))}; give {example}"
     for name in ("teacher", "judge"):
         runner: object = getattr(request, name)
-        if runner is not None and not isinstance(runner, str) and not is_runner(runner):
+        if runner is None or isinstance(runner, str):
+            continue
+        if not is_runner(runner):
             yield f"{name} is {shorten(runner)}; give a model name, an agent, or a function from message to answer"
+            continue
+        try:
+            check_runner(runner, what=name)
+        except SetupError as error:
+            yield str(error)
     yield from _wrong_policies("acceptance", request.acceptance)
     yield from _wrong_policies("stop", request.stop)
 
@@ -97,8 +104,7 @@ def _wrong_sets(request: RunRequest) -> Iterator[str]:
             continue
         sets = [value] if isinstance(value, EvalSet) else value
         if not isinstance(sets, Sequence) or not sets or not all(isinstance(each, EvalSet) for each in sets):
-            advice = f"; load_eval_set({shorten(value)}) reads one from a file" if isinstance(value, str) else ""
-            yield f"{name} is {shorten(value)}; give an EvalSet, or a list of them{advice}"
+            yield f"{name} is {shorten(value)}; give an EvalSet, or a list of them{advise_eval_set(value)}"
 
 
 def _wrong_collections(request: RunRequest) -> Iterator[str]:

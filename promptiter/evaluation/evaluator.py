@@ -17,7 +17,7 @@ from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
 from promptiter.agents.runner import Runner
 from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
-from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet, advise_eval_set
 from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric, check_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -269,8 +269,7 @@ def _check_parts(*, gateway: object, options: object, executor: object) -> None:
 def _check_inputs(agent: object, eval_set: object, profile: object) -> None:
     check_agent(agent)
     if not isinstance(eval_set, EvalSet):
-        advice = f"; load_eval_set({shorten(eval_set)}) reads one from a file" if isinstance(eval_set, str) else ""
-        raise SetupError(f"the eval set is {shorten(eval_set)}; give an EvalSet{advice}")
+        raise SetupError(f"the eval set is {shorten(eval_set)}; give an EvalSet{advise_eval_set(eval_set)}")
     if profile is not None and not isinstance(profile, Profile):
         raise SetupError(f"the profile is {shorten(profile)}; give a Profile, such as Profile.load('best.json')")
 

@@ -297,9 +297,9 @@ class RunResult:
 
     @property
     def _spending(self) -> str:
-        spent = self.measured.spent.total
+        spent = self.measured.spent.of_models
         cost = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
-        counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'call')}"
+        counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'model call')}"
         return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"
 
     def to_json(self) -> bytes:

@@ -67,10 +67,11 @@ class ChangeSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
-    """What a run has spent. Model calls and tool calls are counted separately."""
+    """What a run has spent. `functions` are those that are judges or teachers."""
 
     models: Spending = NOTHING
     tools: Spending = NOTHING
+    functions: Spending = NOTHING
     by_role: Mapping[str, Spending] = field(default_factory=dict)
     duration_s: float = 0.0
     case_runs: int = 0
@@ -204,13 +205,16 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
 
 
 def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) -> CostSummary:
-    """Separate the spending on models from that on tools, and add case runs and time."""
+    """Separate the spending on models from that on tools and functions, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
-    tools = LedgerSnapshot(tuple(entry for entry in spent.entries if entry.model.startswith(TOOL)))
+    others = [entry for entry in spent.entries if entry.model.startswith(TOOL)]
+    tools = LedgerSnapshot(tuple(entry for entry in others if entry.role == "agent"))
+    functions = LedgerSnapshot(tuple(entry for entry in others if entry.role != "agent"))
     return CostSummary(
         models=models.total,
         tools=tools.total,
+        functions=functions.total,
         by_role=models.by_role(),
         duration_s=measured.duration_s,
         case_runs=measured.case_runs,

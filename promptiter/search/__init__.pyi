@@ -1,3 +1,4 @@
+from promptiter.engine.outline import SearchOutline as SearchOutline
 from promptiter.engine.session import Search as Search
 from promptiter.engine.session import Session as Session
 from promptiter.runlog.details import DetailsPayload as DetailsPayload

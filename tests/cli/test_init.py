@@ -31,7 +31,7 @@ def test_a_starter_is_written_and_the_next_command_printed(run: Run, tmp_path: P
         path.relative_to(tmp_path / "desk").as_posix() for path in (tmp_path / "desk").rglob("*") if path.is_file()
     )
     assert shown.split("\n\n")[0].splitlines() == [f"written to {tmp_path}/desk/", *(f"  {path}" for path in WRITTEN)]
-    assert shown.endswith(f"now run it:\n\n  cd {tmp_path}/desk\n  promptiter run promptiter.yaml\n")
+    assert shown.endswith(f"now run it:\n\n  promptiter run {tmp_path}/desk\n")
 
 
 def test_existing_files_are_not_overwritten(run: Run, tmp_path: Path) -> None:

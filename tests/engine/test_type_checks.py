@@ -185,6 +185,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"teacher": 5}, "teacher is 5; give a model name, an agent, or a function from message to answer"),
     ({"judge": 5}, "judge is 5; give a model name, an agent, or a function from message to answer"),
+    ({"judge": isinstance}, "the judge takes (obj, class_or_tuple, /); give a function of one message: (message)"),
+    (
+        {"train": [{"input": "a"}]},
+        "train is [{'input': 'a'}]; give an EvalSet, or a list of them; build_eval_set('name', rows) makes one of rows",
+    ),
 ]
 
 

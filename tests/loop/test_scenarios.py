@@ -149,7 +149,7 @@ async def test_a_masked_fault_shows_only_after_the_one_before_it_is_fixed(seed: 
 def test_the_branches_of_a_join_meet_at_the_writer() -> None:
     for subject in (make_scenario("join", seed) for seed in SEEDS):
         (joint,) = [edge for edge in subject.agent.edges if isinstance(edge, Join)]
-        assert (len(joint.sources), joint.target, subject.agent.output) == (2, "writer", "writer")
+        assert (len(joint.sources), joint.target, subject.agent.final_nodes) == (2, "writer", ("writer",))
 
 
 async def test_the_loop_runs_twice_for_some_cases() -> None:

@@ -18,7 +18,7 @@ def test_a_result_is_shown_in_a_few_lines() -> None:
     assert len(lines) == 3
     assert lines[0].startswith(f"RunResult(succeeded, {result.verdict}: mean_score ")
     assert all(len(line) < 300 for line in lines)
-    assert f"{result.measured.spent.total.calls:,} calls" in lines[2]
+    assert f"{result.measured.spent.total.calls:,} model calls" in lines[2]
 
 
 def test_a_failed_result_names_its_error() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptiter.backprop.record import BackpropDetails, PassResult
+from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
@@ -94,12 +95,14 @@ def test_commands_can_be_pasted(improved: RunResult) -> None:
     assert commands == ["promptiter show 'my runs/r'", "promptiter show 'my runs/r' --diff"]
 
 
-def test_tool_calls_are_not_model_calls() -> None:
+def test_calls_of_tools_and_of_functions_are_not_model_calls() -> None:
     model = LedgerEntry(role="judge", model="m", node_id="", spent=Spending(calls=3, cost_usd=0.5))
     tool = LedgerEntry(role="agent", model="tool:search", node_id="n", spent=Spending(calls=7))
-    costs = summarize_costs(LedgerSnapshot((model, tool)))
-    assert (costs.models.calls, costs.tools.calls, costs.models.cost_usd) == (3, 7, 0.5)
+    judge = LedgerEntry(role="judge", model="tool:count_words", node_id="judge", spent=Spending(calls=48))
+    costs = summarize_costs(LedgerSnapshot((model, tool, judge)))
+    assert (costs.models.calls, costs.tools.calls, costs.functions.calls, costs.models.cost_usd) == (3, 7, 48, 0.5)
     assert list(costs.by_role) == ["judge"]
+    assert cost_line(costs) == "$0.5000, 3 model calls, 7 tool calls, 48 function calls, 0.0 s"
 
 
 def test_a_summary_read_from_a_folder_is_that_of_the_result(tmp_path: Path) -> None:

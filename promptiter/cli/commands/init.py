@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -36,9 +37,7 @@ def init(
     for path in starter:
         typer.echo(f"  {path}")
     typer.echo("\nnow run it:\n")
-    if folder != Path():
-        typer.echo(f"  cd {folder}")
-    typer.echo("  promptiter run promptiter.yaml")
+    typer.echo("  promptiter run" if folder == Path() else f"  promptiter run {shlex.quote(str(folder))}")
 
 
 def _list_files(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:

@@ -1,4 +1,4 @@
-"""Costs: one line, or the whole account beside the forecast. Model calls and tool calls are counted separately."""
+"""Costs: one line, or the whole account beside the forecast. Calls are counted by kind: models, tools, functions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
         cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
         text = f"{role}: {plural(spent.calls, 'call')}{cached}, {spent.tokens:,} tokens, {price(spent)}"
         print_indented(screen, Text(text, "dim"))
-    if costs.tools.calls or costs.tools.cache_hits:
-        cached = f", {costs.tools.cache_hits:,} cached" if costs.tools.cache_hits else ""
-        print_indented(screen, Text(f"tools: {plural(costs.tools.calls, 'call')}{cached}", "dim"))
+    for name, spent in (("tools", costs.tools), ("functions as judge or teacher", costs.functions)):
+        if spent.calls or spent.cache_hits:
+            cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
+            print_indented(screen, Text(f"{name}: {plural(spent.calls, 'call')}{cached}", "dim"))
     forecast = None if folder is None else read_forecast(folder)
     if folder is None or forecast is None:
         return
@@ -39,19 +40,21 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
 
 
 def cost_line(costs: CostSummary) -> str:
-    """`$0.0312, 1,085 model calls, 48.0 s`: cost, model calls, tool calls if there were any, and time."""
-    parts = [_format_cost(costs), plural(costs.models.calls, "model call")]
-    if costs.tools.calls:
-        parts.append(plural(costs.tools.calls, "tool call"))
+    """`$0.0312, 1,085 model calls, 48.0 s`: cost, model calls, other calls if there were any, and time."""
+    parts = [_format_cost(costs), plural(costs.models.calls, "model call"), *_count_others(costs)]
     return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
 
 
 def spending_line(costs: CostSummary) -> str:
     """`72 model calls, 12 cached, 5,200 tokens, cost $0.0312`."""
-    parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached"]
-    if costs.tools.calls:
-        parts.append(plural(costs.tools.calls, "tool call"))
+    parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached", *_count_others(costs)]
     return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_format_cost(costs)}"))
+
+
+def _count_others(costs: CostSummary) -> list[str]:
+    """The calls that are not of models, if there were any."""
+    counts = {"tool call": costs.tools.calls, "function call": costs.functions.calls}
+    return [plural(count, name) for name, count in counts.items() if count]
 
 
 def _format_cost(costs: CostSummary) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table, print_rows
+from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.forecast import Forecast
 from promptiter.forecast.stage_costs import STAGES, Stage
@@ -30,11 +31,15 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     _print_costs(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)])
     _print_costs(screen, "node", forecast.nodes.items())
     screen.print()
-    unpriced = ", ".join(forecast.total.unpriced)
+    unpriced = ", ".join(_name_model(each) for each in forecast.total.unpriced)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
     rows += [("Note", each) for each in forecast.notes]
     print_rows(screen, rows)
+
+
+def _name_model(name: str) -> str:
+    return "models that your own code calls" if name == UNKNOWN_MODEL else name
 
 
 def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:

@@ -130,7 +130,8 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
     """Print calls that were lost, surfaces that are never read, and problems."""
-    if lost := summary.costs.models.lost_calls + summary.costs.tools.lost_calls:
+    costs = summary.costs
+    if lost := costs.models.lost_calls + costs.tools.lost_calls + costs.functions.lost_calls:
         text = f"{plural(lost, 'call')} in flight when the run was killed: made again, possibly paid twice"
         print_indented(screen, Text(text, "yellow"))
     if summary.unread:

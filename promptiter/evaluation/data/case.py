@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
 from typing import Literal, TypeAlias
 
 from promptiter.errors import EvalSetError
@@ -100,3 +101,12 @@ class EvalSet:
     def by_id(self) -> Mapping[str, EvalCase]:
         """The cases by id. Each names the eval set that it came from: this one, unless several were merged."""
         return {case.id: replace(case, eval_set_id=case.eval_set_id or self.id) for case in self.cases}
+
+
+def advise_eval_set(value: object) -> str:
+    """How to make an eval set of a path or of rows; empty for anything else."""
+    if isinstance(value, str | PathLike):
+        return f"; load_eval_set({shorten(str(value))}) reads one from a file"
+    if isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
+        return "; build_eval_set('name', rows) makes one of rows"
+    return ""

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, Ty
 from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import call_any
-from promptiter.errors import MetricError
+from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
 from promptiter.evaluation.metrics.json_match import compare_json_text
@@ -46,6 +46,7 @@ from promptiter.llm.secret import reveal
 from promptiter.registry import METRICS, Registry
 from promptiter.wording import shorten
 from traces import Usage
+from traces.model import Json
 
 Judgement: TypeAlias = float | bool | Score | tuple[float | bool, str]
 ScoreFunction: TypeAlias = Callable[..., Judgement | Awaitable[Judgement]]
@@ -252,6 +253,7 @@ def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
         metric: Metric = item(config)
         return metric
     options = reveal(config.criterion.values) if isinstance(config.criterion, Options) else {}
+    _check_options(item, options, config)
     try:
         inspect.signature(item).bind(None, None, **options)
     except TypeError as error:
@@ -259,6 +261,20 @@ def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
             f"{config.place}: {config.evaluator!r} does not take (case, run) and the criterion as options: {error}"
         ) from error
     return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
+
+
+def _check_options(function: Callable[..., Any], options: Mapping[str, Json], config: MetricConfig) -> None:
+    """Raise MetricError for a key of the criterion that a user's function does not take."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in list(parameters)[2:]]
+    if unknown := [name for name in options if name not in known]:
+        takes = f"takes {', '.join(known)}" if known else "takes no options"
+        raise MetricError(
+            f"{config.place}: unknown key {unknown[0]!r} in the criterion{nearest(unknown[0], known)}; "
+            f"{config.evaluator!r} {takes}"
+        )
 
 
 def _find_duration_s(run: AgentRun) -> float | None:

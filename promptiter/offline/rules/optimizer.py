@@ -195,5 +195,8 @@ def _explain_no_patch(request: OptimizeRequest, *, proposed: int) -> str:
         return f"there is no other value to try for {surface.id}"
     if not request.failing:
         return f"there is no failing example for {surface.id}"
+    if not any(example.input for example in request.failing):
+        name = request.failing[0].step_id
+        return f"step {name!r} recorded no input, so no rule was found; record it with traces.step(..., input=...)"
     failing, passing = len(request.failing), len(request.passing)
     return f"found no rule that separates the {failing} failing from the {passing} passing outputs of {surface.id}"

@@ -94,7 +94,7 @@ class Support:
         """`17 of 18 failing outputs lack the order id of their input; 6 passing outputs have it`"""
         fault = self.predicate.fault
         if not self.explained:
-            return f"the references of {len(self.unseen)} of {self.failing} failing cases do not {fault}"
+            return f"the references of {len(self.unseen)} of {self.failing} failing cases never {fault}"
         text = f"{len(self.explained)} of {self.failing} failing outputs {fault}"
         return f"{text}; {self.held} passing outputs {self.predicate.virtue}" if self.held else text
 

@@ -48,7 +48,7 @@ def detect_decimals(evidence: SampleSet) -> Iterator[Predicate]:
         "decimals" if places else "whole_numbers",
         (str(places),) if places else (),
         test=lambda text, sample: _has_decimals(text, sample, places),
-        fault=f"write numbers with other than {places} decimals",
+        fault=f"write numbers with more or fewer than {places} decimals" if places else "write numbers with decimals",
         reference=find_wanted_text,
     )
 

@@ -15,7 +15,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.agents.runner import Runner
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.model_checks import check_models
-from promptiter.errors import MetricError, RequestError
+from promptiter.errors import MetricError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
@@ -254,3 +254,16 @@ async def test_a_judge_is_shown_the_reference_if_a_rubric_or_the_metric_asks_for
     without = EvalCase(id="c", turns=(Turn(user="Where?"),))
     score = await metric(without, AgentRun(output="Rome"))
     assert score.is_scored is not needed
+
+
+def compare(question: str, answer: str) -> bool:
+    return question == answer
+
+
+def test_a_judge_is_a_function_of_one_message() -> None:
+    wrong: Any = compare
+    taken = re.escape("takes (question: 'str', answer: 'str') -> 'bool'; give a function of one message: (message)")
+    with pytest.raises(SetupError, match=f"the judge {taken}"):
+        build_metrics(short(), gateway=Gateway(), judge=wrong)
+    with pytest.raises(SetupError, match=f"the judge '{HERE}:compare' {taken}"):
+        build_metrics(short(f"{HERE}:compare"), gateway=Gateway())

@@ -366,6 +366,15 @@ def test_nothing_is_proposed_where_the_evidence_is_inconsistent() -> None:
     assert result.reason == "found no rule that separates the 12 failing from the 0 passing outputs of node#instruction"
 
 
+def test_a_step_that_recorded_no_input_is_named() -> None:
+    examples = [
+        replace(each, input="", case_input="", expected=each.expected if number % 2 else f"No. {number} is gone.")
+        for number, each in enumerate(orders(12))
+    ]
+    result = optimize(request_for("You are a clerk.", examples))
+    assert result.reason.startswith(f"step {examples[0].step_id!r} recorded no input, so no rule was found; record it")
+
+
 def test_nothing_is_proposed_where_passing_outputs_are_like_failing_ones() -> None:
     good = [replace(each, case_id=f"{each.case_id} again", passed=True) for each in orders(12)]
     assert optimize(request_for("You are a clerk.", [*orders(12), *good])).patch is None
