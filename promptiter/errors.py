@@ -15,14 +15,15 @@ PromptiterError
 │   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
 ├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
 │   └── AnswerError             an agent returned None, or something that is not data
-├── FaultyCodeError             the code of the agent or of a metric failed on each of the first cases
+├── BrokenSetupError            each of the first cases failed by a mistake in the code or the settings
 ├── ModelError                  a model or tool call failed after all retries
 │   ├── TransientModelError     may work later, so it is retried; `retry_after_s` is what the server asked for
 │   │   ├── RateLimitedError        429
 │   │   ├── ModelTimeoutError       no answer in time
 │   │   └── ModelUnavailableError   5xx, or no connection
 │   ├── BadRequestError         the server refused the request itself: a retry cannot help
-│   │   └── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
+│   │   ├── AccessDeniedError       401 or 403: the key is wrong, has expired, or may not do this
+│   │   └── ModelNotFoundError      404: the server has no such model, or the address is wrong
 │   ├── ToolFailedError         a tool raised; the message is its error
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
@@ -128,8 +129,8 @@ class AnswerError(AgentError):
     """An agent returned None, or something that is not data."""
 
 
-class FaultyCodeError(PromptiterError):
-    """The code of the agent or of a metric failed on each of the first cases. Fix it, and resume the run."""
+class BrokenSetupError(PromptiterError):
+    """Each of the first cases failed by a mistake in the code or the settings. Fix it, and resume the run."""
 
 
 class ModelError(PromptiterError):
@@ -162,6 +163,10 @@ class BadRequestError(ModelError):
 
 class AccessDeniedError(BadRequestError):
     """The key is wrong, has expired, or may not do this."""
+
+
+class ModelNotFoundError(BadRequestError):
+    """The server has no such model, or the address is wrong."""
 
 
 class ToolFailedError(ModelError):

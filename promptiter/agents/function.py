@@ -91,7 +91,7 @@ def _refuse_function(decorator: str, misplaced: tuple[object, ...]) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # it adds no field
 class FunctionAgent(GraphAgent, Generic[P, R]):
     """A function as an agent. Called like the function, it returns what the function returns.
 

@@ -44,6 +44,9 @@ class GraphAgent(Graph):
     def __post_init__(self) -> None:
         _check(self)
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # web frameworks keep handlers in dicts, and some fields cannot be hashed
+
     def describe(self) -> StructureSnapshot:
         return self._snapshot
 

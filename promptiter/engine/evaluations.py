@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
-from promptiter.errors import FaultyCodeError, OutageError
+from promptiter.errors import BrokenSetupError, OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, CaseRuns, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -134,17 +134,17 @@ class Evaluations:
             await self._record_end_if_complete(each)
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
-        """Run the first cases before the others: if the code fails on all of them, the others need not be paid.
+        """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
 
-        Raises FaultyCodeError then. Nothing is recorded, so the run starts with these cases when it is resumed. Rows
+        Raises BrokenSetupError then. Nothing is recorded, so the run starts with these cases when it is resumed. Rows
         that an outage made fail are left out, and so are run again with the others.
         """
         rows = [row async for _, row in self._stream_rows([each], evaluator, most=FIRST_RUNS)]
-        errors = [row.code_error for row in rows]
+        errors = [row.setup_error for row in rows]
         if errors and all(errors):
-            raise FaultyCodeError(
-                f"the first {plural(len(rows), 'case run')} failed by a mistake in the code, and no other was made: "
-                f"{errors[0]}"
+            raise BrokenSetupError(
+                f"the first {plural(len(rows), 'case run')} failed by a mistake in the code or the settings, "
+                f"and no other was made: {errors[0]}"
             )
         return [row for row in rows if row.outage is None]
 

@@ -15,7 +15,14 @@ from functools import cached_property, reduce
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from promptiter.errors import AccessDeniedError, AnswerError, MetricError, ModelUnavailableError, RateLimitedError
+from promptiter.errors import (
+    AccessDeniedError,
+    AnswerError,
+    MetricError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import Reads
 from promptiter.grouping import group_by
@@ -29,8 +36,8 @@ Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
 """Errors of a service that do not depend on the request. A timeout may depend on the prompt and is not one."""
 
-CODE_ERRORS = tuple(each.__name__ for each in (AnswerError, MetricError))
-"""Mistakes in the code of the agent or of a metric, whatever the case is."""
+SETUP_ERRORS = tuple(each.__name__ for each in (AnswerError, MetricError, ModelNotFoundError))
+"""Mistakes in the code of the agent or of a metric, or in the name of a model: the case does not matter."""
 
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
@@ -95,10 +102,10 @@ class CaseRow:
         return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
 
     @property
-    def code_error(self) -> str | None:
-        """The error, if it is a mistake in the code of the agent or of a metric; otherwise None."""
+    def setup_error(self) -> str | None:
+        """The error, if it is a mistake in the code of the agent or of a metric, or in a setting; otherwise None."""
         errors = [str(self.error)] if self.error is not None else [score.error or "" for score in self.scores]
-        return next((error for error in errors if error.partition(":")[0] in CODE_ERRORS), None)
+        return next((error for error in errors if error.partition(":")[0] in SETUP_ERRORS), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

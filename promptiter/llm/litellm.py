@@ -21,6 +21,7 @@ from promptiter.errors import (
     AccessDeniedError,
     BadRequestError,
     ModelError,
+    ModelNotFoundError,
     ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
@@ -198,8 +199,9 @@ def _translate_error(error: Any, litellm: ModuleType, redactor: Redactor) -> Mod
         return ModelTimeoutError(message)
     if isinstance(error, known.AuthenticationError | known.PermissionDeniedError) or _MISSING_KEY.search(str(error)):
         return AccessDeniedError(message)
-    refused = (known.BadRequestError, known.NotFoundError, known.UnprocessableEntityError)
-    if isinstance(error, refused):
+    if isinstance(error, known.NotFoundError):
+        return ModelNotFoundError(f"{message}; check the name of the model and the address of its server")
+    if isinstance(error, known.BadRequestError | known.UnprocessableEntityError):
         return BadRequestError(message)
     return ModelUnavailableError(message, retry_after_s=_retry_after_s(error))
 

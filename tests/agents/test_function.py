@@ -62,6 +62,12 @@ def test_a_synchronous_function_stays_synchronous_and_returns_what_it_returns() 
     assert write("hi") == ["Plan.", "Write.", 2, 3, "hi"]
 
 
+def test_agents_can_be_keys_of_dicts_as_functions_can() -> None:
+    graph, again = (chain("graph", ModelNode(name="bot", instruction="Answer.")) for _ in range(2))
+    handlers = {triage: 1, triage.with_profile(loud()): 2, write: 3, graph: 4, again: 5}
+    assert handlers == {triage: 1, triage.with_profile(loud()): 2, write: 3, graph: 5}
+
+
 async def test_a_call_uses_the_active_profile_of_its_structure() -> None:
     other = Profile.of(write.describe(), {"write#instruction.plan": "Plan twice."})
     with loud().active(), other.active():

@@ -156,7 +156,8 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
 
 
 def test_a_missing_trace_is_explained(run: Run, finished: Path, tmp_path: Path) -> None:
-    assert "is a run; choose a case with --case ID" in run("trace", "show", finished, code=2)
+    for path in (finished, finished / "traces"):
+        assert f"{finished} is a run; choose a case with --case ID" in run("trace", "show", path, code=2)
     wrong = run("trace", "show", finished, "--case", "blender", "--run", "9", code=2)
     assert "case 'blender' has 8 runs so far" in wrong
     folder = tmp_path / finished.name

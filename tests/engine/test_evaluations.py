@@ -7,7 +7,7 @@ import pytest
 from promptiter.agents import Agent, agent, ask, surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
-from promptiter.errors import ModelUnavailableError
+from promptiter.errors import ModelNotFoundError, ModelUnavailableError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, ScoreFunction
@@ -17,8 +17,8 @@ from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 
 FAULT = (
-    "the run failed in round 0: FaultyCodeError: the first 3 case runs failed by a mistake in the code, and no other "
-    "was made: "
+    "the run failed in round 0: BrokenSetupError: the first 3 case runs failed by a mistake in the code or the "
+    "settings, and no other was made: "
 )
 
 
@@ -33,7 +33,7 @@ class Counter:
 
 
 def run_with(metric: ScoreFunction, calls: Counter, *, subject: Agent | None = None) -> Engine:
-    gateway = Gateway(models={"scripted": desk.model(calls)})
+    gateway = Gateway(models={"scripted": desk.model(calls), "missing": find_no_model})
     metrics = [FunctionMetric(name="own", function=metric)]
     return Engine(subject or desk.agent(), Evaluator(metrics, gateway=gateway), search=desk.Tries())
 
@@ -41,6 +41,16 @@ def run_with(metric: ScoreFunction, calls: Counter, *, subject: Agent | None = N
 @agent(instruction="Answer.")
 async def forgetful(question: str) -> None:
     await ask(question, instruction=surface("instruction"), model="scripted")
+
+
+@agent(instruction="Answer.")
+async def mistyped(question: str) -> str:
+    draft = await ask(question, instruction=surface("instruction"), model="scripted")
+    return await ask(draft, model="missing")
+
+
+def find_no_model(messages: object) -> str:
+    raise ModelNotFoundError("no such model")
 
 
 def score_in_percent(_case: EvalCase, _run: object) -> float:
@@ -56,6 +66,7 @@ def read_missing(case: EvalCase, _run: object) -> float:
     [
         (forgetful, desk.score, 3, "AnswerError: 'forgetful' returned None; return the answer, as a text or as data"),
         (None, read_missing, 6, "MetricError: metric 'own' raised KeyError: 'weight'"),
+        (mistyped, desk.score, 3, "ModelNotFoundError: no such model"),
         (None, score_in_percent, 6, "MetricError: metric 'own' returned 95; return a score from 0 to 1"),
     ],
 )
@@ -77,7 +88,7 @@ def test_a_mistake_that_only_some_cases_show_is_counted_as_errors() -> None:
 
     result = run_with(fail_early, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 10)))
     assert result.baseline is not None
-    errors = {row.case_id: row.code_error for row in result.baseline.rows if not row.is_scored}
+    errors = {row.case_id: row.setup_error for row in result.baseline.rows if not row.is_scored}
     assert errors == {name: f"MetricError: metric 'own' raised KeyError: '{name}'" for name in ("v-0", "v-1")}
 
 

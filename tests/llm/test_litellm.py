@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from promptiter.errors import AccessDeniedError, BadRequestError
+from promptiter.errors import AccessDeniedError, BadRequestError, ModelNotFoundError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
@@ -111,7 +111,7 @@ async def test_a_rejected_key_is_reported_at_once() -> None:
 
     with run_server(LoopbackServer(refuse)) as server:
         model = LiteLLMModel(api_base=f"{server.url}/nowhere", api_key="sk-canary-123456")
-        with pytest.raises(BadRequestError) as caught:
+        with pytest.raises(ModelNotFoundError, match="; check the name of the model and the address") as caught:
             await model(request(1), repeat=0)
     assert "sk-canary" not in str(caught.value)
     assert "sk-canary" not in repr(model)
@@ -248,3 +248,20 @@ asyncio.run(main())
 def test_a_cancelled_call_leaves_no_warning() -> None:
     ended = subprocess.run([sys.executable, "-c", CANCELLED], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
+
+
+CANCELLED_CALL = """
+class OpenAIChatCompletion:
+    async def acompletion(self): ...
+
+OpenAIChatCompletion().acompletion()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "warnings"), [("", 1), ("from promptiter.llm.litellm import load; load()", 0)], ids=["without", "with"]
+)
+def test_a_call_that_ctrl_c_cancels_while_litellm_prepares_it_prints_no_warning(before: str, warnings: int) -> None:
+    done = subprocess.run([sys.executable, "-c", before + CANCELLED_CALL], capture_output=True, text=True, check=True)
+    assert done.stderr.count("acompletion' was never awaited") == warnings
