@@ -24,7 +24,7 @@ _LEAD = (
 _NOUN_END = (
     r"\s+(?:of|that|which|who|whose|where|when|in|for|from|as|to|with|on|at|by|is|are|was|given|written|into|if)\b"
 )
-_NOUN = re.compile(rf"{_LEAD}(?P<noun>[\w' -]+?)(?=(?P<rest>{_NOUN_END}[^.,;:()!?]*)|[.,;:()!?]|$)", re.IGNORECASE)
+_NOUN = re.compile(rf"{_LEAD}(?P<noun>[\w' -]+?)(?=(?P<rest>{_NOUN_END}[^.,;:()!?]*)|[.,;:()!?\"]|$)", re.IGNORECASE)
 _IT_IS = re.compile(r"^(?:it|this)\s+is\s+", re.IGNORECASE)
 _OF = re.compile(r"^\s+of\s+", re.IGNORECASE)
 

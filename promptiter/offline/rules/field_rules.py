@@ -20,7 +20,7 @@ from promptiter.offline.rules.examples import (
 )
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_words, find_whole, normalize
-from promptiter.offline.text.numbers import find_same_number, read_numbers
+from promptiter.offline.text.numbers import find_same_number, read_amount, read_numbers
 
 MAX_WANTED_CHARACTERS = 200
 """A longer reference is not searched for inside a field."""
@@ -110,10 +110,8 @@ def is_carried(value: str, text: str) -> bool:
     days = find_dates(value)
     if len(days) == 1 and days[0].text == value:
         return any(days[0].days & other.days for other in find_dates(text))
-    numbers = read_numbers(value)
-    if len(numbers) == 1 and len(value) <= len(numbers[0].text) + 4:
-        return find_same_number(numbers[0], read_numbers(text)) is not None
-    return False
+    amount = read_amount(value)
+    return amount is not None and find_same_number(amount, read_numbers(text)) is not None
 
 
 def _is_value(text: str, sample: Sample, name: str) -> bool:
@@ -122,7 +120,8 @@ def _is_value(text: str, sample: Sample, name: str) -> bool:
 
 def _holds_value(text: str, sample: Sample, name: str) -> bool:
     """Whether a text is a value of a field and nothing else, as it is written, as the same number or the same day."""
-    return any(is_carried(value, text) and is_carried(text, value) for value in sample.fields[name])
+    values = sample.fields[name]
+    return any(is_carried(value, text) and is_carried(text, value) for value in (*values, ", ".join(values)))
 
 
 def _field_predicate(name: str) -> Predicate:

@@ -7,6 +7,7 @@ test enforces that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from promptiter.offline.text.dates import write_example_date
@@ -206,6 +207,8 @@ def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
             return {"fields": join_list([with_article(name) for name in names])}
         case "field_only", (name,):
             return {"field": with_article(name)}
+        case "source", (name,):
+            return {"field": f'value of "{name}"' if _PARTICIPLE.search(name) else name}
         case "json_keys", keys:
             quoted = join_list([f'"{key}"' for key in keys])
             return {"keys": quoted, "bare": ", ".join(keys), "word": "key" if len(keys) == 1 else "keys"}
@@ -228,6 +231,9 @@ def _fill_slots(family: str, parameters: Sequence[str]) -> dict[str, str]:
             return dict(zip(_SLOT_NAMES.get(family, ()), parameters, strict=True))
 
 
+_PARTICIPLE = re.compile(r"(?:ed|\b(?:bought|built|due|held|lost|made|paid|sent|sold))$")
+"""The end of a name that is not a noun, such as `bought` or `date added`."""
+
 _SLOT_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("prefix", "suffix", "rubric"), ("text",)),
     **dict.fromkeys(("call_tool", "no_tool"), ("tool",)),
@@ -236,6 +242,5 @@ _SLOT_NAMES: Mapping[str, tuple[str, ...]] = {
     "keyword": ("word",),
     "label_cue": ("label", "cue"),
     "language": ("language",),
-    "source": ("field",),
 }
 """The names of the slots that parameters fill as they are."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 
 from promptiter.offline.text.dates import find_dates
-from promptiter.offline.text.tokens import parse_number, tokenize
+from promptiter.offline.text.tokens import is_unit, parse_number, tokenize
 
 MAX_NUMBERS = 60
 """Maximum number of numbers read from a text: each number of one text is compared with each of another."""
@@ -46,6 +46,14 @@ def read_numbers(text: str) -> tuple[WrittenNumber, ...]:
     words = (text[token.start : token.end] for token in tokenize(text).tokens if token.kind == "number")
     numbers = ((word, parse_number(word)) for word in words if len(word) <= MAX_CHARACTERS and "e" not in word.lower())
     return tuple(WrittenNumber(word, value) for word, value in islice(numbers, MAX_NUMBERS) if value is not None)
+
+
+def read_amount(text: str) -> WrittenNumber | None:
+    """The number that a text is, with or without a unit or currency: `€5`, `12 kg`, `7%`."""
+    words = ((token, text[token.start : token.end]) for token in tokenize(text).tokens)
+    numbers = read_numbers(text)
+    is_amount = len(numbers) == 1 and all(token.kind == "number" or is_unit(word) for token, word in words)
+    return numbers[0] if is_amount else None
 
 
 def find_same_number(number: WrittenNumber, others: Iterable[WrittenNumber]) -> WrittenNumber | None:

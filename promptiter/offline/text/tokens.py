@@ -94,6 +94,11 @@ def parse_number(text: str) -> Decimal | None:
     return number if abs(number.adjusted()) <= MAX_EXPONENT else None
 
 
+def is_unit(word: str) -> bool:
+    """Whether a word is a unit or the code of a currency: `kg`, `days`, `EUR`."""
+    return _UNITS.fullmatch(word) is not None
+
+
 _SPACELESS = r"\u0e00-\u0eff\u3040-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _LETTER = rf"[^\W_{_SPACELESS}]"
 _CHARACTER = rf"(?:{_LETTER}|[\u0300-\u036f])"  # an accent may be a character of its own
@@ -102,6 +107,7 @@ _UNIT = (
     r"(?:[kmc]?g|[kmc]m|[mc]?l|lbs?|oz|ft|in|inch(?:es)?|m?s|secs?|h|hrs?|mins?|[kmgt]i?b|k?wh?|px|pt|pcs|x|"
     r"eur|usd|gbp|chf|jpy|cny|inr|(?:second|minute|hour|day|week|month|year|star|item|page|piece|percent|person)s?)"
 )
+_UNITS = re.compile(_UNIT, re.IGNORECASE)
 _END = rf"(?:(?=-?{_UNIT}(?!{_CHARACTER}|[-_.]{_CHARACTER}))|(?!{_CHARACTER}|[-_.]{_CHARACTER}|[:/]\d))"
 _NUMBER = (
     rf"(?:(?<!{_LETTER})(?<![)\]])[-+−])?(?:"

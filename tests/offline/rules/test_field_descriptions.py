@@ -110,7 +110,7 @@ def test_a_wrong_value_and_its_writing_are_described_together() -> None:
     )
     found = patch(examples, part="lines.day", value="The color.")
     assert found is not None
-    assert found.value == "The bought from the input. Written as YYYY-MM-DD."
+    assert found.value == 'The value of "bought" from the input. Written as YYYY-MM-DD.'
 
 
 def test_a_number_is_described_without_decimals() -> None:
@@ -122,6 +122,17 @@ def test_a_number_is_described_without_decimals() -> None:
     found = patch(examples, part="total", value="The fee.")
     assert found is not None
     assert found.value == "The total from the input."
+
+
+def test_a_list_is_described_by_the_list_of_the_input_that_it_holds() -> None:
+    examples = write_examples(
+        lambda number: json.dumps({"product": f"lamp {number}", "colors": ["red", CITIES[number]]}),
+        lambda number: {"tags": [f"lamp {number}"]},
+        lambda number: {"tags": ["red", CITIES[number]]},
+    )
+    found = patch(examples, part="tags")
+    assert found is not None
+    assert found.value == "The colors from the input."
 
 
 def test_a_few_labels_are_listed_with_what_they_are_for() -> None:
@@ -178,7 +189,8 @@ def test_the_simulated_model_understands_each_description(family: str) -> None:
         assert not meanings.isdisjoint(read_description(f"The topic. {sentence}"))
 
 
-@pytest.mark.parametrize("sentence", describe_field("source", ("home city",)))
-def test_the_simulated_model_finds_the_described_field(sentence: str) -> None:
-    task = read_task([Message("user", "Hello. (city: Oslo; home city: Lyon)")])
-    assert find_described_field(sentence, task) == "home_city"
+@pytest.mark.parametrize("name", ["home city", "bought", "date added"])
+def test_the_simulated_model_finds_the_described_field(name: str) -> None:
+    task = read_task([Message("user", "Hello. (city: Oslo; home city: Lyon; bought: lamp; date: 5; date added: 7)")])
+    for sentence in describe_field("source", (name,)):
+        assert find_described_field(sentence, task) == name.replace(" ", "_")

@@ -208,6 +208,21 @@ def test_a_number_is_parsed_as_it_is_written(text: str, number: str) -> None:
     assert parse_number(text) == Decimal(number)
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "carried"),
+    [
+        ("€5", "5.00 EUR", True),
+        ("12 kg", "it weighs 12kg", True),
+        ("7%", "7 percent", True),
+        ("M 12", "K 12", False),
+        ("room 12", "12 kg", False),
+        ("上海1", "灯1", False),
+    ],
+)
+def test_an_amount_is_carried_by_its_number(value: str, text: str, carried: bool) -> None:
+    assert is_carried(value, text) is carried
+
+
 def test_a_number_that_is_too_large_to_compute_with_is_not_parsed() -> None:
     assert parse_number("1e999999999999999999999") is None
     assert parse_number("1e9999") is None
