@@ -76,8 +76,8 @@ class BlameCollector:
             reason = f"The following step {step.id!r} has no surface that may change. {reason}"
             confidence, tool = confidence / 2, ""
             self._visited.add(to_blame.id)
-        where = blame.finding.where if blame.finding is not None and to_blame is step else ""
-        surface_id = context.choose_surface(to_blame, blame.category, tool=tool, where=where)
+        finding = blame.finding if to_blame is step else None
+        surface_id = context.choose_surface(to_blame, blame.category, tool=tool, finding=finding)
         assert surface_id is not None  # it has an editable surface
         entry = self._entries.setdefault(
             (to_blame.id, surface_id, reason), _Entry(blame.category, confidence, blame.severity)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 
+from promptiter.backprop.step_text import json_leaves
+from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.expected_values import Mismatch
 from promptiter.offline.attribution.fault_localization import (
     TextPattern,
@@ -14,8 +16,15 @@ from promptiter.offline.attribution.fault_localization import (
     find_most_suspicious,
     generalize_value,
 )
-from promptiter.offline.attribution.value_search import SearchText, TraceTexts, find_field_name, normalize_name
+from promptiter.offline.attribution.value_search import (
+    SearchText,
+    TraceTexts,
+    find_field_name,
+    normalize_name,
+    read_value,
+)
 from promptiter.offline.rules.prompt_editing import asks_to_copy
+from promptiter.offline.text.matching import read_document
 from promptiter.stages.contracts import AttributeRequest
 from promptiter.stages.losses import Category
 from promptiter.structure import TEXT_TYPES, Surface, SurfaceType
@@ -65,21 +74,43 @@ class TraceContext:
             self._editable[step.id] = tuple(sorted(known, key=lambda surface: PREFERRED.index(surface.type)))
         return self._editable[step.id]
 
-    def choose_surface(self, step: Step, category: Category, *, tool: str = "", where: str = "") -> str | None:
+    def choose_surface(
+        self, step: Step, category: Category, *, tool: str = "", finding: Finding | None = None
+    ) -> str | None:
         """The surface of a step to blame: the preferred one, and among tool descriptions that of the tool concerned.
 
         If a field of the step's structured output is wrong, it is the field's description, unless that is empty and the
-        node's instructions name the field. `where` is the JSON path of the field.
+        node's instructions name the field.
         """
         surfaces = self.editable_surfaces(step)
-        path = ".".join(name or quoted for name, quoted in _KEY_IN_PATH.findall(where))
-        described = next((each for each in surfaces if each.type == "field" and each.part == path), None)
+        fields = {each.part: each for each in surfaces if each.type == "field"}
+        path = "" if finding is None or not fields else self._find_wrong_field(step, finding, fields)
         name = normalize_name(path.rpartition(".")[2])
-        if described is not None and (described.value or not self.instructions_mention(step.node_id, name)):
-            return described.id
+        if path and (fields[path].value or not self.instructions_mention(step.node_id, name)):
+            return fields[path].id
         if surfaces and surfaces[0].type == "tool" and category in ("wrong_tool", "wrong_arguments"):
             surfaces = (*(each for each in surfaces if each.part == tool), *surfaces)
         return surfaces[0].id if surfaces else None
+
+    def _find_wrong_field(self, step: Step, finding: Finding, paths: Collection[str]) -> str:
+        """The path of the field that a finding is about, or empty.
+
+        If later steps made the answer from the step's output, it is the only field whose value is in the answer and not
+        in the reference; of several, the one with the name that the missing value has in the input.
+        """
+        path = ".".join(name or quoted for name, quoted in _KEY_IN_PATH.findall(finding.where))
+        losses = self.request.case_loss.losses
+        expected = next((loss.expected for loss in losses if loss.expected is not None), None)
+        if path in paths or expected is None or step.id not in self.steps_with_successors:
+            return path if path in paths else ""
+        reference, answer = SearchText(expected), self.texts.output(losses[0].step_id)
+        leaves = json_leaves(read_document(self.texts.output(step.id).raw))
+        values = [(".".join(keys), read_value(leaf)) for keys, leaf in leaves if leaf is not None]
+        wrong = {path for path, value in values if answer.contains(value) and not reference.contains(value)}
+        if len(wrong) > 1 and isinstance(finding.expected, str):
+            name = normalize_name(find_field_name(read_value(finding.expected), self.request.case_loss.input))
+            wrong = {path for path in wrong if normalize_name(path.rpartition(".")[2]) == name}
+        return next(iter(wrong)) if len(wrong) == 1 and wrong <= set(paths) else ""
 
     def has_tool(self, node_id: str, tool: str = "") -> bool:
         """Whether a node has a tool, of that name if one is given."""

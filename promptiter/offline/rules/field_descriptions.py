@@ -67,11 +67,19 @@ _FORMS = ("date_format", "decimals", "whole_numbers", "upper_case", "language", 
 def _narrow(example: StepExample, path: str) -> StepExample | None:
     """The example reduced to a field; None if it does not show what the field should hold."""
     output = _read_field(example.output, path)
-    expected = _read_field(example.expected or "", path) if example.is_terminal else None
+    expected = _read_field(example.expected or "", path) if example.is_terminal else _find_lost_value(example)
     if output is None or (expected is None and not example.passed):
         return None
     is_right = example.passed or output == expected
-    return replace(example, output=output, expected=expected, passed=is_right, tool_calls=(), findings=())
+    return replace(
+        example, output=output, expected=expected, passed=is_right, is_terminal=True, tool_calls=(), findings=()
+    )
+
+
+def _find_lost_value(example: StepExample) -> str | None:
+    """What the answer lacks because of the field, if it is one value."""
+    lost = {json_text(finding.expected) for finding in example.findings if finding.kind in ("missing", "wrong")}
+    return lost.pop() if len(lost) == 1 else None
 
 
 def _read_field(text: str, path: str) -> str | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from dataclasses import replace
@@ -759,6 +760,28 @@ async def test_a_chain_of_ten_thousand_steps_takes_no_longer_than_seconds() -> N
 async def test_equal_requests_have_equal_results() -> None:
     first: list[BackwardResult] = await attribute(request(branches(facts="none"), "A-17 of 2026-03-02"))
     assert await attribute(request(branches(facts="none"), "A-17 of 2026-03-02")) == first
+
+
+@pytest.mark.parametrize(
+    ("filed", "answer", "expected", "blamed"),
+    [
+        ({"id": "A-17", "place": "lamp"}, "A-17 to lamp", "A-17 to Lyon", "filing#field.place"),
+        ({"id": "A-17", "city": "lamp"}, "A-17 to lamp", "Lyon", "filing#field.city"),  # the id is not expected either
+        ({"id": "A-17", "place": "lamp"}, "A-17 to lamp", "Lyon", "filing#instruction"),
+        ({"id": "A-17", "place": "lamp"}, "A-17 is sent", "A-17 to Lyon", "filing#instruction"),
+    ],
+)
+async def test_the_field_is_blamed_whose_wrong_value_a_later_step_copied(
+    filed: dict[str, str], answer: str, expected: str, blamed: str
+) -> None:
+    steps = [
+        step("filing", "(id: A-17; product: lamp; city: Lyon)", json.dumps(filed)),
+        step("label", json.dumps(filed), answer, after="filing"),
+    ]
+    fields = [Surface(node_id="filing", type="field", part=name, value="It.") for name in filed]
+    targets = ["filing#instruction", *(each.id for each in fields)]
+    found = await gradients(request(steps, expected, surfaces=fields, targets=targets))
+    assert {gradient.surface_id for gradient in found} == {blamed}
 
 
 @pytest.mark.parametrize(

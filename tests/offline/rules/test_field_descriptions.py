@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.offline.model.field_descriptions import find_described_field, read_description
 from promptiter.offline.model.task import read_task
@@ -136,6 +138,21 @@ def test_a_few_labels_are_listed_with_what_they_are_for() -> None:
         'The topic. One of: billing, shipping. It is "billing" if the input mentions "invoice". '
         'It is "shipping" if the input mentions "parcel".'
     )
+
+
+def test_what_the_answer_lacks_shows_what_the_field_of_an_inner_step_should_hold() -> None:
+    inner = [
+        replace(
+            example,
+            is_terminal=False,
+            expected=f"Send it to {CITIES[number]}.",
+            findings=(Finding(kind="missing", expected=CITIES[number]),),
+        )
+        for number, example in enumerate(orders())
+    ]
+    found = patch(inner)
+    assert found is not None
+    assert found.value == "The home city from the input."
 
 
 def test_nothing_is_proposed_where_no_reference_shows_the_field() -> None:
