@@ -1,6 +1,7 @@
 """A backwarder of one's own: a step that loses a value is to blame; otherwise blame goes to the steps before it."""
 
 from promptiter import Edge, Engine, Evaluator, GraphAgent, ModelNode, RunRequest, build_eval_set, build_metrics
+from promptiter.backprop import get_passes
 from promptiter.stages import BackwardRequest, BackwardResult, GradientPacket, SurfaceGradient
 
 
@@ -11,7 +12,6 @@ class ValueTracer:
         step, value = request.step, request.expected or ""
         if value in (step.input.text or ""):
             text = f"The step received {value!r} and did not pass it on."
-            print(f"{request.case_id}: {step.id} lost {value!r}")
             gradients = tuple(
                 SurfaceGradient(surface_id=each, case_id=request.case_id, step_id=step.id, text=text)
                 for each in request.blamable
@@ -41,6 +41,8 @@ request = RunRequest(train=build_eval_set("train", rows[:3]), validation=build_e
 evaluator = Evaluator(build_metrics([{"metric_name": "contains"}]))
 result = Engine(desk, evaluator, ValueTracer()).run_sync(request)
 
+for gradient in get_passes(result.rounds[0])[0].gradients:
+    print(f"{gradient.case_id}: {gradient.surface_id}: {gradient.text}")
 print(result)
 for change in result.changes:
     print(f"{change.surface_id}: {change.before} → {change.after}")

@@ -144,7 +144,7 @@ class Estimate:
             costs[each.stage, each.name] = replace(cost, seconds=ZERO)
         for each, times in calls.items():
             costs[each.stage, each.name] = units.calls[each.stage, each.model].times(times, at_once=STAGE_CONCURRENCY)
-        return {place: cost for place, cost in costs.items() if cost.calls.high}
+        return {place: cost for place, cost in costs.items() if cost.calls.high or cost.seconds.high}
 
     def _count_calls_after_change(self, node_id: str) -> float:
         """The calls that are made again for each case after a node has changed."""
@@ -154,4 +154,5 @@ class Estimate:
 
     def _share_that_reaches(self, node_id: str) -> float:
         """The share of cases that reach a node."""
-        return min(1.0, self._units.nodes[node_id].calls.typical) if node_id in self._units.nodes else 1.0
+        unit = self._units.nodes.get(node_id)
+        return 1.0 if unit is None or not unit.calls.high else min(1.0, unit.calls.typical)

@@ -129,7 +129,7 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "further repeats that the acceptance policy may ask for are not counted"
     if workload.shape == "scorer":
         yield "the calls of the scorer are unknown and not counted"
-    elif not units.nodes:
+    elif not any(each.calls.high for each in units.nodes.values()):
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"
     if UNKNOWN_MODEL in models:
         yield "some nodes or stages ask models that are unknown"

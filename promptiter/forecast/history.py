@@ -64,11 +64,14 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
     call_s = sum(row.measured.duration_s for row in rows) / max(1, sum(map(len, by_node.values())))
     same_start = [run for run in found if _has_same_start(run.header, workload)]
     scored = [row for run in same_start for row in run.rows if row.scores]
+    nodes = {
+        name: _mean_cost(entries, per=len(rows), seconds=call_s * len(entries))
+        for name, entries in sorted(by_node.items())
+    }
+    if rows and not nodes:
+        nodes = {workload.snapshot.entry: _uncounted_cost(fmean(row.measured.duration_s for row in rows))}
     return UnitCosts(
-        nodes={
-            name: _mean_cost(entries, per=len(rows), seconds=call_s * len(entries))
-            for name, entries in sorted(by_node.items())
-        },
+        nodes=nodes,
         calls={
             key: _mean_cost(entries, per=len(entries), seconds=sum(entry.spent.seconds for entry in entries))
             for key, entries in sorted(by_stage.items())
@@ -143,6 +146,12 @@ def _has_same_stop(header: RunHeader, workload: Workload) -> bool:
     """Whether a run stopped by the same policy."""
     stop = workload.request.stop
     return header.request.get("stop") == (None if stop is None else describe_policy(stop))
+
+
+def _uncounted_cost(seconds: float) -> Cost:
+    """The cost of a case run of an agent that makes no call through the gateway: only the time is known."""
+    none = Range.exactly(0)
+    return Cost(calls=none, tokens=none, usd=None, seconds=SECONDS * seconds, unpriced=(UNKNOWN_MODEL,))
 
 
 def _mean_cost(entries: Sequence[LedgerEntry], *, per: int, seconds: float) -> Cost:

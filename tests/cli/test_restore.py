@@ -86,7 +86,7 @@ def test_a_callback_is_restored_with_its_agent(folder: Path) -> None:
     )
     leave_candidates(instruction=CallbackSource(Path("key").read_text, Path("key").write_text))
     assert "the callback of bot#instruction  not restored: only the program" in run(code=1).stderr
-    with pytest.raises(SetupError, match="is a GraphAgent, not an in-place agent"):
+    with pytest.raises(SetupError, match="is a FunctionAgent, not an in-place agent"):
         run("--agent", "my_remote_bot:other")
     assert run("--agent", "my_remote_bot:bot").stdout == "bot#instruction  the callback of bot#instruction  restored\n"
     assert (folder / "key").read_text() == "base"

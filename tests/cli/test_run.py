@@ -160,6 +160,9 @@ def test_a_candidate_that_does_not_help_is_reported_with_the_reason(run: Run, de
     shown = run("show")
     assert "  reception#instruction  12 cases, patch rejected" in shown.splitlines()
     assert re.search(r"round 1 +reception#instruction: the 12 failed train cases that were run again did no", shown)
+    _, title, rejected = run("show", "--rounds").partition("Rejected patches\n")
+    assert title
+    assert re.match(r"  round 1  reception#instruction\n(?:.*\n)*?    \+ .*purchase date", rejected)
 
 
 def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:

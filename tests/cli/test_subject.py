@@ -29,7 +29,17 @@ def test_each_set_of_a_configuration_can_be_evaluated(run: Run, desk: Path) -> N
     assert "cases pass" in run("evaluate", "-e", file, code=1, stream="out")
 
 
-def test_models_of_the_configuration_are_used(run: Run, desk: Path) -> None:
+def test_models_of_the_configuration_answer(run: Run, desk: Path) -> None:
+    (desk / "models_of_the_desk.py").write_text("def clerk(messages):\n    return 'the clerk'\n")
+    agent, config = desk / "agent.py", desk / "promptiter.yaml"
+    agent.write_text(agent.read_text().replace('MODEL = "simulated"', 'MODEL = "clerk"'))
+    config.write_text(config.read_text().replace("models:\n", "models:\n  clerk: {model: models_of_the_desk:clerk}\n"))
+    found = orjson.loads(run("evaluate", "agent:agent", "--json", code=1, stream="out"))
+    assert {row["output"] for row in found["rows"]} == {"the clerk"}
+    assert "12 cases that never pass" in run("check", ".", "--agent", "agent:agent", "--repeats", "2", stream="out")
+
+
+def test_budgets_of_the_configuration_hold(run: Run, desk: Path) -> None:
     with (desk / "promptiter.yaml").open("a") as file:
         file.write("\nbudget: {max_calls: 0}\n")
     assert "budget has ended" in run("evaluate", "agent:agent", code=6)

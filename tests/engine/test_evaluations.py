@@ -80,6 +80,20 @@ def test_a_mistake_in_the_code_ends_the_run_at_its_first_cases(
     assert made.calls == calls
 
 
+@agent(instruction="Answer.")
+async def misspelled(question: str) -> str:
+    return await ask(question, instruction=surface("instructon"), model="scripted")
+
+
+def test_a_misspelled_surface_ends_the_run_before_a_model_is_asked() -> None:
+    made = Counter()
+    with pytest.raises(
+        RunFailedError, match=r"unknown surface 'misspelled#instructon' \(did you mean 'misspelled#instr"
+    ):
+        run_with(desk.score, made, subject=misspelled).run_sync(desk.request())
+    assert made.calls == 0
+
+
 def test_a_mistake_that_only_some_cases_show_is_counted_as_errors() -> None:
     def fail_early(case: EvalCase, run: object) -> float:
         if case.id in ("v-0", "v-1"):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from promptiter.agents.declarations import Tool
+from promptiter.agents.function import agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -208,6 +210,20 @@ def test_calls_of_tools_do_not_count_as_model_calls(tmp_path: Path) -> None:
     request = baseline_run(tmp_path, engine)
     assert measure(tmp_path, engine, request).nodes["seeker"].calls == Range.exactly(3.0)
     assert forecast_run(engine, request, runs=tmp_path).total.calls.typical == 6
+
+
+def test_an_agent_that_bypasses_the_gateway_is_forecast_without_calls_once_that_is_known(tmp_path: Path) -> None:
+    @agent(instruction="Answer.")
+    async def own_client(question: str) -> str:
+        return f"{surface('instruction')} {question}"
+
+    engine = Engine(own_client, desk.evaluator(), search=desk.Tries())
+    assert forecast_run(engine, desk.request()).total.calls.low > 0
+    request = replace(baseline_run(tmp_path, engine), max_rounds=2)
+    found = forecast_run(engine, request, runs=tmp_path)
+    assert (found.total.calls, found.total.usd) == (Range.exactly(0), None)
+    assert found.total.seconds.high > 0
+    assert "no node is known to ask a model; calls that bypass promptiter's gateway are not counted" in found.notes
 
 
 def test_the_run_after_a_run_stays_within_its_forecast(runs: Path) -> None:
