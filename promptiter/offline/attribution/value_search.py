@@ -78,7 +78,7 @@ def read_value(thing: Json) -> Value:
         return Value(text, "date")
     if _ADDRESS.fullmatch(text):
         return Value(text, "address")
-    tokens = tokenize(text).tokens
+    tokens = list(tokenize(text).tokens)
     is_one = len(tokens) == 1 and tokens[0].end - tokens[0].start == len(text)
     return Value(text, _KINDS[tokens[0].kind] if is_one else "text")
 

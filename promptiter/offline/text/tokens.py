@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,25 +45,30 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The tokens of a text in order, and where those begin and end that may not be taken apart."""
+    """The kinds of the tokens of a text in order, and where they begin and end, in little memory."""
 
-    tokens: tuple[Token, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    kinds: tuple[TokenKind, ...]
+    starts: array[int]
+    ends: array[int]
+
+    @property
+    def tokens(self) -> Iterator[Token]:
+        return map(Token, self.kinds, self.starts, self.ends)
 
     def find_end_inside(self, position: int) -> int | None:
-        """The end of the token that has the position inside; None if the position is not inside a token."""
+        """The end of the token that has the position inside and may not be taken apart; None if there is none."""
         number = bisect_right(self.starts, position) - 1
-        is_inside = number >= 0 and self.starts[number] < position < self.ends[number]
-        return self.ends[number] if is_inside else None
+        if number < 0 or not self.starts[number] < position < self.ends[number] or self.kinds[number] == "script":
+            return None
+        return self.ends[number]
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=1024)
 def tokenize(text: str) -> TokenizedText:
     """The tokens of a text, in time in proportion to its length."""
-    tokens = tuple(token for start, end in _list_segments(text) for token in _scan(text, start, end))
-    solid = [token for token in tokens if token.kind != "script"]
-    return TokenizedText(tokens, tuple(token.start for token in solid), tuple(token.end for token in solid))
+    tokens = [token for start, end in _list_segments(text) for token in _scan(text, start, end)]
+    starts, ends = (array("L", places) for places in ([each.start for each in tokens], [each.end for each in tokens]))
+    return TokenizedText(tuple(token.kind for token in tokens), starts, ends)
 
 
 def find_documents(text: str) -> Iterator[tuple[int, int, Json]]:
