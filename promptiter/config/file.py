@@ -11,7 +11,7 @@ Paths are relative to the file. A null value counts as missing. All problems are
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -26,6 +26,7 @@ from promptiter.config.fields import (
     File,
     Files,
     Flag,
+    Folders,
     MetricsEntry,
     Names,
     Part,
@@ -33,7 +34,7 @@ from promptiter.config.fields import (
     Parts,
     Section,
 )
-from promptiter.config.model_sections import Models
+from promptiter.config.model_sections import Models, find_declared_settings
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
@@ -65,7 +66,7 @@ class RunConfig(Section):
 
     agent: str = ""
     """The agent as `module:attr`."""
-    python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
+    python_path: Annotated[Folders, Field(validate_default=True)] = (Path(),)
     """Folders to import the agent and your other code from."""
     train: Files = ()
     """Eval sets whose failures are traced to their causes."""
@@ -205,7 +206,11 @@ def read_document(
         config = RunConfig.model_validate(document, context=context)
     except ValidationError as error:
         problems += describe_problems(
-            error, RunConfig, Location(source), is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys
+            error,
+            RunConfig,
+            Location(source),
+            is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys,
+            sections={("models", name): each for name, each in find_declared_settings(_list_models(document)).items()},
         )
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}
@@ -218,6 +223,11 @@ def read_document(
         problems=tuple(problems),
         broken=frozenset(broken),
     )
+
+
+def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
+    models = document.get("models")
+    return models if isinstance(models, Mapping) else ()
 
 
 def read_file(file: Path) -> dict[str, Json]:
