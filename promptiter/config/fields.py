@@ -35,14 +35,6 @@ def resolve_path(path: Path, info: ValidationInfo) -> Path:
     return path if folder is None else folder / path
 
 
-def _check_folders(folders: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
-    """Raise ValueError if a folder does not exist. That of the file itself may be gone when a run is run again."""
-    own = (info.context or {}).get("folder")
-    if missing := [folder for folder in folders if folder != own and not folder.is_dir()]:
-        raise ValueError(f"there is no folder {str(missing[0])!r}; paths are relative to the file")
-    return folders
-
-
 def _to_list(value: Json) -> Json:
     return [value] if isinstance(value, str | Path) else value
 
@@ -82,7 +74,6 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 File = Annotated[Path, AfterValidator(resolve_path)]
 Files = Annotated[tuple[File, ...], BeforeValidator(_to_list, json_schema_input_type=Path | list[Path])]
-Folders = Annotated[Files, AfterValidator(_check_folders)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_to_list, json_schema_input_type=str | list[str])]
 Part = Annotated[PartEntry, BeforeValidator(_parse_part, json_schema_input_type=str | PartEntry)]
 Parts = Annotated[

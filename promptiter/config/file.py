@@ -26,7 +26,6 @@ from promptiter.config.fields import (
     File,
     Files,
     Flag,
-    Folders,
     MetricsEntry,
     Names,
     Part,
@@ -66,7 +65,7 @@ class RunConfig(Section):
 
     agent: str = ""
     """The agent as `module:attr`."""
-    python_path: Annotated[Folders, Field(validate_default=True)] = (Path(),)
+    python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
     """Folders to import the agent and your other code from."""
     train: Files = ()
     """Eval sets whose failures are traced to their causes."""
