@@ -242,7 +242,7 @@ def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
             "observers: 'config_agent:agent'",
             "observers[0]: 'config_agent:agent' is an agent, not an observer: it needs `def observe(self, event)`",
         ),
-        ("python_path: srcc", "python_path: there is no folder 'FOLDER/srcc'; paths are relative to the file"),
+        ("python_path: [., srcc]", "python_path: there is no folder 'FOLDER/srcc'; paths are relative to the file"),
         ("models: {simulated: {complience: 1}}", "models.simulated: unknown key 'complience' (did you mean 'complia"),
         ("weights: {exact_mach: 2}", "weights: there is no metric 'exact_mach' to weigh (did you mean 'exact_match'?)"),
         ("weights: {exact_match: high}", "weights.exact_match: must be a number, not 'high'"),
