@@ -282,4 +282,4 @@ def test_a_metric_of_ones_own_works_from_yaml_and_from_a_metrics_file(folder: Pa
     (folder / "metrics.json").write_bytes(orjson.dumps(document))
     [problem] = problems(folder, FILE)
     assert problem.startswith("metrics: ")
-    assert "'brief' does not take (case, run) and the criterion as options" in problem
+    assert "unknown key 'longst' in the criterion (did you mean 'longest'?); 'brief' takes longest" in problem
