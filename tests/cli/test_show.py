@@ -151,6 +151,8 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
     assert re.fullmatch(r"→ 8 +1 +final test +best +3 +1\.000 +pass", lines[8])
     assert lines[10].startswith("blender~3~")
     assert "critical path: reception → " in shown
+    assert '\nfiling     {"order id": ' in shown
+    assert "{" not in run("trace", "show", finished, "--case", "blender", "--no-outputs")
     first = orjson.loads(run("trace", "show", finished, "--case", "blender", "--run", "1", "--format", "json"))
     assert first["trace"]["id"].startswith("blender~0~")
 

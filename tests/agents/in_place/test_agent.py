@@ -22,6 +22,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
 from promptiter.sources import CallbackSource, FileSource, Source
+from traces import Failure
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -174,7 +175,7 @@ async def test_an_error_of_the_function_is_the_error_of_the_run(file: Prompt, st
     async with bot(file, state, answer) as agent:
         done = await run(agent, "A")
         left = await agent.run(CaseInput(text="exit"), profile(agent))
-    assert str(done.error) == "ValueError: no words"
+    assert done.error == Failure("ValueError", "no words")
     assert str(left.error) == "AgentError: the function called sys.exit(3)"
 
 
