@@ -182,6 +182,7 @@ def test_too_many_failures_exit_with_7(run: Run, desk: Path) -> None:
         shown = re.sub(r"\s+", " ", run("run", option, code=7, stream="out"))
         assert headline in shown
         sys.modules.pop("agent")
+    assert "\nValueError: no (agent.py:7)\n" in run("trace", "show", "latest", "--case", "blender")
 
 
 def test_a_failed_run_shows_its_cause_and_exits_with_1(run: Run, desk: Path) -> None:

@@ -166,8 +166,8 @@ def export(
 def _read_case_traces(
     folder: Path, case_id: str, number: int | None, trace_id: str | None
 ) -> tuple[list[ExecutionTrace], RenderableType]:
-    """Read the traces of one run of a case, one per turn, and a table of all its runs."""
-    from promptiter.cli.views.case import runs_table
+    """Read the traces of one run of a case, one per turn, and a table of all its runs with the error of that one."""
+    from promptiter.cli.views.case import choose_run
     from promptiter.runs.case_history import read_case, read_traces
 
     history = read_case(folder, case_id)
@@ -180,7 +180,7 @@ def _read_case_traces(
         raise TraceError(f"run {chosen} of {case_id!r} has no trace: see `keep_traces` in promptiter.yaml")
     if trace_id is not None:
         traces = [_choose(iter(traces), trace_id, folder)]
-    return traces, runs_table(history, chosen=chosen)
+    return traces, choose_run(history, chosen)
 
 
 def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagram:

@@ -264,8 +264,9 @@ def _print_outputs(console: Console, steps: Sequence[Step]) -> None:
     for step in steps:
         if text := "" if step.error else preview(step.output, MAX_OUTPUT):
             table.add_row(Text(cut_middle(one_line(step.id), MAX_NAME)), Text(one_line(text)))
-    console.print()
-    console.print(table)
+    if table.row_count:
+        console.print()
+        console.print(table)
 
 
 def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step]) -> None:
