@@ -14,9 +14,12 @@ import pytest
 
 from promptiter.api import load_run, resume_run
 from promptiter.errors import SetupError
+from promptiter.llm.gateway import Gateway
+from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
+from tests.worlds import desk as desk_world
 from tests.worlds.results import read_unmeasured
 from traces.model import Json
 
@@ -78,6 +81,16 @@ def test_an_unknown_run_is_reported_with_the_nearest(run: Run, finished_run: Pat
 def test_a_folder_without_runs_is_reported(run: Run, desk: Path) -> None:
     assert run("runs") == f"no runs in {desk}/runs\n"
     assert "there are no runs in" in run("resume", code=2)
+
+
+def test_a_finished_run_that_cannot_be_built_again_is_shown(run: Run, tmp_path: Path) -> None:
+    engine = desk_world.engine(gateway=Gateway(models={"scripted": desk_world.model()}))
+    request = desk_world.request(max_rounds=0)
+    path = RunDirectory.begin(tmp_path, engine, request).path
+    assert "was started from Python, and cannot be built again" in run("resume", path, code=2)
+    RunDirectory.resume(path, engine, request).run_sync()
+    assert run("resume", path, "--quiet").startswith("desk: Baseline: mean score 0.000")
+    assert orjson.loads(run("resume", path, "--json"))["path"] == str(path)
 
 
 @pytest.mark.parametrize(
