@@ -13,7 +13,7 @@ JOBS   ?= auto
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test examples check docs schema bench clean
+.PHONY: help demo quick test long examples check docs schema bench clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -25,8 +25,11 @@ demo: $(VENV)/.core   ## optimize a support desk of six models, offline
 quick: check     ## lint, types, import contract, and the tests that are not marked slow: the daily round
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow" --hypothesis-profile quick
 
-test: check      ## lint, types, import contract, and every test
+test: check      ## lint, types, import contract, and every test but the longest
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
+
+long: $(VENV)/.dev   ## the tests that take longest, which `make test` leaves out
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
 
 examples: $(VENV)/.dev   ## run every example, also the longer ones
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/test_examples.py

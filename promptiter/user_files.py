@@ -101,11 +101,21 @@ def describe_problems(
     location: Location,
     *,
     is_secret: Callable[[Keys], bool] = lambda _: False,
+    sections: Mapping[tuple[int | str, ...], type[BaseModel]] | None = None,
 ) -> list[str]:
-    """Each problem as a sentence. Strings under keys that may hold a secret are not quoted."""
-    errors = error.errors(include_url=False)
+    """Each problem as a sentence. Strings under keys that may hold a secret are not quoted.
+
+    `sections` are the models of objects, by their keys, that the annotations of `model` do not name.
+    """
+    errors, known = error.errors(include_url=False), sections or {}
     return [
-        _describe(each, model, location, hide_text=is_secret(each["loc"]))
+        _describe(
+            each,
+            model,
+            location,
+            section=known.get(each["loc"][:-1]) or _find_section(each["loc"][:-1], model),
+            hide_text=is_secret(each["loc"]),
+        )
         for each in errors
         if not _is_misspelled(each, errors)
     ]
@@ -121,10 +131,12 @@ def _is_misspelled(error: ErrorDetails, errors: Sequence[ErrorDetails]) -> bool:
     )
 
 
-def _describe(error: ErrorDetails, root: type[BaseModel], location: Location, *, hide_text: bool) -> str:
+def _describe(
+    error: ErrorDetails, root: type[BaseModel], location: Location, *, section: type[BaseModel], hide_text: bool
+) -> str:
     kind, loc, given = error["type"], error["loc"], _describe_value(error["input"], hide_text=hide_text)
     if kind == "extra_forbidden":
-        return f"{location.below(*loc[:-1])}: {_describe_unknown_key(loc, root)}"
+        return f"{location.below(*loc[:-1])}: {_describe_unknown_key(str(loc[-1]), section, root)}"
     place = location.below(*loc)
     if kind == "missing":
         return f"{place}: is missing"
@@ -133,7 +145,7 @@ def _describe(error: ErrorDetails, root: type[BaseModel], location: Location, *,
     if kind == "value_error":
         message = str(error["ctx"]["error"])
         return f"{place}: {message}, not {given}" if message.startswith("must be ") else f"{place}: {message}"
-    return f"{place}: must be {_describe_wanted(error)}, not {given}{_suggest(error, root)}"
+    return f"{place}: must be {_describe_wanted(error)}, not {given}{_suggest(error, section)}"
 
 
 def _describe_value(value: Json, *, hide_text: bool) -> str:
@@ -149,8 +161,7 @@ def _describe_value(value: Json, *, hide_text: bool) -> str:
     return shorten(value, limit=80)
 
 
-def _describe_unknown_key(loc: Keys, root: type[BaseModel]) -> str:
-    key, section = str(loc[-1]), _find_section(loc[:-1], root)
+def _describe_unknown_key(key: str, section: type[BaseModel], root: type[BaseModel]) -> str:
     names = {spelling: choices[0] for choices in _list_spellings(section).values() for spelling in choices}
     if key in names:
         return f"{key!r} is another spelling of {names[key]!r}, which is given too; keep one of them"
@@ -162,12 +173,12 @@ def _describe_unknown_key(loc: Keys, root: type[BaseModel]) -> str:
     return f"unknown key {key!r}; known are {known}" if known else f"unknown key {key!r}; leave it out"
 
 
-def _suggest(error: ErrorDetails, root: type[BaseModel]) -> str:
+def _suggest(error: ErrorDetails, section: type[BaseModel]) -> str:
     """The nearest allowed word; where any key is allowed, a misspelled key shows by its value."""
     if error["type"] == "literal_error":
         return nearest(str(error["input"]), _split_quoted_words(error["ctx"]["expected"]))
     if error["type"] in _NOT_AN_OBJECT and len(error["loc"]) > 1:
-        return nearest(str(error["loc"][-1]), _list_annotations(_find_section(error["loc"][:-1], root)))
+        return nearest(str(error["loc"][-1]), _list_annotations(section))
     return ""
 
 

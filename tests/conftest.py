@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Machines are noisy: a slow example is not a failure. The examples are the same every time, in CI and on a laptop.
-settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("quick", settings.get_profile("steady"), max_examples=15)  # for `make quick`
 settings.load_profile("steady")
 

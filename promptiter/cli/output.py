@@ -43,7 +43,7 @@ class SteadyConsole(Console):
     """A console on standard error that survives a closed pipe: a run must not fail because of its progress."""
 
     def __init__(self) -> None:
-        super().__init__(stderr=True, highlight=False)
+        super().__init__(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _plain_width())
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -62,7 +62,12 @@ def console(output: Path | None = None) -> Console:
         return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(file=_TrimmedOutput(), width=int(os.environ.get("COLUMNS") or 120), highlight=False)
+    return Console(file=_TrimmedOutput(), width=_plain_width(), highlight=False)
+
+
+def _plain_width() -> int:
+    """The width of what is not printed to a terminal."""
+    return int(os.environ.get("COLUMNS") or 120)
 
 
 class _TrimmedOutput(io.StringIO):
@@ -80,10 +85,13 @@ _TRAILING_SPACES = re.compile(" +\n")
 
 
 def new_table(*columns: str, gap: int = 2) -> Table:
-    """A table without borders. Columns do not wrap; those whose name starts with `>` are right-aligned."""
+    """A table without borders. Columns whose name starts with `>` have figures: they are right-aligned, and wrap if the
+    table is too wide, because part of a figure is another figure. The others are cut off.
+    """
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, gap, 0, 0))
     for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+        is_figure = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if is_figure else "left", no_wrap=not is_figure)
     return table
 
 

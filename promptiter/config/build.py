@@ -76,7 +76,7 @@ class _RunBuilder:
 
     def build(self) -> ConfiguredRun:
         config = self.config
-        make_importable(config.python_path)
+        self._make_importable()
         agent = self._load_agent()
         gateway = self._build_gateway()
         evaluator = self._build_evaluator(gateway)
@@ -101,7 +101,7 @@ class _RunBuilder:
         )
 
     def build_evaluation(self, eval_set: str) -> ConfiguredEvaluation:
-        make_importable(self.config.python_path)
+        self._make_importable()
         agent, gateway = self._load_agent(), self._build_gateway()
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         profile, teacher = self._load_profile(), self._load_teacher()
@@ -118,6 +118,13 @@ class _RunBuilder:
         """Raise all problems as one error."""
         gateway.cache.close()
         raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems.found)))
+
+    def _make_importable(self) -> None:
+        folders = self.config.python_path
+        if "python_path" in self.config.model_fields_set:
+            for missing in (folder for folder in folders if not folder.is_dir()):
+                self.problems.add(f"python_path: there is no folder {str(missing)!r}; paths are relative to the file")
+        make_importable(folders)
 
     def _load_profile(self) -> Profile | None:
         path = self.config.initial_profile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -81,6 +82,11 @@ class ModelSettings(Section):
         return self
 
 
+def find_declared_settings(names: Iterable[str]) -> dict[str, type[BaseModel]]:
+    """The settings that each registered model among these declares, by its name."""
+    return {name: MODELS.get(name).Settings for name in names if name in MODELS}
+
+
 class Models(Section):
     """The settings of models by name. Registered models declare their own settings."""
 
@@ -93,7 +99,7 @@ class Models(Section):
         """Validate the settings of registered models with the schema that each declares."""
         if not isinstance(value, dict):
             return value
-        kinds: dict[str, Any] = {name: (MODELS.get(name).Settings, ...) for name in value if name in MODELS}
+        kinds: dict[str, Any] = {name: (settings, ...) for name, settings in find_declared_settings(value).items()}
         read = create_model("Registered", **kinds).model_validate({name: value[name] for name in kinds})
         return value | {name: getattr(read, name) for name in kinds}
 

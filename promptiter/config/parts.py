@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
+from promptiter.agents.base import is_agent
 from promptiter.config.fields import PartEntry
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.scorer import Scorer
@@ -43,6 +44,8 @@ def build_part(
         if entry.options:
             raise SetupError(f"{place}.options: {entry.name!r} is already built, so it takes no options; remove them")
         return _check_part(found, role, f"{place}: {entry.name!r}")
+    if is_agent(found):
+        raise SetupError(f"{place}: {entry.name!r} is an agent, not {role.describe_need()}")
     if not callable(found) or (inspect.isclass(found) and not hasattr(found, role.method)):
         raise SetupError(f"{place}: {entry.name!r} is {shorten(found)}, not {role.describe_need(found)}")
     elsewhere = supplied_by or {}

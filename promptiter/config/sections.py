@@ -230,7 +230,9 @@ class FinalTestSection(Section):
     """The test at the end of a run. Its significance level is the run's `alpha`."""
 
     repeats: Count = 2
-    """How often each block of the final test runs each case with each profile; there are up to three blocks."""
+    """The final test runs up to three blocks and ends once the result is clear. Each block runs every case this often
+    with each profile.
+    """
     min_detectable_gain: Above0 = 0.1
     """The gain that your cases should be able to show."""
     ablate: Flag = True

@@ -84,4 +84,5 @@ class ModelCatalog:
             return registered
         if is_reference(name):
             return load_model(name)
-        return LiteLLMModel(timeout_s=self._timeout_s)
+        own = (known for known, model in self._models.items() if not isinstance(model, LiteLLMModel))
+        return LiteLLMModel(timeout_s=self._timeout_s, other_names=(*MODELS.names(), *self._references, *own))

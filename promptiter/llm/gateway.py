@@ -68,6 +68,11 @@ class Gateway:
     ) -> None:
         if budget is not None and not isinstance(budget, Budget | Budgets):
             raise SetupError(f"the budget of a gateway is {shorten(budget)}; give a Budget, such as Budget(max_usd=2)")
+        if models is not None and not isinstance(models, Mapping):
+            raise SetupError(
+                f"the models of a gateway are {shorten(models)}; give your own models by name, such as "
+                "{'my-model': function}; others need no entry"
+            )
         if isinstance(cache, str):
             raise SetupError(f"the cache of a gateway is {shorten(cache)}; give open_cache({shorten(cache)})")
         self.pool = ModelPool(

@@ -45,6 +45,8 @@ class LiteLLMModel:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 120.0
+    other_names: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Names that litellm does not serve, one of which may have been meant."""
 
     @property
     def settings(self) -> Mapping[str, Json]:
@@ -59,7 +61,7 @@ class LiteLLMModel:
 
     def find_setup_problem(self, name: str) -> str | None:
         """Why a call of this model must fail, if that is certain: its provider is unknown, or no key is set."""
-        if problem := _find_unknown_provider(name, self.api_base):
+        if problem := _find_unknown_provider(name, self.api_base, self.other_names):
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
@@ -172,12 +174,12 @@ def _find_missing_key(model: str) -> str | None:
     return f"{model} needs {' or '.join(missing)}; set it, or models.{model}.api_key in promptiter.yaml"
 
 
-def _find_unknown_provider(model: str, api_base: str | None) -> str | None:
+def _find_unknown_provider(model: str, api_base: str | None, other_names: tuple[str, ...]) -> str | None:
     litellm = load()
     try:
         litellm.get_llm_provider(model, api_base=api_base)
     except litellm.exceptions.BadRequestError:
-        hint = nearest(model, litellm.model_cost)
+        hint = nearest(model, [*other_names, *litellm.model_cost])
         return f"{model} names no provider that litellm knows{hint}; write provider/model, such as openai/{model}"
     return None
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
+from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
@@ -91,6 +93,12 @@ class RunDirectory(ResumableRun):
     def journal(self) -> EventFile:
         """The journal, for reading."""
         return EventFile(self.path / JOURNAL)
+
+
+def read_finished_run(folder: str | os.PathLike[str]) -> RunResult | None:
+    """The result of a run that cannot be continued, from its folder alone; None if it can."""
+    journal = EventFile(Path(folder) / JOURNAL)
+    return fold_lazily(journal) if is_finished(journal.last()) else None
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:

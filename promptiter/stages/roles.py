@@ -33,7 +33,8 @@ class Role:
 
     def describe_need(self, part: object = None) -> str:
         """`a search: it needs ...`, for a part that is not one."""
-        return f"{self.with_article}: it needs `{self.describe()}`{nearest(self.method, dir(part))}"
+        methods = [name for name in dir(part) if not name.startswith("_")]
+        return f"{self.with_article}: it needs `{self.describe()}`{nearest(self.method, methods)}"
 
     @property
     def with_article(self) -> str:
@@ -58,8 +59,9 @@ STAGES = {
 
 def check_stages(*, backwarder: object, aggregator: object, optimizer: object) -> None:
     """Raise SetupError if a stage does not fit its role. An attributor may take the place of the backwarder."""
-    if backwarder is not None and not has_method(backwarder, "attribute"):
-        check_part(backwarder, STAGES["backwarder"])
+    if backwarder is not None:
+        is_attributor = callable(getattr(backwarder, "attribute", None))
+        check_part(backwarder, STAGES["attributor" if is_attributor else "backwarder"])
     if aggregator is not None:
         check_part(aggregator, STAGES["aggregator"])
     if optimizer is not None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from promptiter.api import load_run
+from promptiter.cli.output import SteadyConsole
 from promptiter.runs.changed_inputs import find_changed_inputs
 from promptiter.runs.header import build_header
 from tests.cli.conftest import Run
@@ -35,6 +36,13 @@ def test_it_shows_a_forecast_and_writes_nothing(run: Run, desk: Path) -> None:
     assert any(line.startswith("reception ") for line in lines)
     assert "Budget  no cap" in lines
     assert any("an offline model answers" in line for line in lines)
+
+
+def test_a_figure_is_never_cut_off(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = run("run", "--dry-run", stream="err", width=50)
+    assert "…" not in narrow
+    monkeypatch.setenv("COLUMNS", "")
+    assert SteadyConsole().width == 120, "in a pipe"
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -39,7 +41,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(project)
 
 
-@pytest.mark.slow
 def test_a_finished_run_is_shown_without_its_agent_and_configuration(run: Run, finished: Path) -> None:
     lines = run("show", finished).splitlines()
     assert lines[:2] == [

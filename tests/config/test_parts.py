@@ -238,6 +238,12 @@ def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
             "executor.options: unknown key 'concurrency'; it is given as 'evaluation.concurrency'",
         ),
         ("observers: ['OWN:OneRule']", "observers[0]: 'OWN:OneRule' is the class OneRule, not an observer"),
+        (
+            "observers: 'config_agent:agent'",
+            "observers[0]: 'config_agent:agent' is an agent, not an observer: it needs `def observe(self, event)`",
+        ),
+        ("python_path: [., srcc]", "python_path: there is no folder 'FOLDER/srcc'; paths are relative to the file"),
+        ("models: {simulated: {complience: 1}}", "models.simulated: unknown key 'complience' (did you mean 'complia"),
         ("weights: {exact_mach: 2}", "weights: there is no metric 'exact_mach' to weigh (did you mean 'exact_match'?)"),
         ("weights: {exact_match: high}", "weights.exact_match: must be a number, not 'high'"),
         (
@@ -248,7 +254,7 @@ def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
 )
 def test_each_problem_of_a_part_names_its_key(folder: Path, text: str, expected: str) -> None:
     [problem] = problems(folder, f"{FILE}{text}\n".replace("OWN", MODULE))
-    assert problem.startswith(expected.replace("OWN", MODULE))
+    assert problem.startswith(expected.replace("OWN", MODULE).replace("FOLDER", str(folder)))
 
 
 def test_a_file_with_a_scorer_needs_no_cases(folder: Path) -> None:
@@ -282,4 +288,4 @@ def test_a_metric_of_ones_own_works_from_yaml_and_from_a_metrics_file(folder: Pa
     (folder / "metrics.json").write_bytes(orjson.dumps(document))
     [problem] = problems(folder, FILE)
     assert problem.startswith("metrics: ")
-    assert "'brief' does not take (case, run) and the criterion as options" in problem
+    assert "unknown key 'longst' in the criterion (did you mean 'longest'?); 'brief' takes longest" in problem

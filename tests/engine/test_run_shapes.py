@@ -283,7 +283,7 @@ async def test_the_calls_of_a_scorer_count_for_the_budget() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["one_set", "scorer"])
+@pytest.mark.parametrize("shape", [pytest.param("one_set", marks=pytest.mark.long), "scorer"])
 async def test_a_run_that_is_killed_at_any_event_resumes_with_the_same_result(shape: str) -> None:
     trace_store, calls = FolderTraceStore(), Counter[str]()
 

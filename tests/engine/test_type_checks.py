@@ -15,6 +15,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
+from promptiter.offline import EvidenceAttributor
 from promptiter.policies.acceptance import AnyGain, ComposablePolicy, MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.policies.final_test import FinalTest
@@ -55,6 +56,10 @@ def test_what_is_not_an_agent_is_refused_with_advice(wrong: Any, message: str) -
     [
         ((Writes(), None, None), "an object of class Writes is an optimizer, not a backwarder; give it as optimizer="),
         ((Blames, None, None), "Blames is a class, not a backwarder; create an object of it: Blames(...)"),
+        (
+            (EvidenceAttributor, None, None),
+            "EvidenceAttributor is a class, not an attributor; create an object of it: EvidenceAttributor(...)",
+        ),
         ((None, "gpt-5", None), "'gpt-5' is not an aggregator: it needs `def aggregate(self, request)`"),
         (
             (None, None, Merges()),
@@ -81,6 +86,7 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
         (FunctionMetric, {"name": "x", "function": 5}, "metric 'x' needs a function of (case, run), not 5: "),
         (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not the fun"),
         (Gateway, {"models": {"m": 5}}, "the model 'm' is 5; give a function of the messages, or a model, such"),
+        (Gateway, {"models": ["own"]}, "the models of a gateway are ['own']; give your own models by name, such as {"),
         (Gateway, {"budget": 5}, "the budget of a gateway is 5; give a Budget, such as Budget(max_usd=2)"),
         (Gateway, {"cache": "memory"}, "the cache of a gateway is 'memory'; give open_cache('memory')"),
         (Gateway, {"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),

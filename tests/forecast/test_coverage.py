@@ -15,6 +15,7 @@ NUMBERS = (1, 4, 7, 8, 10)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_most_runs_stay_within_their_forecast() -> None:
     outcomes = [run_once(number) for number in NUMBERS]
     assert {outcome.kind[2] for outcome in outcomes} == {"baseline", "short run"}

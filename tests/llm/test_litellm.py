@@ -178,6 +178,10 @@ def test_a_model_without_a_provider_is_described_in_one_line() -> None:
     misspelled, bare = Gateway().find_setup_problems(["tiny", "gpt-4o-mni"])
     assert misspelled.startswith("gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); ")
     assert bare == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
+    own = Gateway(models={"clerk_of_court": lambda _: "an own function"})
+    for name, meant in {"simulted": "simulated", "clark_of_court": "clerk_of_court"}.items():
+        [problem] = own.find_setup_problems([name])
+        assert problem.startswith(f"{name} names no provider that litellm knows (did you mean '{meant}'?); ")
 
 
 @pytest.mark.usefixtures("no_keys")

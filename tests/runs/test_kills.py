@@ -181,7 +181,7 @@ def whole_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))])
 def test_a_search_with_a_pool_resumes_from_every_event(chunk: int, whole_pool: Path, tmp_path: Path) -> None:
     events = len(journal_path(whole_pool).read_bytes().splitlines())
     for seq in range(chunk, events, CHUNKS):

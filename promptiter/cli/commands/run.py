@@ -115,11 +115,17 @@ def resume(
     To look at a run, use `promptiter show`.
     """
     from promptiter.api import load_resume
+    from promptiter.runs.directory import read_finished_run
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
     prepare = partial(load_resume, folder, settings=settings)
-    _execute(prepare, folder=folder, test_now=final_test, costs=costs)
+    try:
+        _execute(prepare, folder=folder, test_now=final_test, costs=costs)
+    except SetupError:
+        if (finished := read_finished_run(folder)) is None:
+            raise
+        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), costs=costs)
 
 
 def rerun(
@@ -174,11 +180,7 @@ def _execute(
     prepare: Callable[[], ConfiguredRun], *, folder: Path | None = None, test_now: bool = False, costs: bool = False
 ) -> NoReturn:
     """Build a run, run it to the end, show the outcome, and exit with its code. With a folder, resume that run."""
-    from promptiter.cli.exit_codes import EXIT_CODES
     from promptiter.cli.review import check_terminal
-    from promptiter.cli.views import run as run_view
-    from promptiter.cli.views.costs import print_costs
-    from promptiter.runs.summary import summarize
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
         configured = prepare()
@@ -191,10 +193,21 @@ def _execute(
             configured.gateway.cache.close()
     for note in directory.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
-    summary = summarize(result, directory.path)
-    if configured.config.as_json:
-        write_text(run_view.result_as_json(result, directory.path), None)
-    elif configured.config.quiet:
+    config = configured.config
+    _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, costs=costs)
+
+
+def _end(result: RunResult, folder: Path, *, as_json: bool, quiet: bool, costs: bool) -> NoReturn:
+    """Show the outcome of a run, and exit with its code."""
+    from promptiter.cli.exit_codes import EXIT_CODES
+    from promptiter.cli.views import run as run_view
+    from promptiter.cli.views.costs import print_costs
+    from promptiter.runs.summary import summarize
+
+    summary = summarize(result, folder)
+    if as_json:
+        write_text(run_view.result_as_json(result, folder), None)
+    elif quiet:
         run_view.print_line(console(), summary)
     else:
         run_view.print_end(console(), summary)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from promptiter.agents.runner import is_runner
 from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.criteria import (
     JUDGE_METRICS,
@@ -251,9 +252,13 @@ class _JudgeModelEntry(_CriterionEntry):
     think: bool | None = None
 
 
-_NamedJudge = Annotated[
-    _JudgeModelEntry, BeforeValidator(lambda value: {"model_name": value} if isinstance(value, str) else value)
-]
+def _parse_judge(value: Any) -> Any:
+    if is_runner(value):
+        raise ValueError("is an agent or a function; name it as module:attr, or give it as judge= of build_metrics")
+    return {"model_name": value} if isinstance(value, str) else value
+
+
+_NamedJudge = Annotated[_JudgeModelEntry, BeforeValidator(_parse_judge)]
 
 
 class _RubricContent(FileObject):

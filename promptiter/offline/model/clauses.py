@@ -1,7 +1,7 @@
 """How the simulated model splits an instruction into lines, sentences and clauses that each make one demand.
 
 Quoted text is masked first, so that `Begin with 'Use JSON.'` is one clause and demands no JSON. A clause knows whether
-it forbids (`Do not …`, `… without prose`) and on what condition it applies (`If the id is missing, …`).
+it forbids (`Do not …`, `… without prose`) and on what condition it applies (`If the id is missing, …`, `Otherwise …`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ LITERAL = "\ue000\\d+\ue001"
 MAX_SENTENCE_CHARACTERS = 800
 """Longer sentences are ignored: they are data, or demand too much at once."""
 
+OTHERWISE = "otherwise"
+"""The condition of a clause that applies if no other does."""
+
 _DIGITS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NUMBER_WORDS = {word: count for count, word in enumerate(_DIGITS, 1)} | {"single": 1, "a single": 1, "twenty": 20}
 
 _IMPERATIVES = (
-    "add|answer|append|ask|avoid|be|begin|call|carry|choose|cite|classify|close|conclude|contain|convert|copy|do|don't|"
+    "add|answer|append|ask|assign|avoid|be|begin|call|carry|choose|cite|classify|close|conclude|contain|convert|copy|decide|determine|do|don't|"
     "drop|echo|end|express|extract|fill|finish|format|forward|give|hand|include|insert|invoke|keep|label|leave|limit|"
     "list|look|make|mark|mention|name|never|note|omit|open|output|pass|pick|place|preserve|print|produce|provide|put|"
-    "quote|refer|relay|repeat|reply|report|reproduce|respond|restate|retain|return|round|run|say|select|send|set|show|"
+    "quote|refer|relay|repeat|reply|report|reproduce|respond|restate|retain|return|round|route|run|say|select|send|set|show|"
     "sort|speak|start|state|support|take|tell|thank|translate|use|work|write"
 )
 _CLAUSE_VERBS = (
@@ -57,6 +60,19 @@ _LEADING_CONDITION = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TRAILING_CONDITION = re.compile(rf"^(?P<main>.+?),?\s+{_CONDITION}\b(?P<condition>.+)$", re.IGNORECASE | re.DOTALL)
+_OTHERWISE = (
+    r"(?:otherwise|else|if not|by default|in (?:all|any|every) other cases?|"
+    r"for (?:anything|everything|all) (?:else|others?))"
+)
+_LAST_RESORT = re.compile(
+    rf"^(?:(?P<first>.*?)(?:[,;]\s*(?:and\s+|or\s+|but\s+)?|(?<=\w)\s+or\s+))?{_OTHERWISE}\b[\s,:]*(?P<rest>\S.*)$"
+    rf"|^(?P<late>.+?)[,\s]+(?:otherwise|by default|in (?:all|any|every) other cases?)\W*$",
+    re.IGNORECASE | re.DOTALL,
+)
+_NEXT_CONDITION = re.compile(rf"\s*;\s*(?:and\s+)?(?={_CONDITION}\b)", re.IGNORECASE)
+_NEXT_ANSWER = re.compile(
+    rf"(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+)(?:to\s+|as\s+)?(?={LITERAL}\s+{_CONDITION}\b)", re.IGNORECASE
+)
 _NEGATED = re.compile(_NEGATION, re.IGNORECASE)
 _FILLER = (
     r"(?:please|always|also|then|first|finally|next|only|just|simply|and|or|but|in your \w+|in the \w+|"
@@ -67,7 +83,8 @@ _INSTRUCTS = re.compile(
     r"|\b(?:must|should|shall|needs? to|has to|have to|(?:is|are) to|will|(?:is|are) required)\b"
     r"|\b(?:is|are) (?:always |never )?(?:written|given|stated|formatted|kept|allowed|included)\b"
     r"|^\W*(?:your|the|every|each|all)?\s*(?:final )?(?:answers?|outputs?|repl(?:y|ies)|responses?)\b"
-    r"|^\W*(?:the )?(?:allowed|valid|possible|language|format|labels?|categories)\b"
+    r"|^\W*(?:the )?(?:allowed|valid|possible|language|format|labels?|categor(?:y|ies))\b"
+    rf"|^\W*it is {LITERAL}|^\W*{_OTHERWISE}\b"
     r"|^\W*(?:for (?:each|every|all|any)|no|not|without|before|at most|at least|exactly|only|one)\b"
     rf"|^\W*{_CONDITION}\b|\bonly\W*$"
     r"|^\W*you are\b.*\b(?:who|that)\b",
@@ -163,17 +180,32 @@ def _unmask(masked: str, quotes: Sequence[str]) -> str:
 
 
 def _split_sentence(sentence: str, quotes: Sequence[tuple[str, str]]) -> Iterator[Clause]:
-    leading = _LEADING_CONDITION.match(sentence)
-    condition, main = (leading["condition"], leading["main"]) if leading else ("", sentence)
     original = _unmask(sentence, [marked for _, marked in quotes])
     bare = tuple(quoted for quoted, _ in quotes)
+    for text, condition in _split_conditions(sentence):
+        yield Clause(text.strip(), condition.strip(" ."), bool(_NEGATED.search(text)), original, bare)
+
+
+def _split_conditions(sentence: str) -> Iterator[tuple[str, str]]:
+    """The clauses of a sentence, each with its condition."""
+    last_resort = _LAST_RESORT.match(sentence)
+    conditional = sentence if last_resort is None else last_resort["first"] or ""
+    for part in _NEXT_CONDITION.split(conditional):
+        first, *others = _NEXT_ANSWER.split(part)
+        for each in (first, *(f"answer {other}" for other in others)):
+            yield from _split_condition(each)
+    if last_resort is not None:
+        rest = last_resort["rest"] or last_resort["late"]
+        for text in _split_clauses(rest if is_instruction(rest) else f"answer {rest}"):
+            yield text, OTHERWISE
+
+
+def _split_condition(sentence: str) -> Iterator[tuple[str, str]]:
+    leading = _LEADING_CONDITION.match(sentence)
+    condition, main = (leading["condition"], leading["main"]) if leading else ("", sentence)
     for text in _split_clauses(main):
-        trailing = _TRAILING_CONDITION.match(text)
-        if trailing and not condition:
-            text, own_condition = trailing["main"], trailing["condition"]
-        else:
-            own_condition = condition
-        yield Clause(text.strip(), own_condition.strip(" ."), bool(_NEGATED.search(text)), original, bare)
+        trailing = None if condition else _TRAILING_CONDITION.match(text)
+        yield (trailing["main"], trailing["condition"]) if trailing else (text, condition)
 
 
 def _split_clauses(main: str) -> list[str]:

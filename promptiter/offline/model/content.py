@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeAlias
 
+from promptiter.offline.model.clauses import OTHERWISE
 from promptiter.offline.model.instruction_rules import RuleBook
 from promptiter.offline.model.style import Phrases, plain_text
 from promptiter.offline.model.task import Document, Task, split_words
 from traces.model import Json
 
 AnswerKind: TypeAlias = Literal["label", "fact", "guess", "vague", "topic"]
+
+_CUE = re.compile(
+    r"^.*?\b(?:mentions?|contains?|includes?|names?|says?|asks? (?:about|for)|is about)\b(?=.*\w)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ABSENT = re.compile(r"\b(?:not|no|never|without)\b|n't\b", re.IGNORECASE)
 
 _INVENTED = ("the second option", "about 40", "Springfield", "the standard one", "roughly in 1970", "as usual")
 
@@ -40,7 +47,7 @@ def find_answer(
     wanted = [name for phrase in book.items("value_only") for name in task.find(phrase)]
     if wanted:
         return AnswerCore(kind="fact", value=", ".join(plain_text(task.fields[name]) for name in wanted))
-    labels = book.items("choose")
+    labels = _list_labels(book)
     if labels:
         return AnswerCore(kind="label", value=choose_label(task, book, labels=labels, knowledge=knowledge, rng=rng))
     fact = _find_fact(task, knowledge)
@@ -56,20 +63,44 @@ def find_answer(
 def choose_label(
     task: Task, book: RuleBook, *, labels: tuple[str, ...], knowledge: Mapping[str, str], rng: Random
 ) -> str:
-    """The label that the task names or whose condition it meets best; without any hint, a guess."""
+    """The label that the task names or whose condition it meets best; without any hint, a guess.
+
+    If a rule says which label to choose otherwise, only conditions count. If the conditions of all labels but one are
+    known and none is met, it is that one.
+    """
     text = _join_texts(task)
     seen = set(split_words(text))
+    conditions = [(name.lower(), reason) for name, reason in book.all("label_when")]
+    fallback = next((label for label in labels if (label.lower(), OTHERWISE) in conditions), None)
 
     def count_hints(label: str) -> int:
-        conditions = [reason for name, reason in book.all("label_when") if name.lower() == label.lower()]
         named = set(split_words(label))
-        return 2 * (bool(named) and named <= seen) + sum(len(seen & set(split_words(each))) for each in conditions)
+        hints = 2 * (fallback is None and bool(named) and named <= seen)
+        return hints + sum(_count_cues(reason, seen) for name, reason in conditions if name == label.lower())
 
     best = max(labels, key=count_hints)
     if count_hints(best):
         return best
+    if fallback is not None:
+        return fallback
     known = _recall(text, knowledge)
-    return next((label for label in labels if known and label.lower() == known.lower()), None) or rng.choice(labels)
+    recalled = next((label for label in labels if known and label.lower() == known.lower()), None)
+    open_labels = [label for label in labels if label.lower() not in dict(conditions)]
+    return recalled or (open_labels[0] if len(open_labels) == 1 else rng.choice(labels))
+
+
+def _list_labels(book: RuleBook) -> tuple[str, ...]:
+    """The labels to choose from: those of an enumeration, or else those that at least two rules give conditions for."""
+    conditional = tuple(dict.fromkeys(name for name, _ in book.all("label_when")))
+    return book.items("choose") or (conditional if len(conditional) > 1 else ())
+
+
+def _count_cues(condition: str, seen: set[str]) -> int:
+    """How many words of a condition the task has; of `the input mentions an invoice` only `invoice` counts."""
+    if condition == OTHERWISE:
+        return 0
+    shared = len(seen & set(split_words(_CUE.sub("", condition))))
+    return shared if _ABSENT.search(condition) is None else int(not shared)
 
 
 def _find_fact(task: Task, knowledge: Mapping[str, str]) -> AnswerCore | None:

@@ -34,6 +34,9 @@ _SHORTHAND = {
     "name": rf"(?:{LITERAL}|[\w-]+)",
     "phrase": rf"(?:[\w'.,() -]|{LITERAL})",
     "word": r"(?:words?|phrases?|keywords?|terms?|text|labels?|sentence|line)",
+    "names": rf"(?P<items>(?:{LITERAL}|[\w-]+)(?:,\s*(?:{LITERAL}|[\w-]+))*,?\s+or\s+(?:{LITERAL}|[\w-]+))",
+    "request": r"(?:it|this|them|(?:the|each|every|this) "
+    r"(?:request|message|ticket|question|input|case|email|user|customer))",
     "labels": r"(?:labels|categories|values|options|words|classes|answers)",
     "language": "(?P<language>" + "|".join(LANGUAGES) + r")(?!\w)",
     "tool": r"(?:tools?|functions?)",
@@ -45,6 +48,11 @@ _NOT_A_FIELD = re.compile(
     r"json|sentences?|words?|lists?|tools?|explanations?|markdown|fences?|blocks?|decimals?|format|case|letters?|prose|"
     r"polite|please|thanks?|one|characters?|arguments?|parameters?|brackets?|keys?|labels?|caps|tone|"
     r"object|brief|concise|everything|anything|nothing|yes|no|prefix|suffix|sources?|source ids?|references?)$)",
+    re.IGNORECASE,
+)
+_NOT_A_LABEL = re.compile(
+    r"it|json|so|that|the|an?|and|with|only|in|you|exactly|tools?|them|yourself|nothing|"
+    r"(?:direct|polite|brief|concise|normal|usual|according|formal|careful|correct|clear|honest|kind|short|ful|simp)ly",
     re.IGNORECASE,
 )
 _FORMATTED = re.compile(r"^(?:dates|amounts|numbers|prices|sums|totals|values|costs|figures)$", re.IGNORECASE)
@@ -174,8 +182,7 @@ def read_argument(found: re.Match[str], clause: Clause) -> Parameters | None:
 
 def read_label_and_condition(found: re.Match[str], clause: Clause) -> Parameters | None:
     label, reason = clause.literal(found["label"]).strip(), clause.literal(clause.condition).strip(" .")
-    is_vague = re.fullmatch(r"it|json|so|that|the|an?|and|with|only|in|you|exactly|tools?", label, re.IGNORECASE)
-    return (label, reason) if reason and not is_vague else None
+    return (label, reason) if reason and not _NOT_A_LABEL.fullmatch(label) else None
 
 
 def _list_length_families(unit: str, noun: str) -> tuple[Family, ...]:
@@ -227,6 +234,11 @@ FAMILIES: tuple[Family, ...] = (
         "choose",
         r"\bone (?:of|from|out of|among)(?: these| the)?(?: following)?(?: (?:\w+ )?<labels>)?\W*?(?P<items>[^\s:].+)$",
         r"\b(?:classify|label)\b[^.]*?\b(?:as|into)(?: either| one of)?:? (?P<items>.+)$",
+        r"\| (?:\w+ )?(?:answer|reply|respond|choose|pick|select)(?: with)?(?: either)?:? <names>[. ]*$",
+        r"\b(?:choose|pick|select|decide) between (?P<items>.+)$",
+        r"\b(?:decide|determine|say) whether [^.|]*?\b(?:is|are|belongs)(?: about| for| to)? <names>[. ]*$",
+        r"\b(?:route|send|forward|assign|hand) <request> to(?: either)?:? <names>[. ]*$",
+        r"\b(?:one|a single) (?:word|label|category): <names>[. ]*$",
         read=read_labels,
         after="json",
     ),
@@ -234,6 +246,10 @@ FAMILIES: tuple[Family, ...] = (
         "label_when",
         r"\| .*?\b(?:choose|answer|use|say|reply|output|pick|label(?: it)?|return|respond|select)"
         r"(?: with| as| to| the label)* (?P<label><name>)[.\s]*$",
+        r"\| (?:it|the (?:answer|label|category|class)) is (?P<label><quoted>)[.\s]*$",
+        r"\| (?:the )?(?:answer|label|category|class) is (?P<label><name>)[.\s]*$",
+        r"\| .*?\b(?:route|send|forward|assign|hand|classify) <request> (?:to|as) (?:the )?(?P<label><name>)"
+        r"(?: team| department| desk| queue| node| branch)?[.\s]*$",
         read=read_label_and_condition,
         polarity="either",
         after="choose",

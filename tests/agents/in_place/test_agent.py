@@ -279,6 +279,7 @@ async def test_a_text_that_cannot_be_encoded_fails_its_run_and_changes_nothing(f
         assert file.raw == b"plain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, state: State, is_async: bool) -> None:
     running: set[str] = set()

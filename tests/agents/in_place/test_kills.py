@@ -130,6 +130,7 @@ def test_a_kill_at_a_random_moment_leaves_a_state_that_restore_can_repair(folder
     kill_at_random(folder, kills=6, seed=1)
 
 
+@pytest.mark.long
 def test_forty_kills_at_random_moments_leave_a_state_that_restore_can_repair(folder: Path) -> None:
     kill_at_random(folder, kills=40, seed=2)
 
@@ -196,7 +197,7 @@ EVERY_LINE = """
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(29, id="every 29th line"), pytest.param(1, id="every line", marks=pytest.mark.slow)]
+    "every", [pytest.param(13, id="every 13th line"), pytest.param(1, id="every line", marks=pytest.mark.long)]
 )
 def test_a_kill_at_any_line_of_a_switch_or_restore_is_repaired_by_restore(folder: Path, every: int) -> None:
     (folder / "state").mkdir()

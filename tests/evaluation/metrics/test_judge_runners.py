@@ -168,10 +168,11 @@ async def test_a_judge_with_its_own_key_is_named_as_in_the_file() -> None:
         ("no_such_module:judge", "the judge 'no_such_module:judge': cannot import 'no_such_module'"),
         (f"{HERE}:NOT_A_RUNNER", "is 3; give an agent, or a function from message to answer"),
         ({"model_name": f"{HERE}:strict", "generation_config": {"temperature": 0}}, "generation_config is for models"),
+        (count_words, "is an agent or a function; name it as module:attr, or give it as judge= of build_metrics"),
     ],
 )
 def test_a_wrong_judge_is_found_before_anything_is_paid(judge: Json, problem: str) -> None:
-    with pytest.raises(MetricError, match=rf"metrics\[0\]: .*{problem}"):
+    with pytest.raises(MetricError, match=rf"metrics\[0\].*: .*{problem}"):
         build(Gateway(), short(judge))
 
 
