@@ -19,7 +19,6 @@ from traces import ExecutionTrace, read_traces
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(page.parent.name for page in EXAMPLES.glob("*/README.md"))
-QUICK = ("own_agent", "record_a_run", "replay_otel")
 LONG = ("own_search",)
 """They take more than five seconds."""
 
@@ -38,12 +37,12 @@ sys.addaudithook(watch)
 """Ends a program that connects to another machine, or looks one up."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        *QUICK,
-        *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name not in QUICK + LONG),
-        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG),
+        *(name for name in NAMES if name not in LONG),
+        *(pytest.param(name, marks=pytest.mark.long) for name in LONG),
     ],
 )
 def test_an_example_prints_what_its_page_says(name: str, tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ from tests.worlds.model_server import LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Step, write_traces
 from traces.model import Json, Snapshot
 
+pytestmark = pytest.mark.slow
+
 PLACES = (
     *("literal_key", "literal_header", "variable_key", "variable_header", "environment_key", "judge_key"),
     *("judge_field", "metric_option", "user_key", "password", "query_key", "python_key", "python_header", "option_key"),
@@ -315,7 +317,6 @@ def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, 
     return out, err + rest
 
 
-@pytest.mark.slow
 def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
     commands = [
         (["run", "broken.yaml"], IN_RUN, 2),
@@ -388,7 +389,6 @@ def gossip_agent(text: str) -> GraphAgent:
     )
 
 
-@pytest.mark.slow
 async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -437,7 +437,6 @@ def with_password(address: str) -> str:
     return address.replace("://", f"://eve:{CANARY['password']}@")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401, 500])
 async def test_no_server_error_repeats_what_was_sent(status: int, caplog: pytest.LogCaptureFixture) -> None:
     """Also in truncated messages, and in the logs of litellm."""

@@ -16,6 +16,8 @@ from promptiter.policies import TargetScore
 from promptiter.runs import RunDirectory
 from tests.worlds import small_programs
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "I want a refund for my tent? (order id: Z-77; bought: 2026-05-06)"
 PROGRAMS = [
     ("two_prompts", {"two_prompts#instruction.plan", "two_prompts#instruction.write"}),

@@ -73,10 +73,11 @@ _NOTHING_KNOWN = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a step or tool call failed."""
+    """Why a step or tool call failed. `where` is the file and line in the user's code, if known."""
 
     type: str
     message: str = ""
+    where: str = field(default="", compare=False)
 
     @property
     def is_cancellation(self) -> bool:
@@ -84,7 +85,8 @@ class Failure:
         return self.type == "cancelled"
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.type, self.message) if part)
+        text = ": ".join(part for part in (self.type, self.message) if part)
+        return f"{text} ({self.where})" if self.where else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

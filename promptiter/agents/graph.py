@@ -12,6 +12,7 @@ from typing import Any, Self
 from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Join, list_arrows
+from promptiter.agents.failures import describe_error
 from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, copy_value, run_graph
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.parameters import find_input_parameter
@@ -119,7 +120,7 @@ class GraphAgent(Graph):
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
             if limit.expired():
                 return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
-            return None, Failure(type(error).__name__, str(error))
+            return None, describe_error(error)
 
     def can_substitute(self, node_id: str) -> bool:
         """True for every node of the graph and of nested graphs, not for steps that a function records itself."""

@@ -136,12 +136,14 @@ class Evaluations:
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
 
-        Raises BrokenSetupError then. Nothing is recorded, so the run starts with these cases when it is resumed. Rows
-        that an outage made fail are left out, and so are run again with the others.
+        Raises BrokenSetupError then. A mistake in the agent's code counts if all of them fail at the same line.
+        Nothing is recorded, so the run starts with these cases when it is resumed. Rows that an outage made fail are
+        left out, and so are run again with the others.
         """
         rows = [row async for _, row in self._stream_rows([each], evaluator, most=FIRST_RUNS)]
-        errors = [row.setup_error for row in rows]
-        if errors and all(errors):
+        errors = [row.setup_error or row.code_error for row in rows]
+        lines = {row.code_error.where for row in rows if row.code_error is not None}
+        if errors and all(errors) and len(lines) <= 1:
             raise BrokenSetupError(
                 f"the first {plural(len(rows), 'case run')} failed by a mistake in the code or the settings, "
                 f"and no other was made: {errors[0]}"

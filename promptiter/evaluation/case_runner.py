@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
+from promptiter.agents.failures import describe_error
 from promptiter.concurrency import call_any, run_together
 from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
@@ -141,7 +142,7 @@ class _GuardedAgent:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
             if limit.expired():
                 return AgentRun(error=describe_timeout(context.deadline_s))
-            return AgentRun(error=Failure(type(error).__name__, str(error)))
+            return AgentRun(error=describe_error(error))
 
 
 def _replay_turn(case: EvalCase, number: int, turn: Turn) -> AgentRun:

@@ -39,6 +39,21 @@ OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableEr
 SETUP_ERRORS = tuple(each.__name__ for each in (AnswerError, MetricError, ModelNotFoundError))
 """Mistakes in the code of the agent or of a metric, or in the name of a model: the case does not matter."""
 
+CODE_ERRORS = tuple(
+    each.__name__
+    for each in (
+        TypeError,
+        AttributeError,
+        NameError,
+        UnboundLocalError,
+        ImportError,
+        ModuleNotFoundError,
+        KeyError,
+        IndexError,
+    )
+)
+"""Errors that Python raises for mistakes in code. ValueError is not one: agents raise it for an unusable answer."""
+
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
 
@@ -106,6 +121,11 @@ class CaseRow:
         """The error, if it is a mistake in the code of the agent or of a metric, or in a setting; otherwise None."""
         errors = [str(self.error)] if self.error is not None else [score.error or "" for score in self.scores]
         return next((error for error in errors if error.partition(":")[0] in SETUP_ERRORS), None)
+
+    @property
+    def code_error(self) -> Failure | None:
+        """The error, if the agent's code raised it and it is one that Python raises for mistakes; otherwise None."""
+        return self.error if self.error is not None and self.error.type in CODE_ERRORS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
 from promptiter.evaluation.scorer import Scorer, ScorerFunction
+from promptiter.evaluation.unscored import describe_unscored
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
@@ -267,9 +268,26 @@ class RunResult:
     def accepted_score(self) -> float | None:
         return self.accepted.objective(self.objective) if self.accepted is not None else None
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Problems that did not end the run, such as validation cases that could not be scored."""
+        return (*self.measured.problems, *self._unscored)
+
+    @property
+    def _unscored(self) -> tuple[str, ...]:
+        """What could not be scored of the baseline and the accepted profile, unless it made the evaluation invalid."""
+        if self.baseline is None or self.accepted is None or self.verdict == "invalid_eval":
+            return ()
+        noun = {"two_sets": "validation case", "one_set": "case", "scorer": "scorer"}[self.shape]
+        before, after = (describe_unscored(each, noun=noun) for each in (self.baseline, self.accepted))
+        if before == after:
+            return before
+        return (*(f"baseline: {each}" for each in before), *(f"accepted profile: {each}" for each in after))
+
     def __repr__(self) -> str:
         changed = ", ".join(change.surface_id for change in self.changes) or "nothing"
-        return f"RunResult({self.status}, {self._headline})\n  changed: {changed}\n  {self._spending}"
+        problems = "".join(f"\n  problem: {problem}" for problem in self.problems)
+        return f"RunResult({self.status}, {self._headline})\n  changed: {changed}\n  {self._spending}{problems}"
 
     def _repr_html_(self) -> str:
         accepted = "" if self.accepted is None else self.accepted._repr_html_()

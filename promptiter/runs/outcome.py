@@ -68,6 +68,11 @@ def write_headline(result: RunResult, outcome: Outcome) -> str:
         if result.working_profile != result.initial_profile:
             return "A loss of quality could not be ruled out, nothing adopted"
         return f"No {saved} could be saved without a loss of quality, nothing adopted"
+    if outcome == "target_reached" and result.baseline is not None:
+        cases = result.baseline.cases
+        scored = sum(case.is_scored for case in cases)
+        if scored < len(cases):
+            return f"Nothing to fix in the {scored} of {len(cases)} cases that could be scored"
     where = f" in round {len(result.rounds)}" if outcome in _IN_A_ROUND and result.rounds else ""
     return f"{_HEADLINES[outcome]}{where}"
 

@@ -199,7 +199,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         rejections=search.rejections,
         stopped=result.stop.text if result.stop is not None and result.stop.stop else "",
         costs=summarize_costs(result.measured.spent, result.measured),
-        problems=(*result.measured.problems, *search.problems),
+        problems=(*result.problems, *search.problems),
         commands=() if folder is None else _commands(result, outcome, folder),
     )
 

@@ -44,6 +44,7 @@ def edit(file: Path, old: str, new: str) -> None:
 PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); write provider/model"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

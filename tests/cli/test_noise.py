@@ -165,7 +165,7 @@ def test_too_many_failures_exit_7_with_the_cause(run: Run, desk: Path) -> None:
         "agent = type('Broken', (), {'describe': agent.describe, 'run': staticmethod(broken)})()\n"
     )
     errors = run("noise", code=7)
-    assert "100% of the runs or scores failed, the limit is 25%: ValueError: no network (×" in errors
+    assert "100% of the runs or scores failed, the limit is 25%: ValueError: no network (" in errors
     found = orjson.loads(run("noise", "--json", code=7, stream="out"))
     assert (found["is_reliable"], found["wanted"], found["exit_code"]) == (False, None, 7)
 

@@ -23,6 +23,8 @@ from tests.worlds import desk as desk_world
 from tests.worlds.results import read_unmeasured
 from traces.model import Json
 
+pytestmark = pytest.mark.slow
+
 HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)"
 
 
@@ -48,7 +50,6 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.slow
 def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: Run, desk: Path) -> None:
     shown = run("run")
     path = only_run(desk)
@@ -65,7 +66,6 @@ def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: 
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
 
 
-@pytest.mark.slow
 def test_a_run_is_found_by_path_by_id_by_a_part_of_it_or_as_the_latest(run: Run, finished_run: Path) -> None:
     for named in (["latest"], [str(finished_run)], [finished_run.name], [finished_run.name[-8:]], []):
         assert run("resume", *named, "--quiet").startswith("support_desk: Improved")
@@ -100,7 +100,6 @@ def test_a_finished_run_that_cannot_be_built_again_is_shown(run: Run, tmp_path: 
     assert orjson.loads(run("resume", path, "--json"))["path"] == str(path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "change"),
     [
@@ -124,7 +123,6 @@ def test_a_run_with_changed_inputs_is_refused_and_the_change_named(
     assert run("resume", "--quiet").startswith("support_desk: Improved")
 
 
-@pytest.mark.slow
 def test_options_of_the_first_command_hold_when_a_run_is_resumed_and_others_may_change(run: Run, desk: Path) -> None:
     run("run", "--max-rounds", "2", "--seed", "3", "--quiet")
     cut(only_run(desk), 20)
@@ -135,7 +133,6 @@ def test_options_of_the_first_command_hold_when_a_run_is_resumed_and_others_may_
     assert header["request"]["max_rounds"] == 2
 
 
-@pytest.mark.slow
 def test_a_moved_project_can_be_resumed(
     run: Run, desk: Path, finished_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -167,7 +164,6 @@ def test_rerun_starts_a_new_run_with_the_same_settings(run: Run, desk: Path) -> 
     assert headers[1]["request"]["max_rounds"] == 0
 
 
-@pytest.mark.slow
 def test_rerun_takes_secrets_from_the_configuration(run: Run, desk: Path) -> None:
     config = desk / "promptiter.yaml"
     edit(config, "  simulated:\n", "  openai/mine:\n    api_key: canary-of-mine\n  simulated:\n")
@@ -193,7 +189,6 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", "from promptiter.cli import main; main()", *words]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "stop"])
 def test_a_signal_and_the_stop_file_end_the_command_after_the_current_round(how: str, desk: Path) -> None:
     edit(desk / "promptiter.yaml", "compliance: 1.0", "compliance: 1.0\n    latency_s: 0.05")
@@ -225,7 +220,6 @@ def agent(question: str) -> str:
 """
 
 
-@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> None:
     (desk / "agent.py").write_text(HANGS)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -282,7 +276,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_run_that_a_script_began_is_resumed_by_the_command(run: Run, desk: Path) -> None:
     (desk / "optimize.py").write_text(SCRIPT)
     root = str(Path(__file__).parents[2])

@@ -177,11 +177,12 @@ def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
 def test_too_many_failures_exit_with_7(run: Run, desk: Path) -> None:
     (desk / "agent.py").write_text(FAILING.format('raise ValueError("no")'))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
-    headline = "Invalid evaluation: 100% of the baseline's runs or scores failed: ValueError: no (×8)"
+    headline = "Invalid evaluation: 100% of the baseline's runs or scores failed: ValueError: no (agent.py:7) (×8)"
     for option in ("--quiet", "--no-quiet"):
         shown = re.sub(r"\s+", " ", run("run", option, code=7, stream="out"))
         assert headline in shown
         sys.modules.pop("agent")
+    assert "\nValueError: no (agent.py:7)\n" in run("trace", "show", "latest", "--case", "blender")
 
 
 def test_a_failed_run_shows_its_cause_and_exits_with_1(run: Run, desk: Path) -> None:

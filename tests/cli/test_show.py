@@ -20,6 +20,8 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -39,7 +41,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(project)
 
 
-@pytest.mark.slow
 def test_a_finished_run_is_shown_without_its_agent_and_configuration(run: Run, finished: Path) -> None:
     lines = run("show", finished).splitlines()
     assert lines[:2] == [
@@ -151,6 +152,8 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
     assert re.fullmatch(r"→ 8 +1 +final test +best +3 +1\.000 +pass", lines[8])
     assert lines[10].startswith("blender~3~")
     assert "critical path: reception → " in shown
+    assert '\nfiling     {"order id": ' in shown
+    assert "{" not in run("trace", "show", finished, "--case", "blender", "--no-outputs")
     first = orjson.loads(run("trace", "show", finished, "--case", "blender", "--run", "1", "--format", "json"))
     assert first["trace"]["id"].startswith("blender~0~")
 

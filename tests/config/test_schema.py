@@ -161,6 +161,7 @@ class Places:
 PLACES = Places(orjson.loads(read_schema())).found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_schema_and_reader_accept_the_same_values_under_every_key(
     schema: Draft202012Validator, place: str, tmp_path: Path

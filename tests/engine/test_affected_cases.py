@@ -225,6 +225,7 @@ async def test_an_undeclared_read_is_reported_and_its_cases_always_run_from_then
     assert ran == [None, {"executed": CASES}]
 
 
+@pytest.mark.slow
 async def test_a_run_killed_near_its_audit_resumes_to_the_same_result() -> None:
     """Also without its cache and its traces."""
     whole, rounds = MemoryJournal(), (REFUND_ALIKE, REFUND)

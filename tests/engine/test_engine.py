@@ -405,6 +405,7 @@ def test_the_first_ctrl_c_finishes_the_current_round() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

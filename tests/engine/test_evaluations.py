@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric, ScoreFunction
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.runs.directory import RunDirectory
+from promptiter.wording import path_from_here
 from tests.worlds import desk
 
 FAULT = (
@@ -47,6 +49,12 @@ async def forgetful(question: str) -> None:
 async def mistyped(question: str) -> str:
     draft = await ask(question, instruction=surface("instruction"), model="scripted")
     return await ask(draft, model="missing")
+
+
+@agent(instruction="Answer.")
+async def hasty(question: str) -> str:
+    draft = await ask(question, instruction=surface("instruction"), model="scripted")
+    return ", ".join([draft, len(draft)])  # type: ignore[list-item]  # the mistake
 
 
 def find_no_model(messages: object) -> str:
@@ -92,6 +100,36 @@ def test_a_misspelled_surface_ends_the_run_before_a_model_is_asked() -> None:
     ):
         run_with(desk.score, made, subject=misspelled).run_sync(desk.request())
     assert made.calls == 0
+
+
+def test_a_bug_in_the_agent_ends_the_run_at_its_first_cases_with_its_line() -> None:
+    made = Counter()
+    with pytest.raises(RunFailedError) as failed:
+        run_with(desk.score, made, subject=hasty).run_sync(desk.request(validation=desk.eval_set("v", 40)))
+    cause = "TypeError: sequence item 1: expected str instance, int found"
+    line = inspect.getsourcelines(hasty)[1] + 3
+    assert str(failed.value) == f"{FAULT}{cause} ({path_from_here(Path(__file__))}:{line})"
+    assert made.calls == 3
+
+
+@agent(instruction="Answer.")
+async def refusing(_question: str) -> str:
+    raise ValueError("the answer cites no source")
+
+
+@agent(instruction="Answer.")
+async def misreading(question: str) -> str:
+    labels: dict[str, str] = {}
+    if question.endswith("0"):
+        return labels["first"]
+    return labels["other"]
+
+
+@pytest.mark.parametrize("subject", [refusing, misreading])
+def test_errors_raised_on_purpose_or_at_several_lines_do_not_end_the_run_early(subject: Agent) -> None:
+    result = run_with(desk.score, Counter(), subject=subject).run_sync(desk.request(validation=desk.eval_set("v", 5)))
+    assert result.baseline is not None
+    assert (result.verdict, len(result.baseline.rows)) == ("invalid_eval", 5)
 
 
 def test_a_mistake_that_only_some_cases_show_is_counted_as_errors() -> None:

@@ -7,13 +7,14 @@ import pytest
 from promptiter.evaluation.executor import Executor, LocalExecutor, ThreadExecutor
 from promptiter.testing.executor_contract import ExecutorContract
 
+pytestmark = pytest.mark.slow
+
 
 class TestLocalExecutor(ExecutorContract):
     def make_executor(self) -> Executor:
         return LocalExecutor(concurrency=3)
 
 
-@pytest.mark.slow
 class TestThreadExecutor(ExecutorContract):
     def make_executor(self) -> Executor:
         return ThreadExecutor(threads=3)

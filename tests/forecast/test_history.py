@@ -36,6 +36,8 @@ from tests.worlds.starter import Shop
 from traces import Usage
 from traces.model import Json
 
+pytestmark = pytest.mark.slow
+
 NODES = ("delivery", "filing", "lead", "payments", "reception", "returns")
 
 

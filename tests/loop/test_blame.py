@@ -17,6 +17,8 @@ from promptiter.stages.contracts import AttributeRequest, SurfaceGradient
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 
+pytestmark = pytest.mark.slow
+
 SOME = 6
 
 

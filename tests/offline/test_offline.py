@@ -31,6 +31,7 @@ def test_importing_the_search_and_the_configuration_does_not_load_offline() -> N
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faulty", "lost"), [("planner", "amount"), ("compose", "amount"), ("reviewer", "amount"), ("finalize", "quantity")]
 )

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from promptiter.engine.engine import Engine
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, ProfileDiff, SurfaceChange
 from promptiter.runlog.results import RunResult
+from promptiter.runs.summary import summarize
 from tests.traces.test_notebook import SCRIPT, Tags
 from tests.worlds import desk
+from traces import Failure
 
 
 def finished_run() -> RunResult:
@@ -23,6 +30,33 @@ def test_a_result_is_shown_in_a_few_lines() -> None:
 
 def test_a_failed_result_names_its_error() -> None:
     assert "; the network is down)" in repr(replace(finished_run(), error="the network is down"))
+
+
+def test_cases_that_a_metric_could_not_score_are_problems_of_the_result() -> None:
+    def fail_once(case: EvalCase, run: object) -> float:
+        return 1.0 if case.id != "v-1" else float(case.metadata["weight"])
+
+    gateway = Gateway(models={"scripted": desk.model()})
+    evaluator = Evaluator([FunctionMetric(name="own", function=fail_once)], gateway=gateway)
+    engine = Engine(desk.agent(), evaluator, search=desk.Tries())
+    result = engine.run_sync(desk.request(validation=desk.eval_set("v", 8)))
+    assert result.problems == ("1 of 8 validation cases is unscored: metric 'own' raised KeyError: 'weight'",)
+    assert repr(result).splitlines()[3] == f"  problem: {result.problems[0]}"
+    summary = summarize(result)
+    assert (summary.outcome, summary.problems) == ("target_reached", result.problems)
+    assert summary.headline == "Nothing to fix in the 7 of 8 cases that could be scored"
+
+
+def test_problems_of_the_baseline_and_of_the_accepted_profile_are_told_apart() -> None:
+    result = finished_run()
+    assert result.accepted is not None
+    [first, *others] = result.accepted.rows
+    failed = replace(first, error=Failure("ValueError", "no source"))
+    accepted = replace(result.accepted, rows=(failed, *others))
+    count = len(others) + 1
+    text = f"1 of {count} validation case runs is unscored: the agent failed with ValueError: no source"
+    assert result.problems == ()
+    assert replace(result, accepted=accepted).problems == (f"accepted profile: {text}",)
 
 
 def test_a_notebook_shows_verdict_changes_and_cases() -> None:

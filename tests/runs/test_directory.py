@@ -170,6 +170,7 @@ def test_the_stop_file_ends_a_run_after_the_current_round_and_it_can_be_resumed(
     assert not (run.path / "stop").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
     number: signal.Signals, tmp_path: Path
@@ -269,6 +270,7 @@ def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
     assert "was torn by a crash; the run continues from the line before it" in note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "left"), [("all", True), ("failed", True), ("none", False)])
 def test_traces_are_kept_as_asked(keep: str, left: bool, tmp_path: Path) -> None:
     engine, request = desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="")
@@ -440,6 +442,7 @@ class Outage:
         return await desk.model()(request, repeat=repeat)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [AccessDeniedError("the key has expired"), ModelUnavailableError("no route")])
 def test_an_outage_fails_the_run_and_it_resumes_when_the_service_is_back(error: Exception, tmp_path: Path) -> None:
     def run(model: Outage) -> RunDirectory:

@@ -528,6 +528,7 @@ async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
     assert peak - before < 1_500_000  # a buffer and a few events; the file has more than 3 MB
 
 
+@pytest.mark.slow
 def test_a_copied_journal_has_the_same_events(path: Path, tmp_path: Path) -> None:
     memory = MemoryJournal()
     desk.engine(desk.DRAFT).run_sync(desk.request(), journal=memory)

@@ -14,6 +14,8 @@ from promptiter.runs.memory_store import MemoryStore
 from promptiter.runs.store import Store
 from promptiter.testing.store_contract import StoreContract
 
+pytestmark = pytest.mark.slow
+
 MACHINES = count()
 
 
@@ -31,10 +33,6 @@ class TestFolderStore(StoreContract):
         with (place / run_id / "journal.jsonl").open("ab") as file:
             file.write(b'{"checksum":"0123abcd","event":{"schema_vers')
 
-    @pytest.mark.slow
-    def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
-        super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)
-
 
 class TestMemoryStore(StoreContract):
     """Clients of a store in memory are the store itself."""
@@ -43,7 +41,3 @@ class TestMemoryStore(StoreContract):
 
     def make_store(self, place: Path, now: Callable[[], float]) -> Store:
         return self.stores.setdefault(place, MemoryStore(now=now))
-
-    @pytest.mark.slow
-    def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
-        super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)

@@ -76,12 +76,21 @@ def show(
     unfold: Annotated[
         bool, typer.Option("--unfold", help="In pictures, give every step its own box: do not fold parallel steps.")
     ] = False,
+    outputs: Annotated[
+        bool | None,
+        typer.Option(
+            "--outputs/--no-outputs",
+            help="As text, print what each step returned, up to 300 characters. Default: with --case.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Steps or traces to list as text; 0 lists all.")] = 200,
     output: Output = None,
 ) -> None:
-    """Show a trace: steps, times, tokens, errors.
+    """Show a trace: steps, times, tokens, outputs, errors.
 
     The path that led to the first failure is marked. With --case, shows the runs of one case in a promptiter run.
+    --format json has everything that each step got, read and returned.
     """
     from promptiter.cli.views import trace as trace_view
     from traces.draw.mermaid import to_mermaid
@@ -103,7 +112,9 @@ def show(
                 screen.print(before)
                 screen.print()
             for trace in chosen:
-                trace_view.print_trace(screen, trace, limit=limit)
+                trace_view.print_trace(
+                    screen, trace, limit=limit, outputs=case is not None if outputs is None else outputs
+                )
         case OutputFormat.json:
             write_text(to_json(chosen[-1]).decode() + "\n", output)
         case _:
@@ -155,8 +166,8 @@ def export(
 def _read_case_traces(
     folder: Path, case_id: str, number: int | None, trace_id: str | None
 ) -> tuple[list[ExecutionTrace], RenderableType]:
-    """Read the traces of one run of a case, one per turn, and a table of all its runs."""
-    from promptiter.cli.views.case import runs_table
+    """Read the traces of one run of a case, one per turn, and a table of all its runs with the error of that one."""
+    from promptiter.cli.views.case import choose_run
     from promptiter.runs.case_history import read_case, read_traces
 
     history = read_case(folder, case_id)
@@ -169,7 +180,7 @@ def _read_case_traces(
         raise TraceError(f"run {chosen} of {case_id!r} has no trace: see `keep_traces` in promptiter.yaml")
     if trace_id is not None:
         traces = [_choose(iter(traces), trace_id, folder)]
-    return traces, runs_table(history, chosen=chosen)
+    return traces, choose_run(history, chosen)
 
 
 def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagram:

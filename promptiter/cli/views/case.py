@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -57,6 +57,12 @@ def runs_table(history: CaseHistory, *, chosen: int | None = None) -> Table:
             Text("pass", "green") if run.row.passed else Text("error" if run.row.error is not None else "fail", "red"),
         )
     return table
+
+
+def choose_run(history: CaseHistory, number: int) -> RenderableType:
+    """The table of runs with one of them marked, and its error, which names the line in the user's code."""
+    table, error = runs_table(history, chosen=number), history.runs[number - 1].row.error
+    return table if error is None else Group(table, "", Text(shorten_reason(str(error)), "red"))
 
 
 def phase_name(phase: Phase) -> str:

@@ -22,12 +22,16 @@ TIMELINE = 24
 MIN_NOTE = 20
 GAP = 2
 FIGURES = ("time", "tokens", "cost")
+MAX_NAME = 36
+MAX_OUTPUT = 300
+"""Characters of the output of a step."""
+
 MAX_GRAPH = 40
 """Maximum width of the graph; if it is wider, a column names the predecessors instead."""
 
 
-def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
-    """Print a summary, the graph with its figures, and the failures."""
+def print_trace(console: Console, trace: ExecutionTrace, *, limit: int, outputs: bool = False) -> None:
+    """Print a summary, the graph with its figures, on request what each step returned, and the failures."""
     graph = TraceGraph(trace)
     path = graph.failing_path()
     _print_summary(console, trace, graph)
@@ -36,6 +40,8 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int) -> None:
     if len(shown) < len(trace.steps):
         hidden = len(trace.steps) - len(shown)
         console.print(f"… {hidden:,} more steps; --limit 0 lists all, --format svg draws them", style="dim")
+    if outputs:
+        _print_outputs(console, shown)
     _print_failures(console, trace, path)
 
 
@@ -234,7 +240,7 @@ def _measure(
     """The widths that the steps need; predecessors are named only if no lanes show them."""
     return _Columns(
         drawing=max(len(drawing) for drawing, _ in rows),
-        step=min(36, _widest("step", (each.name for each in cells))),
+        step=min(MAX_NAME, _widest("step", (each.name for each in cells))),
         kind=_widest("kind", (each.kind for each in cells)),
         after=0 if is_drawn else min(30, _widest("after", (each.after for each in cells))),
         when=TIMELINE if is_timed else 0,
@@ -249,6 +255,18 @@ def _widest(heading: str, texts: Iterable[str]) -> int:
     """The width of a column; 0 if there is nothing in it."""
     widest = max(map(len, texts))
     return max(widest, len(heading)) if widest else 0
+
+
+def _print_outputs(console: Console, steps: Sequence[Step]) -> None:
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for step in steps:
+        if text := "" if step.error else preview(step.output, MAX_OUTPUT):
+            table.add_row(Text(cut_middle(one_line(step.id), MAX_NAME)), Text(one_line(text)))
+    if table.row_count:
+        console.print()
+        console.print(table)
 
 
 def _print_failures(console: Console, trace: ExecutionTrace, path: Sequence[Step]) -> None:

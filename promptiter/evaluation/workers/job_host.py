@@ -147,7 +147,7 @@ class JobHost:
             row,
             scores=tuple(_redact_score(score, redactor) for score in row.scores),
             output=redactor.redact_known(escape_surrogates(row.output)),
-            error=Failure(row.error.type, redactor.redact_text(row.error.message)) if row.error else None,
+            error=replace(row.error, message=redactor.redact_text(row.error.message)) if row.error else None,
             trace_digests=tuple([await self.trace_store.put(trace, redactor=redactor) for trace in scored.traces]),
         )
 

@@ -22,6 +22,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
 from promptiter.sources import CallbackSource, FileSource, Source
+from traces import Failure
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
 TEXT = "Be brief.\nBe kind.\n"
@@ -174,7 +175,7 @@ async def test_an_error_of_the_function_is_the_error_of_the_run(file: Prompt, st
     async with bot(file, state, answer) as agent:
         done = await run(agent, "A")
         left = await agent.run(CaseInput(text="exit"), profile(agent))
-    assert str(done.error) == "ValueError: no words"
+    assert done.error == Failure("ValueError", "no words")
     assert str(left.error) == "AgentError: the function called sys.exit(3)"
 
 
@@ -278,6 +279,7 @@ async def test_a_text_that_cannot_be_encoded_fails_its_run_and_changes_nothing(f
         assert file.raw == b"plain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_eight_runs_of_two_profiles_never_see_a_wrong_one(file: Prompt, state: State, is_async: bool) -> None:
     running: set[str] = set()

@@ -113,6 +113,7 @@ def test_power_for_these_cases_is_that_of_the_exact_test(
     assert plan(noise, cases=count).power(gain) == pytest.approx(shown / runs, abs=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "gain"), [(12, 0.2), (30, 0.1), (30, 0.2)])
 def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) -> None:
     random, shown, runs = Random(4), 0, 400
