@@ -47,6 +47,11 @@ class Location:
         parts = ([] if self.line is None else [f"line {self.line}"]) + ([self.path] if self.path else [])
         return ", ".join(parts) or "the whole file"
 
+    @property
+    def object_noun(self) -> str:
+        """What the format of the file calls an object."""
+        return "a mapping" if self.file.endswith((".yaml", ".yml")) else "an object"
+
     def below(self, *keys: int | str) -> Location:
         """The location of what is under these keys."""
         steps = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
@@ -134,7 +139,8 @@ def _is_misspelled(error: ErrorDetails, errors: Sequence[ErrorDetails]) -> bool:
 def _describe(
     error: ErrorDetails, root: type[BaseModel], location: Location, *, section: type[BaseModel], hide_text: bool
 ) -> str:
-    kind, loc, given = error["type"], error["loc"], _describe_value(error["input"], hide_text=hide_text)
+    kind, loc, given = error["type"], error["loc"], error["input"]
+    given = location.object_noun if isinstance(given, Mapping) else _describe_value(given, hide_text=hide_text)
     if kind == "extra_forbidden":
         return f"{location.below(*loc[:-1])}: {_describe_unknown_key(str(loc[-1]), section, root)}"
     place = location.below(*loc)
@@ -145,15 +151,13 @@ def _describe(
     if kind == "value_error":
         message = str(error["ctx"]["error"])
         return f"{place}: {message}, not {given}" if message.startswith("must be ") else f"{place}: {message}"
-    return f"{place}: must be {_describe_wanted(error)}, not {given}{_suggest(error, section)}"
+    return f"{place}: must be {_describe_wanted(error, location)}, not {given}{_suggest(error, section)}"
 
 
 def _describe_value(value: Json, *, hide_text: bool) -> str:
-    """A value in a few words. Lists and objects may be too deep for `repr`."""
+    """A value in a few words. Lists may be too deep for `repr`."""
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    if isinstance(value, Mapping):
-        return "an object"
     if isinstance(value, str) and hide_text:
         return "a string"
     if value is None or isinstance(value, bool):
@@ -182,12 +186,12 @@ def _suggest(error: ErrorDetails, section: type[BaseModel]) -> str:
     return ""
 
 
-def _describe_wanted(error: ErrorDetails) -> str:
+def _describe_wanted(error: ErrorDetails, location: Location) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _WANTED:
         return _WANTED[kind].format(**context)
     if kind in _NOT_AN_OBJECT:
-        return "an object"
+        return location.object_noun
     message = error["msg"].removeprefix("Input should be ")
     return message[:1].lower() + message[1:]
 

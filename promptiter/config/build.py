@@ -104,7 +104,8 @@ class _RunBuilder:
         self._make_importable()
         agent, gateway = self._load_agent(), self._build_gateway()
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
-        profile, teacher = self._load_profile(), self._load_teacher()
+        place = "profile" if "initial_profile" in self.parsed.settings else "initial_profile"
+        profile, teacher = self._load_profile(place=place), self._load_teacher()
         if agent is not None and evaluator is not None:
             others = {"teacher": teacher if isinstance(teacher, str) else None}
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
@@ -126,9 +127,9 @@ class _RunBuilder:
                 self.problems.add(f"python_path: there is no folder {str(missing)!r}; paths are relative to the file")
         make_importable(folders)
 
-    def _load_profile(self) -> Profile | None:
+    def _load_profile(self, *, place: str = "initial_profile") -> Profile | None:
         path = self.config.initial_profile
-        return self.attempt(partial(Profile.load, path), place="initial_profile") if path else None
+        return self.attempt(partial(Profile.load, path), place=place) if path else None
 
     def _load_teacher(self) -> Runner | str | None:
         teacher = self.config.teacher

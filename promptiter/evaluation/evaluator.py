@@ -19,7 +19,7 @@ from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet, advise_eval_set
 from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric, check_metric
+from promptiter.evaluation.metrics.metric import Metric, check_metric, is_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
@@ -276,7 +276,10 @@ def _check_inputs(agent: object, eval_set: object, profile: object) -> None:
 
 def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     if not isinstance(metrics, Iterable):
-        raise SetupError(f"the metrics of an Evaluator are {shorten(metrics)}; give a list: [{shorten(metrics)}]")
+        one = shorten(metrics) if is_metric(metrics) else "FunctionMetric(name=..., function=...)"
+        raise SetupError(
+            f"the metrics of an Evaluator are {shorten(metrics)}; give a list: [{one}], or build_metrics()"
+        )
     given = tuple(metrics)
     for metric in given:
         check_metric(metric)

@@ -32,7 +32,7 @@ from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
-from promptiter.wording import plural
+from promptiter.wording import join_names, plural
 from traces.files import write_atomically
 
 FILE_NAME = "forecast.json"
@@ -131,8 +131,10 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "the calls of the scorer are unknown and not counted"
     elif not any(each.calls.high for each in units.nodes.values()):
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"
-    if UNKNOWN_MODEL in models:
-        yield "some nodes or stages ask models that are unknown"
+    nodes = [f"node {node_id!r}" for node_id, model in workload.models.items() if model == UNKNOWN_MODEL]
+    stages = [f"the {each.stage}" for each in workload.stage_models if each.model == UNKNOWN_MODEL]
+    if unknown := [*nodes, *dict.fromkeys(stages)]:
+        yield f"which model these ask is unknown: {join_names(unknown, limit=5)}"
     if any(is_simulated(gateway.model(model)) for model in models - {UNKNOWN_MODEL}):
         yield "an offline model answers: its tokens and seconds say nothing about a real one"
     if gateway.shared_cache is not None:

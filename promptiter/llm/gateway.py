@@ -199,8 +199,8 @@ class Gateway:
         if self.budget is None or not self.budget.needs_prices:
             return []
         return [
-            f"max_usd cannot be enforced: the price of model {name!r} is unknown; give the model a price, or set "
-            "allow_unknown_price of the budget"
+            f"max_usd cannot be enforced: the price of model {name!r} is unknown; give it one as models.{name}.price "
+            "in promptiter.yaml or prices= of the Gateway, or set budget.allow_unknown_price"
             for name in sorted(set(names))
             if self.price(name) is None
         ]

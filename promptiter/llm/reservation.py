@@ -75,8 +75,9 @@ class Reservation:
     def __init__(self, budgets: tuple[BudgetFigures, ...], *, tokens: int, usd: float | None) -> None:
         if usd is None and any(budget.needs_prices for budget in budgets):
             raise SetupError(
-                "max_usd is set, but the price of this call is unknown: give the model a price, or allow "
-                "unknown prices to make calls that the cap does not cover"
+                "max_usd is set, but the price of this call is unknown: give the model a price (`price` under "
+                "`models` in promptiter.yaml, prices= of the Gateway), or set budget.allow_unknown_price to make calls "
+                "that the cap does not cover"
             )
         self.budgets = budgets
         self.bound = Amount(1, tokens, in_parts(usd or 0.0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptiter.errors import SetupError, nearest
-from promptiter.references import load_reference
+from promptiter.references import is_reference, load_reference
 from promptiter.registry import EXECUTORS, OBSERVERS, SEARCHES, Registry
 from promptiter.wording import shorten
 
@@ -95,6 +95,8 @@ def _is_async(method: Callable[..., Any]) -> bool:
 def _describe_wrong_part(part: object, role: Role) -> str:
     if isinstance(part, type) and hasattr(part, role.method):
         return f"{part.__name__} is a class, not {role.with_article}; create an object of it: {part.__name__}(...)"
+    if isinstance(part, str) and role in STAGES.values() and not is_reference(part):
+        return f"{part!r} is not {role.with_article}; give LLM{role.name.capitalize()}({part!r})"
     for other in (*STAGES.values(), SEARCH):
         if has_method(part, other.method):
             return f"{shorten(part)} is {other.with_article}, not {role.with_article}; give it as {other.name}="

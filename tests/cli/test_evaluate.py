@@ -154,6 +154,7 @@ def test_wrong_input_is_reported_before_anything_is_spent(run: Run, tmp_path: Pa
     assert "no metrics: pass --metrics" in run("evaluate", AGENT, "-e", tmp_path / "set.jsonl", code=2)
     other = tmp_path / "other.json"
     other.write_text('{"structure_id": "x", "values": {"gone#instruction": "a"}}')
+    assert "  - profile: " in run("evaluate", AGENT, *GIVEN, "-p", tmp_path / "nope.json", code=2)
     assert "the agent has no gone#instruction" in run("evaluate", AGENT, *GIVEN, "-p", other, code=2)
 
 

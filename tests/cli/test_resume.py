@@ -83,6 +83,13 @@ def test_a_folder_without_runs_is_reported(run: Run, desk: Path) -> None:
     assert "there are no runs in" in run("resume", code=2)
 
 
+def test_the_folder_with_the_runs_is_given_as_in_other_commands(run: Run, finished_run: Path) -> None:
+    listed = run("runs", finished_run.parent)
+    assert finished_run.name in listed
+    assert run("runs", "--runs", finished_run.parent) == listed
+    assert "both name a folder; give one of them" in run("runs", "runs", "--runs", "runs", code=2)
+
+
 def test_a_finished_run_that_cannot_be_built_again_is_shown(run: Run, tmp_path: Path) -> None:
     engine = desk_world.engine(gateway=Gateway(models={"scripted": desk_world.model()}))
     request = desk_world.request(max_rounds=0)

@@ -64,8 +64,12 @@ def test_a_missing_key_is_one_line(run: Run, desk: Path, monkeypatch: pytest.Mon
 
 def test_check_takes_the_sets_and_the_metrics_of_a_configuration(run: Run, desk: Path) -> None:
     assert desk.exists()
-    sources = [Path(each["source"]).stem for each in orjson.loads(run("check", "--json"))["eval_sets"]]
+    shown_as_json = run("check", "--json")
+    sources = [Path(each["source"]).stem for each in orjson.loads(shown_as_json)["eval_sets"]]
     assert sources == ["train", "validation"]
+    (desk / "promptiter.yaml").rename(desk / "base.yaml")
+    assert run("check", "base.yaml", "--json") == shown_as_json
+    (desk / "base.yaml").rename(desk / "promptiter.yaml")
     shown = run("check", ".", "--agent", "agent:agent", "--repeats", "2")
     assert "(offline model)" in shown
 

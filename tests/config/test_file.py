@@ -324,7 +324,7 @@ def test_the_redactor_knows_all_secrets_of_a_model(folder: Path) -> None:
 
 
 def test_a_key_in_a_wrong_place_or_in_an_error_of_the_agent_is_not_shown(folder: Path) -> None:
-    assert "models.api_key: must be an object, not a string" in problems(folder, "models: {api_key: qwe-123-rty}")
+    assert "models.api_key: must be a mapping, not a string" in problems(folder, "models: {api_key: qwe-123-rty}")
     (folder / "config_agent.py").write_text('raise ValueError("qwe-123-rty is refused")')
     [problem] = problems(folder, FILE + "models: {gpt-x: {api_key: qwe-123-rty}}")
     assert "ValueError: *** is refused" in problem

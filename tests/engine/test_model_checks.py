@@ -67,5 +67,10 @@ async def test_a_cap_in_dollars_needs_the_prices_of_stages_from_python_too() -> 
     models: dict[str, Model | Function] = {"scripted": desk.model(), "mine": ScriptedModel([])}
     gateway = Gateway(models=models, prices=Prices({"scripted": free}), budget=Budget(max_usd=1))
     search = BackpropRounds(optimizer=LLMOptimizer("mine"))
-    with pytest.raises(RequestError, match="max_usd cannot be enforced: the price of model 'mine' is unknown"):
+    with pytest.raises(RequestError) as caught:
         await Engine(desk.agent(), desk.evaluator(gateway), search=search).run(desk.request())
+    [problem] = caught.value.problems
+    assert problem == (
+        "LLMOptimizer: max_usd cannot be enforced: the price of model 'mine' is unknown; give it one as "
+        "models.mine.price in promptiter.yaml or prices= of the Gateway, or set budget.allow_unknown_price"
+    )

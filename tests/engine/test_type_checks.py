@@ -60,7 +60,12 @@ def test_what_is_not_an_agent_is_refused_with_advice(wrong: Any, message: str) -
             (EvidenceAttributor, None, None),
             "EvidenceAttributor is a class, not an attributor; create an object of it: EvidenceAttributor(...)",
         ),
-        ((None, "gpt-5", None), "'gpt-5' is not an aggregator: it needs `def aggregate(self, request)`"),
+        ((None, "gpt-5", None), "'gpt-5' is not an aggregator; give LLMAggregator('gpt-5')"),
+        ((None, None, "gpt-5"), "'gpt-5' is not an optimizer; give LLMOptimizer('gpt-5')"),
+        (
+            (None, "my_parts:merge", None),
+            "'my_parts:merge' is not an aggregator: it needs `def aggregate(self, request)`",
+        ),
         (
             (None, None, Merges()),
             "an object of class Merges is an aggregator, not an optimizer; give it as aggregator=",
@@ -129,6 +134,12 @@ def test_metrics_are_no_evaluator() -> None:
         Engine(desk.agent(), [metric])  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"the metrics of an Evaluator are FunctionMetric.*; give a list"):
         Evaluator(metric)
+    with pytest.raises(SetupError) as caught:
+        Evaluator(desk.score)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "the metrics of an Evaluator are the function score; give a list: [FunctionMetric(name=..., function=...)], or "
+        "build_metrics()"
+    )
     with pytest.raises(SetupError, match="'contains' is not a metric; give FunctionMetric"):
         Evaluator(["contains"])  # type: ignore[list-item]
 

@@ -37,6 +37,7 @@ from promptiter.policies.paired_gain import PairedGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
 from tests.worlds import desk
+from tests.worlds.desk_stages import Writes
 
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4
@@ -244,6 +245,13 @@ def test_an_agent_without_a_known_model_says_so() -> None:
     found = forecast(engine(agent=agent), request())
     assert found.total.calls == Range(0, 0, 0)
     assert any("no node is known to ask a model" in note for note in found.notes)
+
+
+def test_nodes_and_stages_whose_model_is_unknown_are_named() -> None:
+    own = FunctionNode(name="own", function=lambda text: text, declared={"instruction": "Go."})
+    agent = GraphAgent(name="mixed", nodes=(own,))
+    found = forecast(engine(None, None, Writes(), agent=agent), request())
+    assert "which model these ask is unknown: node 'own', the optimizer" in found.notes
 
 
 def test_stages_that_ask_models_are_counted() -> None:

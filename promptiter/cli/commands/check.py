@@ -32,7 +32,7 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="EVAL_SET",
-            help="Eval sets (JSON, JSONL, CSV, YAML), or a folder with a promptiter.yaml for its sets; several are "
+            help="Eval sets (JSON, JSONL, CSV, YAML), or a configuration file or its folder for its sets; several are "
             "compared.",
         ),
     ] = None,
@@ -96,10 +96,8 @@ def check(
 
 def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
     """The eval set files, and the configuration if one applies: the files given, or those of the configuration."""
-    from promptiter.config.file import FILE_NAME
-
     project = eval_sets[0] if len(eval_sets) == 1 else None
-    if project is not None and config is None and (Path(project).is_dir() or Path(project).name == FILE_NAME):
+    if project is not None and config is None and (Path(project).is_dir() or _is_configuration(Path(project))):
         eval_sets, config = [], Path(project)
     if eval_sets:
         return eval_sets, config
@@ -109,6 +107,23 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config
+
+
+def _is_configuration(file: Path) -> bool:
+    """Whether a file is a configuration: by its name, or a YAML file with keys that no eval set has."""
+    from promptiter.config.file import FILE_NAME, read_file
+
+    if file.name == FILE_NAME:
+        return True
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return False
+    try:
+        return not _CONFIGURATION_KEYS.isdisjoint(read_file(file))
+    except SetupError:  # a list of cases, or a mistake that is reported when the eval set is read
+        return False
+
+
+_CONFIGURATION_KEYS = frozenset(("agent", "train", "validation", "data"))
 
 
 def _build(agent: str, source: str, metrics: Path | None, config: Path | None) -> ConfiguredEvaluation:

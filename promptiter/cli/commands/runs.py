@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.options import AsJson, find_runs
+from promptiter.cli.options import AsJson, Runs, find_runs
 from promptiter.cli.output import console, json_text, write_text
+from promptiter.errors import SetupError
 
 
 def runs(
@@ -18,6 +19,7 @@ def runs(
             metavar="FOLDER", help="A folder with runs, or a project; by default the promptiter.yaml of this folder."
         ),
     ] = None,
+    runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs: outcome, rounds, score, cost and time.
@@ -28,7 +30,9 @@ def runs(
     from promptiter.runlog.codec import to_plain
     from promptiter.runs.listing import list_runs
 
-    path = find_runs(folder)
+    if folder is not None and runs is not None:
+        raise SetupError(f"{str(folder)!r} and --runs {str(runs)!r} both name a folder; give one of them")
+    path = find_runs(folder or runs)
     listed = list_runs(path)
     if as_json:
         write_text(json_text([to_plain(each) for each in listed]), None)

@@ -52,7 +52,7 @@ class Metric(Protocol):
 
 def check_metric(metric: object) -> None:
     """Raise SetupError if an object is not a metric, or its threshold can never decide anything."""
-    if isinstance(metric, type) or not callable(metric) or not all(hasattr(metric, name) for name in _ATTRIBUTES):
+    if not is_metric(metric):
         raise SetupError(
             f"{shorten(metric)} is not a metric; give FunctionMetric(name=..., function=...), or use build_metrics"
         )
@@ -61,6 +61,11 @@ def check_metric(metric: object) -> None:
         raise SetupError(
             f"the threshold of metric {name!r} is {threshold!r}; scores are from 0 to 1, so give a number in that range"
         )
+
+
+def is_metric(value: object) -> bool:
+    """Whether an object has what a metric needs."""
+    return not isinstance(value, type) and callable(value) and all(hasattr(value, name) for name in _ATTRIBUTES)
 
 
 _ATTRIBUTES = ("name", "threshold", "needs_reference")
