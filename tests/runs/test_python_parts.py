@@ -151,8 +151,8 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
 )
 def test_a_part_that_its_stored_arguments_would_change_needs_a_name(search: Any, problem: str) -> None:
     assert find_problem(make_engine(search)) == (
-        f"search ({type(search).__name__}) {problem}; let its class store them unchanged, or assign it to a name at the "
-        "top level of a module"
+        f"search ({type(search).__name__}) {problem}; let its class store them unchanged, or assign it to a name at "
+        "the top level of a module"
     )
 
 
