@@ -166,6 +166,13 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     return "no patch: no surface was blamed" if passes else "no candidate was proposed"
 
 
+NO_TRACE = (
+    "no trace was recorded, so no surface could be blamed; record one with `traces.record(...)`, and return "
+    "AgentRun(output=..., trace=recording.trace)"
+)
+"""Why nothing is blamed for the failures of an agent that returns answers only."""
+
+
 def describe_dropped(count: int) -> str:
     """Say that answers of blaming stages were thrown away, and why."""
     return (

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.backprop.record import get_passes
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.backprop.record import NO_TRACE, get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
@@ -14,6 +15,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.stopping import TargetScore
+from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import (
@@ -25,6 +27,7 @@ from promptiter.stages.contracts import (
     OptimizeRequest,
     SurfaceGradient,
 )
+from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes, engine
@@ -315,3 +318,26 @@ async def test_a_case_that_passes_over_its_repeats_has_no_loss() -> None:
     )
     result = await Engine(desk.agent(), evaluator, Blames(), Merges(), Writes()).run(desk.request(max_rounds=1))
     assert not any(each.losses for each in get_passes(result.rounds[0]))
+
+
+class Untraced:
+    """An agent that returns answers only."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def describe(self) -> StructureSnapshot:
+        return desk.agent().describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        return AgentRun(output=self.output)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("no", f"no candidate was tried: {NO_TRACE}"), ("careful careful", "there was nothing to try")],
+)
+async def test_an_agent_that_records_no_trace_is_the_reason_that_nothing_was_tried(output: str, reason: str) -> None:
+    result = await Engine(Untraced(output), desk.evaluator()).run(desk.request())
+    assert result.conclusion is not None
+    assert (result.verdict, result.conclusion.reasons[0]) == ("no_evidence", reason)
