@@ -84,9 +84,13 @@ class Failure:
         """Whether the step was stopped from outside, usually because something else had failed."""
         return self.type == "cancelled"
 
+    @property
+    def text(self) -> str:
+        """Type and message, which are the same wherever the code is."""
+        return ": ".join(part for part in (self.type, self.message) if part)
+
     def __str__(self) -> str:
-        text = ": ".join(part for part in (self.type, self.message) if part)
-        return f"{text} ({self.where})" if self.where else text
+        return f"{self.text} ({self.where})" if self.where else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

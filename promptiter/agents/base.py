@@ -16,6 +16,7 @@ from promptiter.concurrency import call_any
 from promptiter.errors import AnswerError, SetupError
 from promptiter.llm.messages import Message, Role
 from promptiter.profile import Profile
+from promptiter.signatures import find_misfit
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import shorten
 from traces import ExecutionTrace, Failure, OpenStep, ToolCall, Usage
@@ -173,8 +174,9 @@ def is_agent(value: object) -> TypeGuard[Agent]:
 
 
 def check_agent(value: object) -> None:
-    """Raise SetupError if a value is not an agent."""
+    """Raise SetupError if a value is not an agent, or its methods take other arguments than those of one."""
     if is_agent(value):
+        _check_methods(value)
         return
     name = getattr(value, "__name__", None) or shorten(value)
     if isinstance(value, type):
@@ -190,6 +192,15 @@ def check_agent(value: object) -> None:
         f"{name} is not an agent: it needs the methods describe and run; see GraphAgent and the decorator @agent in "
         "promptiter.agents"
     )
+
+
+def _check_methods(agent: Agent) -> None:
+    name = type(agent).__name__
+    if problem := find_misfit(agent.describe):
+        raise SetupError(f"{name}.describe does not fit: {problem}; define it as `def describe(self)`")
+    if problem := find_misfit(agent.run, "case", "profile", "context"):
+        wanted = "async def run(self, case, profile, context)"
+        raise SetupError(f"{name}.run does not fit: {problem}; define it as `{wanted}`")
 
 
 def to_answer(value: Any, *, name: str) -> Json:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, cast
 
-from promptiter.agents.base import Agent, CaseInput, RunContext, is_agent, run_agent, to_text
+from promptiter.agents.base import Agent, CaseInput, RunContext, check_agent, is_agent, run_agent, to_text
 from promptiter.concurrency import call_any
 from promptiter.errors import (
     BudgetEndedError,
@@ -24,6 +24,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
 from promptiter.references import call_factory, find_factory, find_reference, load_reference
+from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -59,7 +60,9 @@ def check_runner(value: Any, *, what: str) -> Runner:
     if not is_runner(value):
         raise SetupError(f"the {what} is {shorten(value)}; give an agent, or a function from message to answer")
     function: Any = value if callable(value) else value.run
-    if not is_agent(value) and not _takes(function, "message"):
+    if is_agent(value):
+        check_agent(value)
+    elif not _takes(function, "message"):
         raise SetupError(f"the {what} takes {inspect.signature(function)}; give a function of one message: (message)")
     return cast("Runner", value)
 
@@ -110,10 +113,4 @@ async def _call_function(
 
 
 def _takes(function: Callable[..., Any], *arguments: str) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin without a signature
-        return True
-    return True
+    return find_misfit(function, *arguments) is None

@@ -135,7 +135,7 @@ class _Extraction:
         trace = await self.read_trace(row.trace_digests[turn])
         if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
             return []  # the next turn or the simulated user failed, and neither has a trace
-        loss = Loss(metric="", step_id="", severity="P0", category="error", text=str(error))
+        loss = Loss(metric="", step_id="", severity="P0", category="error", text=error.text)
         steps = _find_failed_step(trace, error) or [step.id for step in trace.terminals]
         return [_build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])]
 

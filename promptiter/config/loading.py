@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +11,7 @@ from promptiter.agents.base import Agent, check_agent
 from promptiter.errors import SetupError
 from promptiter.references import call_factory, load_reference
 from promptiter.registry import AGENTS
+from promptiter.signatures import find_misfit
 
 if TYPE_CHECKING:
     from promptiter.agents.runner import Runner
@@ -29,7 +29,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     make_importable([*folders, Path.cwd()])
     agent: Any = AGENTS.get(reference) if reference in AGENTS else load_reference(reference)
     if not hasattr(agent, "describe") and callable(agent):
-        if _needs_arguments(agent):
+        if find_misfit(agent):
             raise SetupError(
                 f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "
                 "promptiter.agents, or name a function without parameters that returns an agent"
@@ -40,16 +40,6 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     except SetupError as error:
         raise SetupError(f"{reference!r}: {error}") from None
     return cast("Agent", agent)
-
-
-def _needs_arguments(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return True
-    except ValueError:  # a builtin without a signature
-        return False
-    return False
 
 
 def make_importable(folders: Iterable[Path]) -> None:

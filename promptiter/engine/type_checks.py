@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from promptiter.agents.base import check_agent
 from promptiter.agents.runner import check_runner, is_runner
@@ -21,6 +21,7 @@ from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
 from promptiter.profile import Profile
 from promptiter.runlog.results import SETS, RunRequest
+from promptiter.signatures import find_misfit
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import OBSERVER, check_part, has_method
 from promptiter.structure import StructureSnapshot
@@ -126,22 +127,27 @@ class _PolicyKind(NamedTuple):
     base: type
     name: str
     example: str
+    argument: str
 
 
 _KINDS = {
-    "acceptance": _PolicyKind(ComposablePolicy, "an acceptance policy", "MinGain(0.005)"),
-    "stop": _PolicyKind(ComposableStop, "a stop policy", "Patience(3)"),
+    "acceptance": _PolicyKind(ComposablePolicy, "an acceptance policy", "MinGain(0.005)", "evidence"),
+    "stop": _PolicyKind(ComposableStop, "a stop policy", "Patience(3)", "progress"),
 }
 
 
 def _wrong_policies(field: str, policy: object) -> Iterator[str]:
-    """Find policies without `decide`, those for another field, also as parts of combined ones, and async ones."""
+    """Find policies, also inside combined ones, without a fitting `decide`, and those for another field."""
     wanted, [other] = _KINDS[field], [name for name in _KINDS if name != field]
     for part in [] if policy is None and field == "stop" else iter_policies(policy):
+        decide: Any = getattr(part, "decide", None)
         if not has_method(part, "decide"):
             yield f"{field} is {shorten(part)}; give {wanted.name}, such as {wanted.example}, with the method decide"
         elif isinstance(part, _KINDS[other].base):
             what = f"{describe_policy(part)}, which is {_KINDS[other].name}"
             yield f"{field} has {what}; give it as {other}, and here {wanted.name} such as {wanted.example}"
-        elif inspect.iscoroutinefunction(getattr(part, "decide", None)):
+        elif inspect.iscoroutinefunction(decide):
             yield f"{field} has {describe_policy(part)}, whose decide is async; write it with def"
+        elif problem := find_misfit(decide, wanted.argument):
+            what = f"{describe_policy(part)}, whose decide does not fit: {problem}"
+            yield f"{field} has {what}; define it as `def decide(self, {wanted.argument})`"

@@ -16,12 +16,14 @@ MAX_CAUSE = 200
 def describe_unscored(evaluation: Evaluation, *, noun: str = "case") -> tuple[str, ...]:
     """One sentence for the agent and one for each metric that failed, with the number of cases and the commonest error.
 
-    With several repeats, `noun` is followed by `run`: a case is unscored only if all its runs are.
+    Of a run without cases, `noun` is `scorer`. With several repeats, `run` is added to it: a case is unscored only if
+    all its runs are.
     """
+    runner = "scorer" if noun == "scorer" else "agent"
     causes: dict[str, Counter[str]] = {}
     for row in evaluation.rows:
         if row.error is not None:
-            causes.setdefault("", Counter())[f"the agent failed with {row.error}"] += 1
+            causes.setdefault("", Counter())[f"the {runner} failed with {row.error}"] += 1
             continue
         for score in row.scores:
             if not score.is_scored:

@@ -10,6 +10,7 @@ from typing import Any
 from promptiter.errors import SetupError, nearest
 from promptiter.references import is_reference, load_reference
 from promptiter.registry import EXECUTORS, OBSERVERS, SEARCHES, Registry
+from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 
 
@@ -74,12 +75,8 @@ def check_part(part: object, role: Role) -> None:
         raise SetupError(_describe_wrong_part(part, role))
     method: Callable[..., Any] = getattr(part, role.method)
     name = f"{type(part).__name__}.{role.method}"
-    try:
-        inspect.signature(method).bind(*role.arguments)
-    except TypeError as error:
-        raise SetupError(f"{name} does not fit: {error}; define it as `{role.describe()}`") from error
-    except ValueError:  # a builtin without a signature
-        return
+    if problem := find_misfit(method, *role.arguments):
+        raise SetupError(f"{name} does not fit: {problem}; define it as `{role.describe()}`")
     if role.is_async and not _is_async(inspect.unwrap(method)):
         raise SetupError(f"{name} is not async; define it as `{role.describe()}`")
 

@@ -6,6 +6,7 @@ import pytest
 
 from promptiter.agents.function import node
 from promptiter.agents.graph import GraphAgent
+from promptiter.agents.runner import check_runner
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.engine.engine import Engine
 from promptiter.errors import RequestError, SetupError
@@ -49,6 +50,39 @@ def test_what_is_not_an_agent_is_refused_with_advice(wrong: Any, message: str) -
     with pytest.raises(SetupError) as caught:
         Engine(wrong, desk.evaluator())
     assert str(caught.value).startswith(message)
+
+
+class AnswersText:
+    def describe(self) -> StructureSnapshot:
+        return desk.agent().describe()
+
+    async def run(self, text: str) -> str:
+        raise AssertionError(text)
+
+
+class DescribesByName(AnswersText):
+    def describe(self, name: str) -> StructureSnapshot:  # type: ignore[override]
+        raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            AnswersText(),
+            "AnswersText.run does not fit: too many positional arguments; define it as `async def run(self, case, ",
+        ),
+        (
+            DescribesByName(),
+            "DescribesByName.describe does not fit: missing a required argument: 'name'; define it as `def describe(",
+        ),
+    ],
+)
+def test_an_agent_whose_methods_take_other_arguments_is_refused_also_as_a_judge(wrong: Any, message: str) -> None:
+    for give in (lambda: Engine(wrong, desk.evaluator()), lambda: check_runner(wrong, what="judge")):
+        with pytest.raises(SetupError) as caught:
+            give()
+        assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +188,16 @@ class AcceptsLater:
         return evidence.accept("later")
 
 
+class AcceptsUnasked:
+    def decide(self) -> AcceptanceDecision:
+        raise AssertionError
+
+
+class StopsByTwo:
+    def decide(self, progress: Progress, limit: int) -> StopDecision:
+        raise AssertionError(progress, limit)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"acceptance": Patience(2)},
@@ -175,6 +219,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"acceptance": AcceptsLater()},
         "acceptance has AcceptsLater(), whose decide is async; write it with def",
+    ),
+    (
+        {"acceptance": MinGain(0.1) & AcceptsUnasked()},  # type: ignore[operator]
+        (
+            "acceptance has AcceptsUnasked(), whose decide does not fit: too many positional arguments; define it as "
+            "`def decide(self, evidence)`"
+        ),
+    ),
+    (
+        {"stop": StopsByTwo()},
+        (
+            "stop has StopsByTwo(), whose decide does not fit: missing a required argument: 'limit'; define it as "
+            "`def decide(self, progress)`"
+        ),
     ),
     (
         {"stop": TargetScore(95) | Patience(2)},
@@ -239,7 +297,7 @@ async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_
         def describe(self) -> StructureSnapshot:
             return None  # type: ignore[return-value]
 
-        async def run(self) -> None: ...
+        async def run(self, case: object, profile: object, context: object) -> None: ...
 
     with pytest.raises(SetupError, match=r"Vague\.describe\(\) returned None; return a StructureSnapshot"):
         await Engine(Vague(), desk.evaluator()).run(desk.request())  # type: ignore[arg-type]

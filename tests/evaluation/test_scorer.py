@@ -12,7 +12,7 @@ from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import SCORER_SET, DescribedAgent, ScoredAgent, ScoredProfile, Scorer, as_scorer
 from promptiter.profile import Profile
 from tests.worlds import desk
-from traces import ExecutionTrace, Step
+from traces import ExecutionTrace, Failure, Step
 
 STRUCTURE = desk.agent().describe()
 BASELINE = Profile.baseline(STRUCTURE)
@@ -121,7 +121,7 @@ async def test_a_scorer_gives_rows_with_scores_traces_and_errors() -> None:
     assert [score.value for score in first.scores] == [0.5, None]
     assert first.scores[1].error == "the scorer returned no score 'size'"
     assert (first.output, len(first.trace_digests), first.case_id) == ("log", 2, "scorer")
-    assert str(second.error) == "OSError: disk full"
+    assert second.error == Failure("OSError", "disk full")
     assert [score.error for score in second.scores] == ["the run failed: OSError: disk full"] * 2
 
 

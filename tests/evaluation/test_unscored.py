@@ -40,3 +40,6 @@ def test_a_run_that_failed_counts_for_the_agent_and_not_for_its_metrics() -> Non
     assert describe_unscored(evaluate(fine, failed)) == (
         "1 of 2 case runs is unscored: the agent failed with KeyError: 'y' (bot.py:12)",
     )
+    assert describe_unscored(evaluate(failed), noun="scorer") == (
+        "1 of 1 scorer is unscored: the scorer failed with KeyError: 'y' (bot.py:12)",
+    )

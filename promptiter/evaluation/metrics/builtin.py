@@ -44,6 +44,7 @@ from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import reveal
 from promptiter.registry import METRICS, Registry
+from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 from traces import Usage
 from traces.model import Json
@@ -172,13 +173,9 @@ class FunctionMetric:
     needs_reference: bool = False
 
     def __post_init__(self) -> None:
-        try:
-            inspect.signature(self.function).bind(None, None)
-        except TypeError as error:
+        if problem := find_misfit(self.function, None, None):
             what = f"metric {self.name!r} needs a function of (case, run), not {shorten(self.function)}"
-            raise MetricError(f"{what}: {error}") from None
-        except ValueError:  # a builtin without a signature
-            pass
+            raise MetricError(f"{what}: {problem}")
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := describe_failure(run):
@@ -254,12 +251,10 @@ def _build_user_metric(item: Any, config: MetricConfig) -> Metric:
         return metric
     options = reveal(config.criterion.values) if isinstance(config.criterion, Options) else {}
     _check_options(item, options, config)
-    try:
-        inspect.signature(item).bind(None, None, **options)
-    except TypeError as error:
+    if problem := find_misfit(item, None, None, **options):
         raise MetricError(
-            f"{config.place}: {config.evaluator!r} does not take (case, run) and the criterion as options: {error}"
-        ) from error
+            f"{config.place}: {config.evaluator!r} does not take (case, run) and the criterion as options: {problem}"
+        )
     return FunctionMetric(name=config.name, function=partial(item, **options), threshold=config.threshold)
 
 

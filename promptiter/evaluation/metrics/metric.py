@@ -138,10 +138,10 @@ def pair_turns(case: EvalCase, run: AgentRun) -> list[tuple[Turn | None, AgentRu
 def describe_failure(run: AgentRun) -> str | None:
     """Why a run cannot be judged: its own error or that of one of its turns; None if it can."""
     if run.error is not None:
-        return f"the run failed: {run.error}"
+        return f"the run failed: {run.error.text}"
     for index, turn in enumerate(run.turns):
         if turn.error is not None:
-            return f"turn {index} of the run failed: {turn.error}"
+            return f"turn {index} of the run failed: {turn.error.text}"
     return None
 
 

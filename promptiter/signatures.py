@@ -1,0 +1,18 @@
+"""Signatures: whether a function takes the arguments that it will be called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def find_misfit(function: Callable[..., Any], *arguments: object, **options: object) -> str | None:
+    """What is wrong if a function is called with these arguments; None if it fits, or has no readable signature."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a builtin without a signature
+        return None
+    return None
