@@ -30,6 +30,7 @@ from promptiter.runlog.events import Observer
 from promptiter.runlog.results import SETS, RunRequest
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import PythonParts
+from promptiter.runs.part_comparison import find_difference
 from traces.model import Json
 
 
@@ -176,7 +177,14 @@ class _PartPacker(Packer):
         return super().pack_object(value, place)
 
     def pack_dataclass(self, value: Any, name: str, place: str) -> Json:
-        return self._pack_or_refer(value, lambda: super(_PartPacker, self).pack_dataclass(value, name, place))
+        return self._pack_or_refer(value, lambda: self._pack_fields(value, name, place))
+
+    def _pack_fields(self, value: Any, name: str, place: str) -> Json:
+        kind: type = type(value)
+        given = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        if hasattr(kind, "__post_init__") and (problem := find_difference(value, (), given)):
+            return self.refuse(f"{place} ({kind.__name__}) {problem}; {_STORE_UNCHANGED}")
+        return super().pack_dataclass(value, name, place)
 
     def _pack_or_refer(self, value: Any, pack: Callable[[], Json]) -> Json:
         """Pack the arguments of a value, or its name if one of them has none."""
@@ -193,6 +201,8 @@ class _PartPacker(Packer):
         if name is None or arguments is None or inspect.isroutine(value) or isinstance(value, Gateway):
             return self.refuse(_explain_nameless(value, place))
         positional, named = arguments
+        if problem := find_difference(value, *arguments):
+            return self.refuse(f"{place} ({kind.__name__}) {problem}; {_STORE_UNCHANGED}")
         return {
             "$new": [
                 name,
@@ -200,6 +210,9 @@ class _PartPacker(Packer):
                 {key: self.pack(each, f"{place}.{key}") for key, each in named.items()},
             ]
         }
+
+
+_STORE_UNCHANGED = "let its class store them unchanged, or assign it to a name at the top level of a module"
 
 
 class _PartUnpacker(Unpacker):
@@ -219,8 +232,23 @@ class _PartUnpacker(Unpacker):
                 name, positional, named = plain
                 kind = super().unpack_tagged("$ref", name)
                 arguments = {key: self.unpack(each) for key, each in named.items()}
-                return kind(*(self.unpack(each) for each in positional), **arguments)
+                return _build(name, lambda: kind(*(self.unpack(each) for each in positional), **arguments))
+            case "$data" | "$made":
+                name = plain if tag == "$made" else plain[0]
+                return _build(name, lambda: super(_PartUnpacker, self).unpack_tagged(tag, plain))
         return super().unpack_tagged(tag, plain)
+
+
+def _build(name: str, build: Callable[[], Any]) -> Any:
+    """Build a part whose class or function, which is the user's, may have changed since the run began."""
+    try:
+        return build()
+    except SetupError:
+        raise
+    except Exception as error:
+        raise SetupError(
+            f"{name!r} no longer takes the arguments that it had when the run began: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _find_arguments(value: Any) -> tuple[list[Any], dict[str, Any]] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from promptiter.agents import GraphAgent, ModelNode
@@ -50,6 +53,60 @@ class Forgetful(AddRule):
 
     def __init__(self, text: str) -> None:
         super().__init__(text.upper())
+
+
+class Doubled(AddRule):
+    """A search that stores its argument changed."""
+
+    def __init__(self, rule: str, times: int) -> None:
+        super().__init__(rule)
+        self.times = times * 2
+
+
+class Renamed(AddRule):
+    """A search that stores its argument twice, and one of them changed."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule.upper())
+        self.given = rule
+
+
+class Tripled:
+    __slots__ = ("times",)
+
+    def __init__(self, times: int) -> None:
+        self.times = times * 3
+
+    async def search(self, session: Session) -> None: ...
+
+
+@dataclass
+class Halved:
+    times: int
+
+    def __post_init__(self) -> None:
+        self.times //= 2
+
+    async def search(self, session: Session) -> None: ...
+
+
+class Picky(AddRule):
+    """A search that does not accept what it stored."""
+
+    def __init__(self, rule: str) -> None:
+        if rule.isupper():
+            raise ValueError("do not shout")
+        super().__init__(rule.upper())
+
+
+class Equipped(AddRule):
+    """A search with tools of its own, which no two of them share."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule.strip())
+        self.lock = Lock()
+        self.pattern = re.compile(self.rule)
+        self.helpers = {"again": [self]}
 
 
 class Watcher:

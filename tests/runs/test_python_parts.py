@@ -136,6 +136,52 @@ def test_the_part_without_a_name_is_named_with_advice() -> None:
     assert found.startswith("argument 2 of request.acceptance (OwnPolicy) has no name")
 
 
+@pytest.mark.parametrize(
+    ("search", "problem"),
+    [
+        (named_parts.Doubled("x", times=2), "would differ in times if built again from the arguments that it stored"),
+        (named_parts.Tripled(2), "would differ in times if built again from the arguments that it stored"),
+        (named_parts.Halved(8), "would differ in times if built again from the arguments that it stored"),
+        (named_parts.Renamed("x"), "would differ in given if built again from the arguments that it stored"),
+        (
+            named_parts.Picky("x"),
+            "cannot be built again from the arguments that it stored: ValueError: do not shout",
+        ),
+    ],
+)
+def test_a_part_that_its_stored_arguments_would_change_needs_a_name(search: Any, problem: str) -> None:
+    assert find_problem(make_engine(search)) == (
+        f"search ({type(search).__name__}) {problem}; let its class store them unchanged, or assign it to a name at "
+        "the top level of a module"
+    )
+
+
+def test_a_part_with_tools_of_its_own_is_built_again() -> None:
+    search = named_parts.Equipped(" Be brief. ")
+    again = rebuild_run(describe_parts(make_engine(search), make_request())).engine.search
+    assert isinstance(again, named_parts.Equipped)
+    assert again.rule == "Be brief."
+
+
+def test_a_class_that_changed_is_reported_when_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.begin(tmp_path, make_engine(named_parts.Equipped("x")), make_request())
+
+    def rename(self: Any, text: str) -> None: ...
+
+    def fail(self: Any, rule: str) -> None:
+        raise RuntimeError("no database")
+
+    for changed, problem in (
+        (rename, "TypeError: .* unexpected keyword argument 'rule'"),
+        (fail, "RuntimeError: no d"),
+    ):
+        monkeypatch.setattr(named_parts.Equipped, "__init__", changed)
+        with pytest.raises(SetupError, match=f"Equipped' no longer takes the arguments that .* began: {problem}"):
+            resume_run(run.path)
+
+
 def test_all_parts_without_a_name_are_listed_before_the_run_starts(tmp_path: Path) -> None:
     nodes = (
         FunctionNode(name="first", function=lambda question: question),
