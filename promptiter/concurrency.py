@@ -138,9 +138,9 @@ class HomeLoop:
         self._process = os.getpid()
         self._outlives_callers = outlives_callers
 
-    def bind(self) -> asyncio.AbstractEventLoop:
-        """Make calls on the running event loop from now on, unless the loop bound before still runs."""
-        if self._loop is None or not self._loop.is_running() or self._process != os.getpid():
+    def bind(self, *, replace: bool = False) -> asyncio.AbstractEventLoop:
+        """Make calls on the running event loop from now on, unless the loop bound before still runs, or in any case."""
+        if replace or self._loop is None or not self._loop.is_running() or self._process != os.getpid():
             self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         return self._loop
 

@@ -51,6 +51,11 @@ async def ask_other(text: str) -> str:
     return await misbehave(text)
 
 
+@agent(instruction="Ask in an event loop of its own.")
+def ask_in_own_loop(text: str) -> str:
+    return asyncio.run(ask(text, model="m"))
+
+
 def end_once(mark: str) -> None:
     if not Path(mark).exists():
         Path(mark).touch()

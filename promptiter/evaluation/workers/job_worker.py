@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
+from promptiter.concurrency import HomeLoop
 from promptiter.errors import PromptiterError, SetupError
 from promptiter.evaluation.case_runner import GRACE_S, CaseJob, CaseRunner
 from promptiter.evaluation.workers.job_messages import (
@@ -75,8 +76,9 @@ class JobWorker:
 
     async def _run(self, runner: CaseRunner, job: CaseJob) -> bytes:
         try:
+            gateway = self._handles.get_gateway(0)
             self._handles.bind_to_running_loop()
-            return pack(await runner.run(job, self._handles.get_gateway(0)), self._handles)
+            return pack(await runner.run(job, gateway), self._handles)
         except Exception as error:  # noqa: BLE001 - raised in the host
             return await self._fail(error)
 
@@ -147,6 +149,11 @@ class ForwardingGateway(Gateway):
         self.number = number
         self._channel = channel
         self._handles = handles
+        self._home = HomeLoop()
+
+    def bind_to_running_loop(self) -> None:
+        """Forward calls on the running event loop, even if a thread that an earlier case left behind has one too."""
+        self._home.bind(replace=True)
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         site = replace(site, repeat=site.repeat + self._first_repeat)

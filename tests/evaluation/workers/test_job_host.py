@@ -23,11 +23,12 @@ from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.models import ScriptedModel
 from promptiter.llm.secret import Secret
 from promptiter.profile import Profile
 from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract
-from tests.evaluation.process_agents import ask_other, misbehave
+from tests.evaluation.process_agents import ask_in_own_loop, ask_other, misbehave
 
 
 class Pipe:
@@ -186,3 +187,23 @@ async def test_secrets_of_several_hosts_do_not_mix() -> None:
         assert unpack(pack(received, handles), kept) is secret
     with pytest.raises(SetupError, match="made in a worker"):
         pack(Secret("other"), handles)
+
+
+async def test_calls_of_other_event_loops_are_forwarded_on_that_of_the_worker() -> None:
+    loops: set[asyncio.AbstractEventLoop] = set()
+
+    class LoopPipe(Pipe):
+        async def call(self, call: bytes, execute: ExecuteTool) -> bytes:
+            loops.add(asyncio.get_running_loop())
+            return await super().call(call, execute)
+
+    evaluator = office.make_evaluator()
+    evaluator.gateway.add_model("m", ScriptedModel(lambda request: f"{request.messages[-1].content}!"))
+    runner = CaseRunner(agent=ask_in_own_loop, metrics=evaluator.metrics[:1], context=RunContext())
+    host = JobHost(runner, gateway=evaluator.gateway, trace_store=FolderTraceStore())
+    worker = JobWorker(LoopPipe(host))
+    for case in office.CASES.cases[:2]:
+        job = CaseJob(case=case, profile=Profile.baseline(ask_in_own_loop.describe()))
+        row = await host.receive(await worker.run(host.pack(job)))
+        assert (row.error, row.output) == (None, f"{case.turns[0].user}!")
+    assert loops == {asyncio.get_running_loop()}
