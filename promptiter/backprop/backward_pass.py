@@ -42,6 +42,7 @@ from promptiter.stages.losses import CaseLoss
 from promptiter.stages.roles import check_stages
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.wording import join_names
+from traces import Step
 
 MAX_PARALLEL_TRACES = 32
 """Maximum number of traces attributed at the same time."""
@@ -209,18 +210,20 @@ class BackwardPass:
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
         results, error = await call_or_error(partial(call_attributor, attributor, request), self.redact)
+        steps = {step.id: step for step in request.trace.steps}
         return TraceBlame(
             case_id=case_loss.case_id,
             repeat=case_loss.repeat,
             turn=case_loss.turn,
-            results=tuple(self._drop_invalid(result, request) for result in results or ()),
+            results=tuple(self._drop_invalid(result, request, steps) for result in results or ()),
             error=error,
         )
 
-    def _drop_invalid(self, result: BackwardResult, request: AttributeRequest) -> BackwardResult:
-        """Drop gradients on surfaces that are not targets or were not read, and on steps that the trace lacks."""
-        steps, case = {step.id for step in request.trace.steps}, request.case_loss
-        unread_here = find_unread(request.targets, [collect_reads([request.trace])])
+    def _drop_invalid(
+        self, result: BackwardResult, request: AttributeRequest, steps: Mapping[str, Step]
+    ) -> BackwardResult:
+        """Drop gradients on surfaces that are not targets or that their step did not read, and of other cases."""
+        case = request.case_loss
         within = "" if self.evaluation is None else f"{self.evaluation}/"
         run = f"{within}{case.case_id}~{case.repeat}~{case.turn}"
         gradients = tuple(
@@ -232,11 +235,18 @@ class BackwardPass:
                 id=f"{run}/{gradient.step_id}/{number}",
             )
             for number, gradient in enumerate(result.gradients)
-            if gradient.surface_id in request.targets - unread_here and gradient.step_id in steps
+            if gradient.surface_id in request.targets
+            and gradient.case_id in ("", case.case_id)
+            and _may_have_read(steps.get(gradient.step_id), gradient.surface_id)
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
         error = None if result.error is None else self.redact(result.error)
         return replace(result, gradients=gradients, dropped=dropped, error=error)
+
+
+def _may_have_read(step: Step | None, surface_id: str) -> bool:
+    """Whether there is such a step, and it read the surface or its reads are unknown."""
+    return step is not None and (step.surface_reads is None or surface_id in step.surface_reads)
 
 
 async def _aggregate(aggregator: Aggregator, request: AggregateRequest) -> AggregateResult:

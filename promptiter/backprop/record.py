@@ -31,7 +31,7 @@ class TraceBlame:
 
     @property
     def dropped(self) -> int:
-        """How many gradients and packets were thrown away, because they named an unknown surface or step."""
+        """How many gradients and packets were thrown away, because they named an unknown surface, step or case."""
         return sum(result.dropped for result in self.results)
 
 
@@ -61,7 +61,7 @@ class PassResult:
 
     @property
     def dropped(self) -> int:
-        """How many gradients and packets were thrown away, because they named an unknown surface or step."""
+        """How many gradients and packets were thrown away, because they named an unknown surface, step or case."""
         return sum(blame.dropped for blame in self.blames)
 
 
@@ -166,9 +166,16 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     return "no patch: no surface was blamed" if passes else "no candidate was proposed"
 
 
+NO_TRACE = (
+    "no trace was recorded, so no surface could be blamed; record one with `traces.record(...)`, and return "
+    "AgentRun(output=..., trace=recording.trace)"
+)
+"""Why nothing is blamed for the failures of an agent that returns answers only."""
+
+
 def describe_dropped(count: int) -> str:
     """Say that answers of blaming stages were thrown away, and why."""
     return (
         f"{plural(count, 'answer')} of the blaming stage {'was' if count == 1 else 'were'} thrown away: the named "
-        "surface was not read at that step, or there is no such surface or step"
+        "surface was not read at that step, or there is no such surface, step or case"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import (
+    NO_TRACE,
     BackpropDetails,
     PassResult,
     describe_dropped,
@@ -347,5 +348,5 @@ class _NoBlame:
         if self._has_losses:
             return "no surface could be blamed for the failures"
         if not self._has_traces:
-            return "the failed runs left no trace; use an agent that records one"
+            return NO_TRACE
         return "the runs failed with errors that no prompt can fix"

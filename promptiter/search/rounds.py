@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
-from promptiter.backprop.record import PatchesWritten, describe_dropped
+from promptiter.backprop.record import NO_TRACE, PatchesWritten, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -21,6 +21,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.llm.gateway import Gateway
+from promptiter.numbers import check_count, is_number
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
@@ -62,6 +63,10 @@ class BackpropRounds:
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
         check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+        check_count(passes, "passes")
+        check_count(most_rerun, "most_rerun", least=0)
+        if not is_number(min_support, least=0) or min_support > 1:
+            raise SetupError(f"min_support is {min_support!r}; give a number from 0 to 1")
         self.backwarder = backwarder
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
@@ -173,8 +178,8 @@ async def _decide(
     """
     if not proposal.patches:
         if not proposal.refused:
-            if known.dropped and not known.gradients:
-                await session.skip_round(describe_dropped(known.dropped))
+            if reason := _explain_no_blame(known):
+                await session.skip_round(reason)
             return None
         refusals = "; ".join(dict.fromkeys(f"{each.surface_id}: {each.reason}" for each in proposal.refused))
         decision = await session.skip_round(f"every patch was refused: {refusals}")
@@ -188,6 +193,17 @@ async def _decide(
         reason = f"the {count} failed train cases that were run again did no better"
         return await session.reject(proposal.patches, reason)
     return await session.validate(proposal.patches)
+
+
+def _explain_no_blame(known: BlameReport) -> str | None:
+    """Why nothing is blamed, if the blaming stage or the agent is the cause."""
+    rows = known.evaluation.rows
+    if known.gradients:
+        return None
+    if known.dropped:
+        return describe_dropped(known.dropped)
+    has_failures = any(row.error is None and not row.passed for row in rows)
+    return NO_TRACE if has_failures and not any(row.trace_digests for row in rows) else None
 
 
 def _select_rerun_cases(train: EvalSet, known: BlameReport, *, most: int) -> EvalSet:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from promptiter.backprop.record import BackpropDetails, PassResult
+from promptiter.backprop.record import NO_TRACE, BackpropDetails, PassResult
 from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
@@ -219,7 +219,7 @@ def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
     }
     assert texts == {
         "failing": "the runs failed with errors that no prompt can fix",
-        "untraced": "the failed runs left no trace; use an agent that records one",
+        "untraced": NO_TRACE,
         "passing": "no train case failed",
         "none": "",
     }

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.backprop.record import get_passes
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.backprop.record import NO_TRACE, get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
@@ -14,6 +15,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.stopping import TargetScore
+from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import (
@@ -25,6 +27,7 @@ from promptiter.stages.contracts import (
     OptimizeRequest,
     SurfaceGradient,
 )
+from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes, engine
@@ -266,21 +269,30 @@ async def test_the_good_half_of_a_rejected_pair_may_be_tried_again() -> None:
     assert [change.surface_id for change in result.changes] == ["polish#instruction"]
 
 
-async def test_gradients_on_unknown_surfaces_and_steps_are_dropped() -> None:
+async def test_gradients_on_unread_surfaces_unknown_steps_and_other_cases_are_dropped() -> None:
     class Invents:
         async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-            step = request.trace.steps[-1].id
-            made = [("draft#instruction", step), ("unknown#instruction", step), ("polish#instruction", "no-step")]
-            gradients = [
-                SurfaceGradient(surface_id=surface, case_id="no-case", step_id=at, text="x") for surface, at in made
+            step, case = request.trace.steps[-1].id, request.case_loss.case_id
+            made = [
+                ("draft#instruction", step, case),
+                ("unknown#instruction", step, case),
+                ("polish#instruction", "no-step", case),
+                ("polish#instruction", step, "no-case"),
+                ("polish#instruction", step, case),
+                ("polish#instruction", step, ""),
             ]
-            right = SurfaceGradient(surface_id="polish#instruction", case_id="", step_id=step, text="care")
-            return [BackwardResult(step_id=step, gradients=(*gradients, right))]
+            gradients = [
+                SurfaceGradient(surface_id=surface, case_id=of, step_id=at, text="care") for surface, at, of in made
+            ]
+            return [BackwardResult(step_id=step, gradients=tuple(gradients))]
 
     built = Engine(desk.agent(), desk.evaluator(), Invents(), Merges(), Writes())
-    result = await built.run(desk.request(targets=["polish#instruction"], max_rounds=1))
-    assert [change.surface_id for change in result.changes] == ["polish#instruction"]
-    assert {blame.results[0].dropped for blame in get_passes(result.rounds[0])[0].blames} == {3}
+    result = await built.run(desk.request(max_rounds=1))
+    for blame in get_passes(result.rounds[0])[0].blames:
+        assert [(each.surface_id, each.case_id) for each in blame.gradients] == [
+            ("polish#instruction", blame.case_id)
+        ] * 2
+        assert blame.dropped == 4
 
 
 async def test_a_stage_that_worked_once_may_fail_later_without_losing_results() -> None:
@@ -315,3 +327,26 @@ async def test_a_case_that_passes_over_its_repeats_has_no_loss() -> None:
     )
     result = await Engine(desk.agent(), evaluator, Blames(), Merges(), Writes()).run(desk.request(max_rounds=1))
     assert not any(each.losses for each in get_passes(result.rounds[0]))
+
+
+class Untraced:
+    """An agent that returns answers only."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def describe(self) -> StructureSnapshot:
+        return desk.agent().describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        return AgentRun(output=self.output)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("no", f"no candidate was tried: {NO_TRACE}"), ("careful careful", "there was nothing to try")],
+)
+async def test_an_agent_that_records_no_trace_is_the_reason_that_nothing_was_tried(output: str, reason: str) -> None:
+    result = await Engine(Untraced(output), desk.evaluator()).run(desk.request())
+    assert result.conclusion is not None
+    assert (result.verdict, result.conclusion.reasons[0]) == ("no_evidence", reason)

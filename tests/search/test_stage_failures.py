@@ -245,7 +245,7 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
     summary = summarize(result)
     thrown_away = (
         "3 answers of the blaming stage were thrown away: the named surface was not read at that step, or there is no "
-        "such surface or step"
+        "such surface, step or case"
     )
     assert summary.problems == (thrown_away,)
     assert result.conclusion is not None
