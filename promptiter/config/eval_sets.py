@@ -33,6 +33,8 @@ def load_eval_sets(problems: Problems) -> SetsByKey | None:
     if "data" in problems.parsed.broken:
         return None
     if not config.data:
+        if "split" in config.model_fields_set:
+            problems.add("split: there is no `data` to split; name eval sets as data, or remove split")
         wanted = _choose_sets(problems)
         loaded = {key: _load_files(problems, key) for key in (*wanted, "test")}
         is_whole = wanted and loaded["test"] is not None and all(loaded[key] for key in wanted)

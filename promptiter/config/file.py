@@ -59,6 +59,9 @@ from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
 
+WITH_NULLS = ("metrics", "weights")
+"""Keys below which null does not count as missing, but is checked."""
+
 
 class RunConfig(Section):
     """The configuration of a run. Paths are relative to the file, and `null` means "not set"."""
@@ -241,7 +244,8 @@ def read_file(file: Path) -> dict[str, Json]:
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")
-    return {key: each if key == "metrics" else _drop_nulls(each) for key, each in value.items() if each is not None}
+    given = {key: each for key, each in value.items() if each is not None}
+    return {key: each if key in WITH_NULLS else _drop_nulls(each) for key, each in given.items()}
 
 
 def _drop_nulls(value: Json) -> Json:

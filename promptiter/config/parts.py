@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, create_model
 
 from promptiter.agents.base import is_agent
 from promptiter.config.fields import PartEntry
@@ -124,7 +124,7 @@ def read_options(
     parameters = {name: each for name, each in list_parameters(function).items() if name not in without}
     fields: dict[str, Any] = {
         f"option_{number}": (
-            hint if _is_plain(hint := hints.get(name, Any)) else Any,
+            _refine(hint) if _is_plain(hint := hints.get(name, Any)) else Any,
             Field(default=None, validation_alias=name),
         )
         for number, name in enumerate(parameters)
@@ -157,6 +157,42 @@ def _check_part(part: Any, role: Role, place: str) -> Any:
 def _find_missing(function: Callable[..., Any], given: Iterable[str]) -> list[str]:
     parameters = list_parameters(function).items()
     return [name for name, each in parameters if each.default is each.empty and name not in set(given)]
+
+
+def _refine(hint: Any) -> Any:
+    """The type as pydantic checks it here: a boolean is not a number, and a union has one message."""
+    is_union = get_origin(hint) in (Union, UnionType)
+    kinds = [each for each in (get_args(hint) if is_union else (hint,)) if each is not NoneType]
+    if len(kinds) == 1 and kinds[0] not in (int, float):
+        return hint
+    wanted = f"must be {' or '.join(map(_describe_type, kinds))}"
+
+    def read(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, bool) and bool not in kinds:
+            raise ValueError(wanted)
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(wanted) from None
+
+    return Annotated[hint, WrapValidator(read)]
+
+
+def _describe_type(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return _NOUNS.get(get_origin(hint) or hint, "another value")
+
+
+_NOUNS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    list: "a list",
+    tuple: "a list",
+    dict: "a mapping",
+}
 
 
 def _is_plain(hint: Any) -> bool:

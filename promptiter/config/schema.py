@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel
 
 from promptiter.config.fields import Section
-from promptiter.config.file import RunConfig
+from promptiter.config.file import WITH_NULLS, RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.registry import DEFAULT_MODEL, MODELS
 from traces.model import Json
@@ -46,7 +46,9 @@ def build_schema() -> bytes:
         "title": "promptiter.yaml",
         **{key: value for key, value in schema.items() if key != "title"},
     }
-    return orjson.dumps(_tidy(_allow_missing(whole)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    whole = _allow_missing(whole)
+    whole["properties"] |= {key: _allow_null(schema["properties"][key]) for key in WITH_NULLS}
+    return orjson.dumps(_tidy(whole), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_descriptions(section: type[BaseModel]) -> dict[str, str]:

@@ -233,7 +233,7 @@ class FinalTestSection(Section):
     """The final test runs up to three blocks and ends once the result is clear. Each block runs every case this often
     with each profile.
     """
-    min_detectable_gain: Above0 = 0.1
+    min_detectable_gain: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.1
     """The gain that your cases should be able to show."""
     ablate: Flag = True
     """First drop changes that do not help."""

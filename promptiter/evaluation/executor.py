@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.workers.job_host import JobHost
+from promptiter.numbers import check_count
 
 FinishedJob: TypeAlias = tuple[CaseJob, CaseRow]
 
@@ -45,7 +46,8 @@ class ThreadExecutor:
     """Runs jobs in threads, each with its own event loop, for agents that block the loop."""
 
     def __init__(self, *, threads: int = 8) -> None:
-        self.threads = max(1, threads)
+        check_count(threads, "threads")
+        self.threads = threads
 
     async def run(self, jobs: Iterable[CaseJob], host: JobHost) -> AsyncGenerator[FinishedJob, None]:
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from promptiter.evaluation.workers.frames import FrameKind, encode_frame, read_f
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.evaluation.workers.job_messages import OverdueError, WorkerLostError
 from promptiter.evaluation.workers.worker_process import is_worker_process
+from promptiter.numbers import check_count
 from traces import Failure
 
 STOP_S = 2.0
@@ -44,7 +45,9 @@ class ProcessExecutor:
     """
 
     def __init__(self, *, workers: int | None = None) -> None:
-        self.workers = max(1, workers or os.cpu_count() or 1)
+        if workers is not None:
+            check_count(workers, "workers")
+        self.workers = workers or os.cpu_count() or 1
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
         self._slots = Slots(self.workers)

@@ -36,8 +36,9 @@ class FinalTest:
     def __post_init__(self) -> None:
         if not is_number(self.repeats, least=1) or self.repeats != int(self.repeats):
             raise SetupError(f"repeats of the final test is {self.repeats!r}; give a whole number of at least 1")
-        if not is_number(self.min_detectable_gain, least=0) or self.min_detectable_gain == 0:
-            raise SetupError(f"min_detectable_gain is {self.min_detectable_gain!r}; give a number above 0, such as 0.1")
+        gain = self.min_detectable_gain
+        if not is_number(gain, least=0) or gain == 0 or gain > 1:
+            raise SetupError(f"min_detectable_gain is {gain!r}; give a number above 0 and at most 1, such as 0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation, Objective
 from promptiter.llm.gateway import Gateway
+from promptiter.numbers import check_count, is_number
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.profile import PatchSet
 from promptiter.registry import OFFLINE_STAGES
@@ -62,6 +63,10 @@ class BackpropRounds:
         check: GradientCheck | Literal["auto"] | None = "auto",
     ) -> None:
         check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+        check_count(passes, "passes")
+        check_count(most_rerun, "most_rerun", least=0)
+        if not is_number(min_support, least=0) or min_support > 1:
+            raise SetupError(f"min_support is {min_support!r}; give a number from 0 to 1")
         self.backwarder = backwarder
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()

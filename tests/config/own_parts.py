@@ -24,6 +24,11 @@ class OneRule:
         raise NotImplementedError
 
 
+class Limited(OneRule):
+    def __init__(self, limit: int | Literal["none"] = "none") -> None:
+        super().__init__(str(limit))
+
+
 class WithStages(OneRule):
     def __init__(self, rule: str = "", *, optimizer: object = "mine") -> None:
         super().__init__(rule)

@@ -194,6 +194,24 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("split: {train: 0.5}", "split: there is no `data` to split; name eval sets as data, or remove split"),
+        ("weights: {exact_match: null}", "weights.exact_match: must be a number, not null"),
+        ("final_test: {min_detectable_gain: 5}", "final_test.min_detectable_gain: must be at most 1, not 5"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(folder: Path, text: str, problem: str) -> None:
+    assert problems(folder, f"{FILE}\n{text}\n") == [problem]
+
+
+def test_a_key_that_is_given_twice_is_refused(folder: Path) -> None:
+    path = write_config(folder, FILE + "stop: {patience: 1}\nstop: {target_score: 0.5}\n")
+    with pytest.raises(SetupError, match="line 7: the key 'stop' is given twice; keep one of them"):
+        load_run(path)
+
+
 def test_metrics_may_be_in_the_file(folder: Path) -> None:
     text = FILE.replace("metrics.json", "[{metric_name: short, evaluator_name: length, criterion: {max: 5}}]")
     run = load_run(write_config(folder, text))

@@ -71,6 +71,8 @@ def test_each_option_is_checked_against_the_signature() -> None:
         "  - search.options.how: must be 'end' or 'start', not 'middle'",
         "  - search.options: unknown key 'rul' (did you mean 'rule'?)",
     ]
+    assert "search.options.times: must be a whole number, not true" in refused("OneRule", rule="x", times=True)
+    assert "options.limit: must be a whole number or 'none', not 'all'" in refused("Limited", limit="all")
     assert "'tests.config.own_parts:built_search' is already built, so it takes no options" in refused(
         "built_search", rule="x"
     )
@@ -98,6 +100,23 @@ def test_registered_names_are_found_and_wrong_ones_have_a_suggestion() -> None:
         build_part(PartEntry(name="backprob"), SEARCH, place="search")
     OBSERVERS.register("collector_of_tests", own_parts.Collector)
     assert isinstance(build_part(PartEntry(name="collector_of_tests"), OBSERVER, place=""), own_parts.Collector)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "options", "message"),
+    [
+        (SEARCH, "backprop", {"passes": 0}, "search: passes is 0; give a whole number of at least 1"),
+        (SEARCH, "backprop", {"most_rerun": -3}, "search: most_rerun is -3; give a whole number of at least 0"),
+        (SEARCH, "backprop", {"min_support": 2}, "search: min_support is 2.0; give a number from 0 to 1"),
+        (EXECUTOR, "thread", {"threads": 0}, "executor: threads is 0; give a whole number of at least 1"),
+        (EXECUTOR, "process", {"workers": -1}, "executor: workers is -1; give a whole number of at least 1"),
+        (EXECUTOR, "process", {"workers": 0}, "executor: workers is 0; give a whole number of at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(role: Role, name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        build_part(PartEntry(name=name, options=options), role, place=role.name)
+    assert str(caught.value) == message
 
 
 def test_a_scorer_is_a_function_of_a_profile_with_options() -> None:

@@ -34,7 +34,7 @@ def read_yaml(text: str, *, file: str) -> Json:
     import yaml
 
     try:
-        _check_depth(text, file)
+        _check_events(text, file)
         document = yaml.load(text, Loader=_make_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -49,18 +49,42 @@ def read_yaml(text: str, *, file: str) -> Json:
     return document
 
 
-def _check_depth(text: str, file: str) -> None:
-    """The C loader would crash the process on a document that is nested several thousand levels deep."""
+def _check_events(text: str, file: str) -> None:
+    """Refuse what the C loader accepts or crashes on: a key that is given twice, and several thousand levels."""
     import yaml
 
-    depth = 0
+    opened: list[_Collection] = []
     for event in yaml.parse(text, Loader=_make_loader()):
+        if isinstance(event, yaml.CollectionEndEvent):
+            opened.pop()
+            continue
+        if opened and isinstance(event, yaml.NodeEvent):
+            key = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if opened[-1].repeats_key(key):
+                location = Location(file, line=event.start_mark.line + 1 if event.start_mark else None)
+                raise EvalSetError(f"{location}: the key {key!r} is given twice; keep one of them")
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _MAX_DEPTH:
+            opened.append(_Collection(is_mapping=isinstance(event, yaml.MappingStartEvent)))
+        if len(opened) > _MAX_DEPTH:
             raise EvalSetError(f"{file}: is nested more than {_MAX_DEPTH} levels deep; flatten it")
+
+
+class _Collection:
+    """A list or mapping that is being parsed. Keys and values of a mapping alternate."""
+
+    def __init__(self, *, is_mapping: bool) -> None:
+        self._is_mapping = is_mapping
+        self._is_key = True
+        self._keys: set[str] = set()
+
+    def repeats_key(self, text: str | None) -> bool:
+        """Whether the next node is a key that was there before. `text` is None for nodes that are not scalars."""
+        is_key, self._is_key = self._is_key, not self._is_key
+        if not self._is_mapping or not is_key or text is None or text == "<<":
+            return False
+        is_known = text in self._keys
+        self._keys.add(text)
+        return is_known
 
 
 def _check_values(document: Json, file: str) -> None:

@@ -214,12 +214,14 @@ def build_metrics(
     build_judged: MetricBuilder = partial(build_judge_metric, gateway=gateway, default=judge)
     given = {**_BUILDERS, **dict.fromkeys(JUDGE_METRICS, build_judged)}
     known = {*given, *config.evaluators}
+    if taken := [name for name in config.evaluators if name in given]:
+        raise MetricError(f"evaluators: {taken[0]!r} is the name of a built-in metric; choose another")
     paths = {
         metric.evaluator: config.evaluators.get(metric.evaluator, metric.evaluator)
         for metric in config.metrics
         if metric.evaluator not in given
     }
-    items = registry.resolve(paths.values(), also_known=known)
+    items = registry.resolve([*paths.values(), *config.evaluators.values()], also_known=known)
     return tuple(
         given[metric.evaluator](metric)
         if metric.evaluator in given

@@ -449,6 +449,8 @@ BOMB = "- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a
         ("- &a [*a]", r"y.yaml: holds more than 1000000 values, or an alias that holds itself"),
         (BOMB, r"y.yaml: holds more than 1000000 values"),
         ("# nothing", r"y.yaml: is not an eval set"),
+        ("- input: a\n  input: b", r"y.yaml, line 2: the key 'input' is given twice; keep one of them"),
+        ("- {input: a, metadata: {b: [{c: 1}], 'b': 2}}", r"y.yaml, line 1: the key 'b' is given twice"),
         ("- {input: a, expect: b}", r"y.yaml: \[0\]: unknown key 'expect' \(did you mean 'expected'\?\)"),
         ("cases: [{inptu: a}]", r"y.yaml: cases\[0\]: unknown key 'inptu' \(did you mean 'input'\?\)"),
     ],

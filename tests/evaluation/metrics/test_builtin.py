@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from promptiter.agents.base import AgentRun
-from promptiter.errors import MetricError, UnknownNameError
+from promptiter.errors import MetricError, SetupError, UnknownNameError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Turn
 from promptiter.evaluation.metrics.builtin import (
     FinalResponseMetric,
@@ -322,6 +322,14 @@ async def test_a_users_function_is_found_by_name_by_path_or_by_configuration(eva
     assert judged.name == "w"
     assert (await judged(case("a"), run_with("one two three"))).value == 1
     assert (await judged(case("a"), run_with("one two"))).value == 0
+
+
+def test_evaluators_that_cannot_be_used_are_refused_even_if_no_metric_names_them() -> None:
+    metrics = [{"metric_name": "contains"}]
+    with pytest.raises(SetupError, match=rf"'{__name__}' has no 'word_cont' \(did you mean 'word_count'\?\)"):
+        build_metrics({"metrics": metrics, "evaluators": {"unused": f"{__name__}:word_cont"}})
+    with pytest.raises(MetricError, match="evaluators: 'contains' is the name of a built-in metric; choose another"):
+        build_metrics({"metrics": metrics, "evaluators": {"contains": f"{__name__}:word_count"}})
 
 
 async def test_a_users_builder_is_given_the_configuration() -> None:
