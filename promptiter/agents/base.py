@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Protocol, TypeGuard, runtime_checkable
+from uuid import UUID
 
 import orjson
 
@@ -22,6 +25,9 @@ from promptiter.wording import shorten
 from traces import ExecutionTrace, Failure, OpenStep, ToolCall, Usage
 from traces.model import Json, sum_usage
 from traces.snapshots import to_plain_json
+
+_MAX_DEPTH = 100
+"""Data that is nested deeper is probably a circle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,18 +213,17 @@ def to_answer(value: Any, *, name: str) -> Json:
     """The answer of an agent as plain data. AnswerError if it is None, or an object that is not data."""
     if value is None:
         raise AnswerError(f"{name!r} returned None; return the answer, as a text or as data")
-    if isinstance(value, str):
-        return to_plain_json(value)
+    check_data(value, name=name)
+    return to_plain_json(value)
+
+
+def check_data(value: Any, *, name: str, allows_bytes: bool = False) -> None:
+    """Raise AnswerError if what an agent or a node returned is not data, so that a trace would hold its repr."""
     if inspect.iscoroutine(value):
         value.close()
         raise AnswerError(f"{name!r} returned a coroutine; await it, such as `return await ask(...)`")
-    try:
-        orjson.dumps(value, default=_to_data, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        raise AnswerError(
-            f"{name!r} returned {shorten(value)}, which is not data; return a text, a dict or a list"
-        ) from None
-    return to_plain_json(value)
+    if not _is_data(value, allows_bytes=allows_bytes):
+        raise AnswerError(f"{name!r} returned {shorten(value)}, which is not data; return a text, a dict or a list")
 
 
 def check_async(function: Callable[..., Any], result: object) -> None:
@@ -231,15 +236,30 @@ def check_async(function: Callable[..., Any], result: object) -> None:
         raise AnswerError(f"{name!r} returned a coroutine; write `async def {name}` and `return await ask(...)`")
 
 
-def _to_data(value: Any) -> Any:
-    """What orjson does not know, but to_plain_json does."""
-    if hasattr(type(value), "model_dump"):  # pydantic
-        return value.model_dump()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError
+def _is_data(value: Any, *, allows_bytes: bool, depth: int = 0) -> bool:
+    """Whether to_plain_json keeps all of a value."""
+    if isinstance(value, str | int | float | Enum | UUID | Decimal | None) or hasattr(type(value), "isoformat"):
+        return True
+    if isinstance(value, bytes | bytearray):
+        return allows_bytes
+    if isinstance(value, type) or depth == _MAX_DEPTH:
+        return False
+    if isinstance(value, Mapping):
+        inner: Iterable[Any] = (*value.keys(), *value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    elif is_dataclass(value):
+        inner = (getattr(value, each.name, None) for each in fields(value))
+    elif hasattr(type(value), "model_dump"):  # pydantic
+        inner = (value.model_dump(),)
+    else:
+        return False
+    return all(_is_data(each, allows_bytes=allows_bytes, depth=depth + 1) for each in inner)
+
+
+def copy_value(value: Json) -> Json:
+    """A copy that a run, or a function of the user, may modify."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
 def to_text(value: Json) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named
 from promptiter.agents.node_context import NodeContext
@@ -44,16 +44,28 @@ class Join:
         check_items(f"the join before {self.target!r}: sources", self.sources, str, wanted="names of nodes")
 
 
+def _get_incoming(context: NodeContext) -> Any:
+    return context.incoming
+
+
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """After the source has run, the target runs once per item, in parallel; its own edges follow when all are done."""
+    """After the source has run, the target runs once per item, in parallel; its own edges follow when all are done.
+
+    The items are the output of the source, which must be a list then, or what `items` returns.
+    """
 
     source: str
     target: str
-    items: Callable[[NodeContext], Sequence[Json]] = lambda context: list(context.incoming)
+    items: Callable[[NodeContext], Sequence[Json]] = _get_incoming
 
 
 AnyEdge: TypeAlias = Edge | Choice | Join | FanOut
+
+
+def is_over_output(edge: AnyEdge) -> TypeGuard[FanOut]:
+    """Whether an edge is a fan-out over the output of its source."""
+    return isinstance(edge, FanOut) and edge.items is _get_incoming
 
 
 def list_arrows(edge: AnyEdge) -> list[tuple[str, str, str | None]]:

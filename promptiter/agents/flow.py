@@ -7,20 +7,20 @@ node sees depends on the graph and never on timing.
 from __future__ import annotations
 
 import asyncio
-import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, to_text
+from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, check_data, copy_value, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import GraphNode
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
 from promptiter.structure import NodeKind, Surface, child_ids
+from promptiter.wording import shorten
 from traces import step
 from traces.model import Json
 
@@ -61,11 +61,6 @@ async def run_graph(
     except BaseExceptionGroup as errors:
         raise _find_cause(errors) from errors
     return flow.get_output()
-
-
-def copy_value(value: Json) -> Json:
-    """A copy that a run may modify."""
-    return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
 class _Visit(NamedTuple):
@@ -184,20 +179,28 @@ class _Flow:
                 calls = StepCalls(opened, self.context, is_live=is_live, outer=current_calls.get(None))
                 before = current_calls.set(calls)
                 try:
-                    opened.output = await node.run(node_context, calls)
+                    output = await node.run(node_context, calls)
                 finally:
                     current_calls.reset(before)
+                check_data(output, name=node_id, allows_bytes=True)
+                opened.output = output
             return opened.id, opened.output
 
     def _leave(self, name: str, token: _Token) -> None:
         """Send a token along all edges that leave a node."""
-        node_context = self._build_context(token)
+        node_context, _ = self._build_context(token).track_reads()
         for number, edge in enumerate(self.graph.edges):
             match edge:
                 case Edge(source=source, target=target) if source == name:
                     self._spawn(target, token)
                 case FanOut(source=source, target=target, items=items) if source == name:
-                    self._spawn(target, token, items(node_context))
+                    found = items(node_context)
+                    if not isinstance(found, list | tuple):
+                        raise AgentError(
+                            f"the fan-out after {name!r} got {shorten(found)}; its items must be a list: return one "
+                            "from the node, or make one with items=..."
+                        )
+                    self._spawn(target, token, found)
                 case Choice(source=source, route=route, branches=branches) if source == name:
                     key = route(node_context)
                     if key is not None and key not in branches:

@@ -10,10 +10,10 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 from promptiter.agents.argument_checks import check_items, check_value
-from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_answer, to_text
-from promptiter.agents.edges import AnyEdge, Choice, Join, list_arrows
+from promptiter.agents.base import AgentRun, CaseInput, RunContext, copy_value, to_answer, to_text
+from promptiter.agents.edges import AnyEdge, Choice, Join, is_over_output, list_arrows
 from promptiter.agents.failures import describe_error
-from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, copy_value, run_graph
+from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, run_graph
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.parameters import find_input_parameter
 from promptiter.agents.serving import ReadSurface, find_reader, mark_running, read_in_run, serve_calls
@@ -209,6 +209,11 @@ def _check(agent: GraphAgent) -> None:
             find_input_parameter(node.name, node.function, names)
         elif isinstance(node, ModelNode):
             node.check_prompt(names)
+            if node.schema is None and any(is_over_output(edge) and edge.source == node.name for edge in agent.edges):
+                raise SetupError(
+                    f"{place} the fan-out after {node.name!r} needs a list, but that node returns a text; make a list "
+                    "of it, such as items=lambda context: context.incoming.splitlines()"
+                )
     object.__setattr__(agent, "entry", agent.entry or names[0])
     for what in (agent.entry, agent.output or agent.entry):
         if what not in names:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from promptiter.agents.base import CaseInput
+from promptiter.agents.base import CaseInput, copy_value
 from promptiter.errors import SetupError
 from traces.model import Json
 
@@ -68,13 +68,27 @@ class NodeContext:
         return frozenset(step_id for steps in found for step_id in steps)
 
     def track_reads(self) -> tuple[NodeContext, TrackedOutputs]:
-        """A copy of this context, and its outputs, which know by name what was read of them."""
+        """A copy of this context for a function of the user, and its outputs, which know what was read of them."""
         outputs = TrackedOutputs(self.outputs)
-        return replace(self, outputs=outputs), outputs
+        return replace(self, outputs=outputs, item=copy_value(self.item)), outputs
+
+    def describe_input(self, received: Mapping[str, Json], names_read: Collection[str]) -> Json:
+        """What a function got: its arguments, or the item, and what it read; the user's message if that is nothing."""
+        item = {} if received or self.item is NO_ITEM else {"item": self.item}
+        got = {**received, **item, **{name: value for name, value in self.outputs.items() if name in names_read}}
+        return unwrap_only(got) if got else self.input
+
+
+def unwrap_only(values: Mapping[str, Json]) -> Json:
+    """The only value, several by name, or None."""
+    return next(iter(values.values())) if len(values) == 1 else values or None
 
 
 class TrackedOutputs(dict[str, Json]):
-    """Outputs that remember which of them were read: one by its name, all when they are listed."""
+    """Outputs that remember which of them were read: one by its name, all when they are listed.
+
+    The reader gets copies, so that it cannot change what other nodes get.
+    """
 
     def __init__(self, outputs: Mapping[str, Json]) -> None:
         super().__init__(outputs)
@@ -82,12 +96,18 @@ class TrackedOutputs(dict[str, Json]):
 
     def __getitem__(self, name: str) -> Json:
         output = super().__getitem__(name)
-        self.names_read.add(name)
+        if name not in self.names_read:
+            self.names_read.add(name)
+            self[name] = output = copy_value(output)
         return output
 
     def get(self, name: str, default: Json = None) -> Json:
-        self.names_read.update({name} & super().keys())
-        return super().get(name, default)
+        if name not in self:
+            return default
+        return self[name]
+
+    def copy(self) -> dict[str, Json]:
+        return self._read_all()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._read_all())
@@ -102,5 +122,4 @@ class TrackedOutputs(dict[str, Json]):
         return self._read_all().values()
 
     def _read_all(self) -> dict[str, Json]:
-        self.names_read.update(super().keys())
-        return dict(zip(super().keys(), super().values(), strict=True))
+        return {name: self[name] for name in tuple(super().keys())}

@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
-from promptiter.agents.base import check_async, to_text
+from promptiter.agents.base import check_async, copy_value, to_text
 from promptiter.agents.declarations import Declared, Parameter, Tool
-from promptiter.agents.node_context import NO_ITEM, NodeContext
+from promptiter.agents.node_context import NO_ITEM, NodeContext, unwrap_only
 from promptiter.agents.output_schema import (
     OutputSchema,
     build_validator,
@@ -109,12 +109,12 @@ class FunctionNode:
         )
         received = {name: value for name, value in arguments.items() if name != "node_context"}
         has_context = "node_context" in arguments
-        if has_context and not received:
-            calls.step.input = context.incoming
-        else:
-            calls.step.input = next(iter(received.values())) if len(received) == 1 else received or None
         if not has_context:
+            calls.step.input = unwrap_only(received)
             calls.step.read_from(context.find_sources(received))
+        elif self.version is not None:  # it may not be executed
+            calls.step.input = unwrap_only(received) if received else context.incoming
+        arguments.update({name: copy_value(value) for name, value in received.items()})
         node_id = calls.step.node_id
         surface_ids = tuple(each.id for each in self.surfaces(node_id))
         with open_scope(node_id, surface_ids):
@@ -126,6 +126,7 @@ class FunctionNode:
                 return await self._execute(arguments)
             finally:
                 if has_context:  # only now it is known what the function read
+                    calls.step.input = context.describe_input(received, outputs.names_read)
                     received_input = () if context.predecessors and context.item is NO_ITEM else ("item",)
                     calls.step.read_from(context.find_sources((*received, *outputs.names_read, *received_input)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptiter.agents.declarations import Tool
-from promptiter.agents.edges import Choice, Edge, Join
+from promptiter.agents.edges import Choice, Edge, FanOut, Join
 from promptiter.agents.function import agent, ask, chain
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
@@ -95,6 +95,13 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: Join("bot", "end"),  # type: ignore[arg-type]
         "the join before 'end': sources is 'bot'; give a list of names of nodes",
+    ),
+    (
+        lambda: make_graph([FanOut("bot", "end")]),
+        (
+            "agent 'desk': the fan-out after 'bot' needs a list, but that node returns a text; make a list of it, such "
+            "as items=lambda context: context.incoming.splitlines()"
+        ),
     ),
     (
         lambda: GraphAgent(name="desk", nodes=[find]),  # type: ignore[arg-type]

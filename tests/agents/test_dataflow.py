@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from datetime import date
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -147,6 +148,69 @@ async def test_a_function_cannot_change_what_was_recorded_as_its_input() -> None
     assert steps(await run(subject))["spoil"].input.data == ["one"]
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda plan: plan["steps"].append("more") or "done",
+        lambda node_context: node_context.outputs["plan"]["steps"].append("more") or "done",
+        lambda node_context: [each["steps"].append("more") for each in node_context.outputs.values()],
+        lambda node_context: node_context.item.append("more") or "done",
+        lambda item: item.append("more") or "done",
+    ],
+)
+async def test_a_function_cannot_change_what_other_nodes_get(spoil: Callable[..., Any]) -> None:
+    def take_steps(context: NodeContext) -> list[Any]:
+        found = context.outputs["plan"]["steps"]
+        found.append("from the fan-out")
+        return [found]
+
+    def route(context: NodeContext) -> str:
+        context.outputs["plan"]["steps"].append("from the route")
+        return "last"
+
+    subject = GraphAgent(
+        name="g",
+        nodes=(
+            function("plan", lambda _: {"steps": ["one"]}),
+            function("spoil", spoil),
+            function("last", lambda plan: plan),
+        ),
+        edges=(FanOut("plan", "spoil", items=take_steps), Choice("spoil", route, {"last": "last"})),
+    )
+    done = await run(subject)
+    assert done.data == {"steps": ["one"]}
+    assert steps(done)["last"].input.data == {"steps": ["one"]}
+
+
+async def test_a_fan_out_over_a_text_is_refused_instead_of_run_for_each_letter() -> None:
+    subject = GraphAgent(name="g", nodes=(function("plan"), function("work")), edges=(FanOut("plan", "work"),))
+    error = (await run(subject)).error
+    assert error is not None
+    assert error.message.startswith("the fan-out after 'plan' got 'plan(hi)'; its items must be a list: return one ")
+
+
+class Ticket(NamedTuple):
+    id: int
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"%PDF", {"a": (1, {2})}, Ticket(1), {"at": date(2024, 1, 1)}, 2**70, "\ud800"]
+)
+async def test_nodes_pass_on_any_data(value: Any) -> None:
+    last = function("last", lambda first: f"got {first == value}")
+    assert (await run(chain("g", function("first", lambda _: value), last))).output == "got True"
+
+
+@pytest.mark.parametrize("value", [object(), [{"a": object()}], ValueError("no"), {object(): 1}, print])
+async def test_a_node_that_returns_an_object_is_an_error_that_names_it(value: Any) -> None:
+    done = await run(chain("g", function("first", lambda _: value), function("last", lambda _: "done")))
+    assert done.error is not None
+    assert done.error.message.startswith("'first' returned ")
+    assert done.error.message.endswith(", which is not data; return a text, a dict or a list")
+    assert done.trace is not None
+    assert [step.id for step in done.trace.steps] == ["first"]
+
+
 async def test_a_function_of_nothing_has_no_input_and_was_only_triggered() -> None:
     last = steps(await run(chain("g", function("first"), function("last", lambda: "done"))))["last"]
     assert (last.input.text, last.input.data, kinds(last)) == (None, None, {"first": "control"})
@@ -197,28 +261,37 @@ async def test_what_reads_exactly_what_triggered_it_has_no_edges() -> None:
     assert found["merge"].predecessors == ("side", "work[0]", "work[1]")
 
 
+DRAFT = {"draft": "data", "tries": "control"}
+BOTH = {"draft": "data", "tries": "data"}
+BOTH_OUTPUTS = {"draft": "draft(hi)", "tries": 2}
+
+
 @pytest.mark.parametrize(
-    ("look", "edges"),
+    ("look", "edges", "recorded"),
     [
-        (lambda node_context: node_context.outputs["draft"], {"draft": "data", "tries": "control"}),
-        (lambda node_context: node_context.outputs.get("none", ""), {"tries": "control"}),
-        (lambda node_context: [*node_context.outputs], {"draft": "data", "tries": "data"}),
-        (lambda node_context: {**node_context.outputs}, {"draft": "data", "tries": "data"}),
-        (lambda node_context: dict(node_context.outputs.items()), {"draft": "data", "tries": "data"}),
-        (lambda node_context: f"{node_context.outputs}", {"draft": "data", "tries": "data"}),
-        (lambda node_context: node_context.incoming, {}),
-        (lambda node_context, draft: draft + node_context.input, {"draft": "data", "tries": "control"}),
+        (lambda node_context: node_context.outputs["draft"], DRAFT, "draft(hi)"),
+        (lambda node_context: node_context.outputs.get("none", ""), {"tries": "control"}, "hi"),
+        (lambda node_context: node_context.outputs.get("draft"), DRAFT, "draft(hi)"),
+        (lambda node_context: [*node_context.outputs], BOTH, BOTH_OUTPUTS),
+        (lambda node_context: {**node_context.outputs}, BOTH, BOTH_OUTPUTS),
+        (lambda node_context: dict(node_context.outputs.items()), BOTH, BOTH_OUTPUTS),
+        (lambda node_context: node_context.outputs.copy(), BOTH, BOTH_OUTPUTS),
+        (lambda node_context: f"{node_context.outputs}", BOTH, BOTH_OUTPUTS),
+        (lambda node_context: node_context.incoming, {}, 2),
+        (lambda node_context, draft: draft + node_context.input, DRAFT, "draft(hi)"),
+        (lambda node_context, draft: [draft, node_context.outputs["tries"]], BOTH, BOTH_OUTPUTS),
     ],
 )
-async def test_what_a_function_looks_up_in_its_context_was_read(
-    look: Callable[..., Any], edges: dict[str, str]
+async def test_what_a_function_looks_up_in_its_context_was_read_and_is_its_input(
+    look: Callable[..., Any], edges: dict[str, str], recorded: Any
 ) -> None:
     subject = GraphAgent(
         name="desk",
         nodes=(function("draft"), function("tries", lambda _: 2), function("finish", look)),
         edges=(Edge("draft", "tries"), Edge("tries", "finish")),
     )
-    assert kinds(steps(await run(subject))["finish"]) == edges
+    finish = steps(await run(subject))["finish"]
+    assert (kinds(finish), finish.input.data or finish.input.text) == (edges, recorded)
 
 
 async def test_a_function_with_inner_steps_keeps_what_it_read_from_elsewhere() -> None:
