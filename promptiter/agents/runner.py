@@ -15,6 +15,7 @@ from promptiter.agents.base import Agent, CaseInput, RunContext, check_agent, is
 from promptiter.concurrency import call_any
 from promptiter.errors import (
     BudgetEndedError,
+    PromptiterError,
     RunnerError,
     SetupError,
     ToolFailedError,
@@ -98,7 +99,16 @@ async def _call_function(
     function: AnswerFunction, name: str, message: CaseInput, context: RunContext, gateway: Gateway
 ) -> str:
     async def answer(message: str) -> Json:
-        return await call_any(function, message)
+        """Failures are raised as RunnerError, which the cache does not keep: a resumed run asks again."""
+        try:
+            found = await call_any(function, message)
+        except PromptiterError:
+            raise
+        except Exception as error:
+            raise RunnerError(gateway.redactor.redact_text(f"{type(error).__name__}: {error}")) from error
+        if found is None:
+            raise RunnerError(f"{name} returned None; return the answer as text")
+        return found
 
     earlier = [f"{each.role}: {each.content}" for each in message.history]
     text = "\n\n".join([*earlier, f"user: {message.text}"]) if earlier else message.text
@@ -107,8 +117,6 @@ async def _call_function(
         found = await gateway.call_tool(name, {"message": text}, answer, site, node_id=context.role)
     except ToolFailedError as error:
         raise RunnerError(str(error)) from error
-    if found is None:
-        raise RunnerError(f"{name} returned None; return the answer as text")
     return to_text(found)
 
 
