@@ -24,6 +24,7 @@ from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
+from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.llm.ledger import Spending
 from promptiter.policies.combine import describe_policy
 from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
@@ -31,10 +32,13 @@ from promptiter.policies.evidence import Evidence, pair_scores, renumber_repeats
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
 from promptiter.runlog.payloads import AblationFinished, BudgetReserved, FinalTestFinished, ReservedMeasured
-from promptiter.wording import plural
+from promptiter.wording import join_names, plural
 
 MAX_RESERVED_SHARE = 0.5
 """The largest share of the budget left after the baseline that is reserved for the final test."""
+
+MAX_NAMES = 5
+"""Maximum number of surfaces that a reason names."""
 
 TEST_SET_REPEATS = 2
 """Repeats of each case of the test set. A case counts once, by the mean of its repeats."""
@@ -142,7 +146,8 @@ def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.state.candidates_tried, len(session.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
     limits = _describe_limits(session) if verdict == "improved" else ()
-    return Conclusion(verdict=verdict, reasons=(reason, *limits, tried), tried=count, cases=cases)
+    reasons = (reason, *limits, *_suggest_steps(session), tried)
+    return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
 def _find_scope(session: Session) -> Scope:
@@ -159,6 +164,18 @@ def _describe_limits(session: Session) -> tuple[str, ...]:
             return ("the search learned from the same cases, so nothing is known about new ones",)
         case "scorer":
             return ("the search learned from the same scorer, and nothing else was measured",)
+
+
+def _suggest_steps(session: Session) -> tuple[str, ...]:
+    """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
+    rows = session.accepted.validation.rows
+    if session.request.goal.kind != "score" or all(row.passed for row in rows):
+        return ()
+    shared = find_shared_prompts(session.snapshot, session.targets, (row.reads for row in rows))
+    if not shared:
+        return ()
+    what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
+    return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 
 def _count_cases(session: Session) -> str:
@@ -282,7 +299,13 @@ class _FinalTestRun:
         return Conclusion(
             verdict=verdict,
             scope=scope,
-            reasons=(*(f"{result.scope}: {result.reason}" for result in results), *reasons, *limits, tried),
+            reasons=(
+                *(f"{result.scope}: {result.reason}" for result in results),
+                *reasons,
+                *limits,
+                *_suggest_steps(session),
+                tried,
+            ),
             results=tuple(results),
             before=self.pair.accepted.objective(objective),
             after=self.pair.candidate.objective(objective),

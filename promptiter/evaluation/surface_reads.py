@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 
 Reads: TypeAlias = Mapping[str, tuple[str, ...] | None]
@@ -43,6 +44,23 @@ def find_unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> fro
     for reads in runs:
         left = frozenset(each for each in left if not may_touch(reads, (each,)))
     return left
+
+
+def find_shared_prompts(
+    structure: StructureSnapshot, targets: Collection[str], runs: Iterable[Reads | None]
+) -> tuple[str, ...]:
+    """The instructions that one node of the structure read in the same run, if it read several; empty otherwise.
+
+    Steps that a function opens around its prompts are not nodes of the structure.
+    """
+    prompts = {surface.id for surface in structure.surfaces if surface.type == "instruction"}.intersection(targets)
+    nodes = [node.id for node in structure.nodes]
+    for reads in runs:
+        for node in nodes:
+            shared = prompts.intersection((reads or {}).get(node) or ())
+            if len(shared) > 1:
+                return tuple(sorted(shared))
+    return ()
 
 
 def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Collection[str] = ()) -> bool:

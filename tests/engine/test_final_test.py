@@ -4,10 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
+import traces
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.function import agent
+from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
@@ -265,6 +269,37 @@ async def test_a_change_that_no_case_reads_cannot_be_shown() -> None:
     assert outcome(result) == ("no_evidence", None, [])
     assert result.conclusion is not None
     assert result.conclusion.reasons[0] == "no validation case reads what was changed"
+
+
+@agent(instruction={"plan": "Plan.", "draft": "Draft."})
+def write(question: str) -> str:
+    return f"{surface('instruction.plan')} {surface('instruction.draft')} {question}"
+
+
+@agent(instruction={"plan": "Plan.", "draft": "Draft."})
+def write_in_steps(question: str) -> str:
+    with traces.step("plan"):
+        plan = surface("instruction.plan")
+    with traces.step("draft"):
+        return f"{plan} {surface('instruction.draft')} {question}"
+
+
+@pytest.mark.parametrize(
+    ("writer", "plan", "is_advised"),
+    [(write, "Plan!", True), (write, "careful", True), (write, "careful careful", False), (write_in_steps, "P", False)],
+    ids=["nothing accepted", "better", "perfect", "with steps"],
+)
+async def test_prompts_that_one_step_reads_are_advised_to_have_their_own(
+    writer: Any, plan: str, is_advised: bool
+) -> None:
+    tries = Tries({f"{writer.__name__}#instruction.plan": plan})
+    result = await Engine(writer, desk.evaluator(), search=tries).run(desk.request(acceptance=MinGain(0.1)))
+    assert result.conclusion is not None
+    advice = (
+        "one step reads several prompts (write#instruction.draft, write#instruction.plan), so blame cannot tell them "
+        "apart; open a step around each prompt: `with traces.step(...):`"
+    )
+    assert [each for each in result.conclusion.reasons if "traces.step" in each] == [advice] * is_advised
 
 
 async def test_a_listed_run_has_the_scores_of_its_final_test() -> None:

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.evaluation.surface_reads import Reads, collect_reads, find_unread, may_touch, merge_reads
+from promptiter.evaluation.surface_reads import (
+    Reads,
+    collect_reads,
+    find_shared_prompts,
+    find_unread,
+    may_touch,
+    merge_reads,
+)
+from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 
 SURFACES = ("draft#instruction", "draft#model", "polish#instruction")
@@ -48,3 +56,27 @@ def test_the_reads_of_an_unsure_node_are_unknown() -> None:
 )
 def test_a_surface_is_unread_only_if_no_run_may_have_read_it(runs: list[Reads | None], left: set[str]) -> None:
     assert find_unread(["a#x", "b#x"], runs) == left
+
+
+@pytest.mark.parametrize(
+    ("runs", "shared"),
+    [
+        ([None, {"write": None}, {"write": ("write#instruction.plan",)}], ()),
+        ([{"write": ("write#instruction.plan", "write#model")}], ()),
+        ([{"write": (), "plan": ("write#instruction.plan",), "draft": ("write#instruction.draft",)}], ()),
+        ([{"part": ("write#instruction.draft", "write#instruction.plan")}], ()),  # two steps of that name
+        ([{"write": ("write#instruction.fixed", "write#instruction.plan")}], ()),
+        (
+            [{"write": ()}, {"write": ("write#instruction.draft", "write#instruction.plan")}],
+            ("write#instruction.draft", "write#instruction.plan"),
+        ),
+    ],
+)
+def test_prompts_are_shared_if_one_node_reads_several_targets(
+    runs: list[Reads | None], shared: tuple[str, ...]
+) -> None:
+    prompts = [Surface(node_id="write", type="instruction", part=part) for part in ("plan", "draft", "fixed")]
+    model = Surface(node_id="write", type="model", value="m")
+    structure = StructureSnapshot(nodes=(Node(id="write"),), surfaces=(*prompts, model))
+    targets = {"write#instruction.plan", "write#instruction.draft", "write#model"}
+    assert find_shared_prompts(structure, targets, runs) == shared
