@@ -60,8 +60,12 @@ class InvalidStructureError(SetupError):
 class UnknownSurfaceError(SetupError):
     def __init__(self, surface_id: str, *, known: Iterable[str]) -> None:
         ids = list(known)
-        listed = f"; known are {', '.join(ids)}" if 0 < len(ids) <= MAX_LISTED else ""
-        super().__init__(f"unknown surface {surface_id!r}{nearest(surface_id, ids)}{listed}")
+        if below := [each for each in ids if each.startswith(f"{surface_id}#")]:
+            problem = f"{surface_id!r} is a node, not a surface; its surfaces are {', '.join(below)}"
+        else:
+            listed = f"; known are {', '.join(ids)}" if 0 < len(ids) <= MAX_LISTED else ""
+            problem = f"unknown surface {surface_id!r}{nearest(surface_id, ids)}{listed}"
+        super().__init__(problem)
         self.surface_id = surface_id
 
 

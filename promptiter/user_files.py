@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Keys = Sequence[int | str]
+_Homes = Sequence[tuple[str, type[BaseModel]]]
 Model = TypeVar("Model", bound=BaseModel)
 
 SHOWN_PROBLEMS = 5
@@ -113,10 +114,11 @@ def describe_problems(
     `sections` are the models of objects, by their keys, that the annotations of `model` do not name.
     """
     errors, known = error.errors(include_url=False), sections or {}
+    homes = [*_list_sections(model), *((".".join(map(str, keys)), section) for keys, section in known.items())]
     return [
         _describe(
             each,
-            model,
+            homes,
             location,
             section=known.get(each["loc"][:-1]) or _find_section(each["loc"][:-1], model),
             hide_text=is_secret(each["loc"]),
@@ -137,12 +139,12 @@ def _is_misspelled(error: ErrorDetails, errors: Sequence[ErrorDetails]) -> bool:
 
 
 def _describe(
-    error: ErrorDetails, root: type[BaseModel], location: Location, *, section: type[BaseModel], hide_text: bool
+    error: ErrorDetails, homes: _Homes, location: Location, *, section: type[BaseModel], hide_text: bool
 ) -> str:
     kind, loc, given = error["type"], error["loc"], error["input"]
     given = location.object_noun if isinstance(given, Mapping) else _describe_value(given, hide_text=hide_text)
     if kind == "extra_forbidden":
-        return f"{location.below(*loc[:-1])}: {_describe_unknown_key(str(loc[-1]), section, root)}"
+        return f"{location.below(*loc[:-1])}: {_describe_unknown_key(str(loc[-1]), section, homes)}"
     place = location.below(*loc)
     if kind == "missing":
         return f"{place}: is missing"
@@ -165,12 +167,12 @@ def _describe_value(value: Json, *, hide_text: bool) -> str:
     return shorten(value, limit=80)
 
 
-def _describe_unknown_key(key: str, section: type[BaseModel], root: type[BaseModel]) -> str:
-    names = {spelling: choices[0] for choices in _list_spellings(section).values() for spelling in choices}
+def _describe_unknown_key(key: str, section: type[BaseModel], homes: _Homes) -> str:
+    names = {spelling: choices[0] for choices in list_spellings(section).values() for spelling in choices}
     if key in names:
         return f"{key!r} is another spelling of {names[key]!r}, which is given too; keep one of them"
-    if homes := [name for name, below in _list_sections(root) if key in _list_annotations(below)]:
-        return f"unknown key {key!r}; it belongs under {' or '.join(map(repr, homes))}"
+    if found := [name for name, below in homes if key in _list_annotations(below)]:
+        return f"unknown key {key!r}; it belongs under {' or '.join(map(repr, found))}"
     if hint := nearest(key, names):
         return f"unknown key {key!r}{hint}"
     known = ", ".join(sorted(set(names.values())))
@@ -224,7 +226,7 @@ def _split_quoted_words(expected: str) -> list[str]:
 
 
 def _list_sections(root: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    for choices, field in zip(_list_spellings(root).values(), root.model_fields.values(), strict=True):
+    for choices, field in zip(list_spellings(root).values(), root.model_fields.values(), strict=True):
         if (section := _find_model_in(field.annotation)) is not None:
             yield choices[0], section
 
@@ -251,11 +253,11 @@ def _find_model_in(annotation: Any) -> type[BaseModel] | None:
 def _list_annotations(section: type[BaseModel]) -> dict[str, Any]:
     """The annotation of each key, in every spelling."""
     fields = section.model_fields
-    return {key: fields[name].annotation for name, choices in _list_spellings(section).items() for key in choices}
+    return {key: fields[name].annotation for name, choices in list_spellings(section).items() for key in choices}
 
 
 @cache
-def _list_spellings(section: type[BaseModel]) -> dict[str, list[str]]:
+def list_spellings(section: type[BaseModel]) -> dict[str, list[str]]:
     """How a file may spell the key of each field."""
     return {
         name: [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [str(alias or name)]

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, cast
 
+from promptiter.agents.argument_checks import takes
 from promptiter.agents.base import Agent, CaseInput, RunContext, check_agent, is_agent, run_agent, to_text
 from promptiter.concurrency import call_any
 from promptiter.errors import (
@@ -25,7 +26,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
 from promptiter.references import call_factory, find_factory, find_reference, load_reference
-from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -51,7 +51,7 @@ def is_runner(item: object) -> bool:
 def load_runner(reference: str, *, what: str = "runner") -> Runner:
     """Import the agent or function that `module:attr` names. A function without parameters makes one of both."""
     found: Any = load_reference(reference, what=what)
-    if not is_agent(found) and callable(found) and not _takes(found, "message") and _takes(found):
+    if not is_agent(found) and callable(found) and not takes(found, "message") and takes(found):
         found = call_factory(found, what=f"the {what} {reference!r}")
     return check_runner(found, what=f"{what} {reference!r}")
 
@@ -63,7 +63,7 @@ def check_runner(value: Any, *, what: str) -> Runner:
     function: Any = value if callable(value) else value.run
     if is_agent(value):
         check_agent(value)
-    elif not _takes(function, "message"):
+    elif not takes(function, "message"):
         raise SetupError(f"the {what} takes {inspect.signature(function)}; give a function of one message: (message)")
     return cast("Runner", value)
 
@@ -118,7 +118,3 @@ async def _call_function(
     except ToolFailedError as error:
         raise RunnerError(str(error)) from error
     return to_text(found)
-
-
-def _takes(function: Callable[..., Any], *arguments: str) -> bool:
-    return find_misfit(function, *arguments) is None

@@ -44,6 +44,8 @@ def _to_parts(value: Json) -> Json:
 
 
 def _parse_part(value: Json) -> Json:
+    if value == "":
+        raise ValueError("must not be empty")
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, dict | PartEntry):

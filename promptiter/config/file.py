@@ -52,6 +52,7 @@ from promptiter.config.sections import (
 )
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
+from promptiter.evaluation.metrics.metric_config import MetricsFile
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
 from promptiter.wording import shorten
@@ -212,7 +213,10 @@ def read_document(
             RunConfig,
             Location(source),
             is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys,
-            sections={("models", name): each for name, each in find_declared_settings(_list_models(document)).items()},
+            sections={
+                ("metrics",): MetricsFile,
+                **{("models", name): each for name, each in find_declared_settings(_list_models(document)).items()},
+            },
         )
         broken |= {str(each["loc"][0]) for each in error.errors(include_url=False)}
         kept = {key: value for key, value in document.items() if key not in broken}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
 
 from promptiter.config.fields import (
     Above0,
@@ -38,11 +38,17 @@ def _parse_goal(value: Json) -> Json:
 
 
 def _parse_stages(value: Json) -> Json:
+    if value == "":
+        raise ValueError("must not be empty; name a model, or leave stages out")
     return dict.fromkeys(MODEL_STAGES, value) if isinstance(value, str) else value
 
 
-def _parse_switch(value: Json) -> Json:
-    return "off" if value is False else value  # YAML reads `off` as false
+def _parse_checks(value: Json) -> Json:
+    if value is False:
+        return "off"  # as YAML reads it
+    if value in ("auto", "off") or (type(value) is int and value >= 1):
+        return value
+    raise ValueError("must be auto, off or a whole number of at least 1")
 
 
 def _parse_final_test(value: Json) -> Json:
@@ -83,8 +89,8 @@ class Stages(Section):
     corrector: Part | None = None
     """Corrects steps where references do not help, to check blame."""
     check_gradients: Annotated[
-        Literal["auto", "off"] | Count,
-        BeforeValidator(_parse_switch, json_schema_input_type=Literal["auto", "off", False] | Count),
+        Literal["auto", "off"] | int,
+        PlainValidator(_parse_checks, json_schema_input_type=Literal["auto", "off", False] | Count),
     ] = "auto"
     """How many blamed surfaces are checked by replays in a round: a number, `off`, or `auto`, a dozen if a model
     blames.

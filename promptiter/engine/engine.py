@@ -26,6 +26,7 @@ from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
 from promptiter.engine.session import Search, Session
 from promptiter.engine.type_checks import (
+    check_journal,
     check_observers,
     check_parts,
     check_request_type,
@@ -153,6 +154,7 @@ class Engine:
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
         check_observers(observers)
+        check_journal(services.journal)
         if reviewer is not None:
             check_part(reviewer, REVIEWER)
         refuse_while_importing()

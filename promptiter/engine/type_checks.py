@@ -51,6 +51,16 @@ def check_observers(observers: Sequence[object]) -> None:
         check_part(observer, OBSERVER)
 
 
+def check_journal(journal: object) -> None:
+    """Raise SetupError if a journal lacks one of its methods."""
+    missing = [name for name in ("append", "read", "last", "reader") if not has_method(journal, name)]
+    if missing:
+        raise SetupError(
+            f"the journal is {shorten(journal)}, which lacks {', '.join(missing)}; give a Journal, or store the run "
+            "in a folder: RunDirectory.begin(folder, engine, request).run_sync()"
+        )
+
+
 def check_request_type(request: object) -> None:
     """Raise SetupError if a request is something else."""
     if not isinstance(request, RunRequest):

@@ -199,10 +199,17 @@ def test_data_is_split_by_its_shares(folder: Path) -> None:
     [
         ("split: {train: 0.5}", "split: there is no `data` to split; name eval sets as data, or remove split"),
         ("weights: {exact_match: null}", "weights.exact_match: must be a number, not null"),
+        ("evaluators: {own: a:b}", "unknown key 'evaluators'; it belongs under 'metrics'"),
+        ("stages: ''", "stages: must not be empty; name a model, or leave stages out"),
+        ("search: ''", "search: must not be empty"),
+        (
+            "targets: [echo]",
+            "'echo' is a node, not a surface; its surfaces are echo#instruction, echo#model, echo#examples",
+        ),
         ("final_test: {min_detectable_gain: 5}", "final_test.min_detectable_gain: must be at most 1, not 5"),
     ],
 )
-def test_settings_without_an_effect_are_refused(folder: Path, text: str, problem: str) -> None:
+def test_mistakes_that_could_go_unnoticed_are_refused(folder: Path, text: str, problem: str) -> None:
     assert problems(folder, f"{FILE}\n{text}\n") == [problem]
 
 
@@ -406,8 +413,9 @@ def test_blame_is_checked_by_the_settings(folder: Path, stages: str, most: int |
 
 
 def test_checking_no_gradients_is_written_as_off(folder: Path) -> None:
-    found = problems(folder, FILE + "stages: {check_gradients: 0}")
-    assert "stages.check_gradients" in found[0]
+    for given in ("0", "on", "true"):
+        [found] = problems(folder, FILE + f"stages: {{check_gradients: {given}}}")
+        assert found.startswith("stages.check_gradients: must be auto, off or a whole number of at least 1, not ")
 
 
 async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:

@@ -290,6 +290,10 @@ async def test_a_wrong_request_observer_or_structure_is_refused_before_anything_
 
     with pytest.raises(SetupError, match="observers is an object of class Watcher; give a list of objects with"):
         await engine.run(desk.request(), observers=Watcher())  # type: ignore[arg-type]
+    with pytest.raises(
+        SetupError, match=r"the journal is 'j.jsonl', which lacks append, read, last, reader; give a Jo"
+    ):
+        await engine.run(desk.request(), journal="j.jsonl")  # type: ignore[arg-type]
     with pytest.raises(SetupError, match="5 is not a reviewer: it needs `def review"):
         await engine.run(desk.request(), reviewer=5)  # type: ignore[arg-type]
 

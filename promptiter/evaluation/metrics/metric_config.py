@@ -60,35 +60,64 @@ class EvalConfig:
 MetricBuilder: TypeAlias = Callable[[MetricConfig], Metric]
 
 
-class _MetricOptions(FileObject):
+class MetricOptions(FileObject):
+    """A metric of a file without its name."""
+
     evaluator_name: str = ""
+    """Which metric it is, if `metric_name` is another name: a built-in one, one of `evaluators`, or `module:attr`."""
     threshold: float = 1.0
+    """The score that a case needs to pass, from 0 to 1."""
     criterion: dict[str, Any] = Field(default_factory=dict)
+    """The settings of the metric."""
 
 
-class _Metric(_MetricOptions):
+class MetricEntry(MetricOptions):
+    """A metric of a file."""
+
     metric_name: Annotated[str, Field(min_length=1)]
+    """The metric, and its name in reports."""
 
 
-class _UserSimulator(FileObject):
+class UserSimulatorEntry(FileObject):
+    """The model that plays the user of scenarios."""
+
     model: ExpandedText = Field(validation_alias=spell("model", "model_name"))
+    """The model."""
     max_turns: int | None = Field(default=None, ge=1, validation_alias=spell("max_turns", "max_allowed_invocations"))
+    """Maximum number of turns."""
     options: SecretValues = Field(default_factory=dict)
+    """Options of the model's calls."""
 
 
 _ThresholdOrMetric = Annotated[
-    _MetricOptions, BeforeValidator(lambda value: value if isinstance(value, dict) else {"threshold": value})
+    MetricOptions,
+    BeforeValidator(
+        lambda value: value if isinstance(value, dict) else {"threshold": value},
+        json_schema_input_type=float | MetricOptions | None,
+    ),
+]
+_SimulatorOrNothing = Annotated[
+    UserSimulatorEntry | None,
+    BeforeValidator(
+        lambda value: None if value == {} else value,
+        json_schema_input_type=UserSimulatorEntry | Annotated[dict[str, Any], Field(max_length=0)] | None,
+    ),
 ]
 
 
-class _EvalConfig(FileObject):
-    metrics: list[_Metric] = Field(default_factory=list)
+class MetricsFile(FileObject):
+    """A metric file."""
+
+    metrics: list[MetricEntry] = Field(default_factory=list)
+    """The metrics."""
     criteria: dict[str, _ThresholdOrMetric] = Field(default_factory=dict)
+    """Instead of `metrics`: a threshold, or the settings, by name."""
     num_runs: Annotated[int, Field(ge=1)] = 1
+    """Runs of each case."""
     evaluators: dict[str, str] = Field(default_factory=dict)
-    user_simulator_config: Annotated[
-        _UserSimulator | None, BeforeValidator(lambda value: None if value == {} else value)
-    ] = None
+    """Metrics of your own as `module:attr`, by name."""
+    user_simulator_config: _SimulatorOrNothing = None
+    """The model that plays the user of scenarios."""
 
 
 def load_eval_config(path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> EvalConfig:
@@ -112,7 +141,7 @@ def parse_eval_config(
         document = {"metrics": document}
     elif isinstance(document, Mapping) and "evaluate" in document:
         document, location = document["evaluate"], location.below("evaluate")
-    found = read_object(_EvalConfig, document, location, error=MetricError, context={"environ": environ})
+    found = read_object(MetricsFile, document, location, error=MetricError, context={"environ": environ})
     if found.metrics and found.criteria:
         _log.warning("%s: `criteria` is ignored because `metrics` is there too", location)
     metrics = [
@@ -134,7 +163,7 @@ def parse_eval_config(
     )
 
 
-def _build_metric(name: str, entry: _MetricOptions, location: Location, environ: Mapping[str, str]) -> MetricConfig:
+def _build_metric(name: str, entry: MetricOptions, location: Location, environ: Mapping[str, str]) -> MetricConfig:
     evaluator = entry.evaluator_name or name
     return MetricConfig(
         name=name,
