@@ -307,6 +307,12 @@ def find_active_profile(snapshot: StructureSnapshot, *, is_nested: bool = False)
     """
     active = _active.get()
     fitting = next((profile for profile in active if profile.structure_id == snapshot.structure_id), None)
-    if fitting is not None or (active and not is_nested):
-        (fitting or active[0]).check(snapshot)
+    try:
+        if fitting is not None or (active and not is_nested):
+            (fitting or active[0]).check(snapshot)
+    except StructureMismatchError as error:
+        raise StructureMismatchError(
+            f"{error}; if it is for an agent that {snapshot.name!r} calls, activate a profile of {snapshot.name!r}, "
+            "too, such as Profile.baseline(agent.describe())"
+        ) from None
     return fitting

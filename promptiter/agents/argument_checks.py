@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
+from typing import Any
 
+from promptiter.concurrency import is_async
 from promptiter.errors import SetupError
 from promptiter.wording import shorten
 
@@ -37,3 +40,23 @@ def check_function(place: str, value: object, *, wanted: str) -> None:
     """Raise SetupError if a value cannot be called."""
     if not callable(value):
         raise SetupError(f"{place} is {shorten(value)}; give {wanted}")
+
+
+def check_context_function(place: str, value: Any, *, wanted: str) -> None:
+    """Raise SetupError unless this is a synchronous function that can be called with a context."""
+    check_function(place, value, wanted=wanted)
+    if is_async(value):
+        raise SetupError(f"{place} is async; give {wanted}, without awaiting anything")
+    if not takes(value, "context"):
+        raise SetupError(f"{place} takes {inspect.signature(value)}; give {wanted}")
+
+
+def takes(function: Callable[..., Any], *arguments: str) -> bool:
+    """Whether a function can be called with this many arguments. True if it is a builtin without a signature."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
-from promptiter.agents.argument_checks import check_function, check_items, check_named
+from promptiter.agents.argument_checks import check_context_function, check_items, check_named
 from promptiter.agents.node_context import NodeContext
 from traces.model import Json
 
@@ -29,7 +29,8 @@ class Choice:
 
     def __post_init__(self) -> None:
         place = f"the choice after {self.source!r}:"
-        check_function(f"{place} route", self.route, wanted="a function of the context that returns a key of branches")
+        wanted = "a function of the context that returns a key of branches"
+        check_context_function(f"{place} route", self.route, wanted=wanted)
         check_named(f"{place} branches", self.branches, str, wanted="names of nodes by key, such as {'yes': 'answer'}")
 
 
@@ -58,6 +59,10 @@ class FanOut:
     source: str
     target: str
     items: Callable[[NodeContext], Sequence[Json]] = _get_incoming
+
+    def __post_init__(self) -> None:
+        place = f"the fan-out after {self.source!r}: items"
+        check_context_function(place, self.items, wanted="a function of the context that returns a list")
 
 
 AnyEdge: TypeAlias = Edge | Choice | Join | FanOut

@@ -24,6 +24,7 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.flow import AnyNode
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode
+from promptiter.agents.parameters import list_parameters
 from promptiter.agents.serving import ReadSurface, mark_running, serve_function
 from promptiter.agents.step_calls import StepCalls, find_calls, find_own_step
 from promptiter.concurrency import is_in_loop
@@ -75,7 +76,8 @@ def _check_function(function: Callable[..., Any]) -> None:
     """Raise SetupError for what cannot be a node: a generator, or a method of a class."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise SetupError(f"{function.__name__} yields its answer in parts; return the whole answer")
-    if next(iter(inspect.signature(function).parameters), "") == "self":
+    first = next(iter(list_parameters(function).values()), None)
+    if first is not None and first.name == "self" and first.kind is not first.POSITIONAL_ONLY:  # as those of builtins
         raise SetupError(
             f"{function.__qualname__} is a method; decorate a function at the top of a module, or give the class the "
             "methods `describe` and `run`"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol, cast
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
@@ -28,7 +28,7 @@ from promptiter.agents.output_schema import (
     load_schema,
     set_descriptions,
 )
-from promptiter.agents.parameters import bind_arguments
+from promptiter.agents.parameters import bind_arguments, split_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
 from promptiter.concurrency import is_async
@@ -131,12 +131,14 @@ class FunctionNode:
                     calls.step.read_from(context.find_sources((*received, *outputs.names_read, *received_input)))
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
+        positional, named = split_arguments(self.function, arguments)
         try:
             if is_async(self.function):
-                return await self.function(**arguments)
+                return await self.function(*positional, **named)
             here = contextvars.copy_context()
             loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(_get_threads(os.getpid()), lambda: here.run(self.function, **arguments))
+            call = partial(here.run, self.function, *positional, **named)
+            value = await loop.run_in_executor(_get_threads(os.getpid()), call)
             check_async(self.function, value)
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:  # asyncio would end the whole program

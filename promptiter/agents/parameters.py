@@ -22,7 +22,7 @@ def find_input_parameter(node_name: str, function: Callable[..., Any], names: Co
 
     If all have other names and defaults, it is the first. Raises SetupError if a parameter cannot be provided.
     """
-    parameters = _list_parameters(function)
+    parameters = list_parameters(function)
     others = [each for each in parameters.values() if each.name not in PROVIDED and each.name not in names]
     required = [each.name for each in others if each.default is inspect.Parameter.empty]
     has_named = len(others) < len(parameters)
@@ -42,7 +42,7 @@ def bind_arguments(
     """The arguments of a call. `known` has the values by name, `names` are the nodes, `incoming` is its input."""
     input_parameter = find_input_parameter(node_name, function, names)
     arguments: dict[str, Json] = {}
-    for name, parameter in _list_parameters(function).items():
+    for name, parameter in list_parameters(function).items():
         if name in known:
             arguments[name] = known[name]
         elif name == input_parameter:
@@ -52,13 +52,34 @@ def bind_arguments(
     return arguments
 
 
-def _list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def split_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Json]
+) -> tuple[tuple[Json, ...], dict[str, Json]]:
+    """The arguments to pass by position, as far as possible, and the others to pass by name.
+
+    A wrapper may have other names for its parameters, and those of many builtins cannot be used.
+    """
+    positional: list[str] = []
+    for name, parameter in list_parameters(function).items():
+        if name not in arguments or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            break
+        positional.append(name)
+    named = {name: value for name, value in arguments.items() if name not in positional}
+    return tuple(arguments[name] for name in positional), named
+
+
+def list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function by name. A wrapper of `*args`, and a builtin without a signature, have one."""
     return _inspect_once(function) if isinstance(function, FunctionType) else _inspect(function)
 
 
 def _inspect(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    parameters = inspect.signature(function).parameters
-    return {name: each for name, each in parameters.items() if each.kind not in _VARIADIC}
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return {"value": inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)}
+    named = {name: each for name, each in parameters.items() if each.kind not in _VARIADIC}
+    return named or {name: each for name, each in parameters.items() if each.kind is inspect.Parameter.VAR_POSITIONAL}
 
 
 _inspect_once = lru_cache(maxsize=256)(_inspect)

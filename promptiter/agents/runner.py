@@ -11,10 +11,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, cast
 
+from promptiter.agents.argument_checks import takes
 from promptiter.agents.base import Agent, CaseInput, RunContext, check_agent, is_agent, run_agent, to_text
 from promptiter.concurrency import call_any
 from promptiter.errors import (
     BudgetEndedError,
+    PromptiterError,
     RunnerError,
     SetupError,
     ToolFailedError,
@@ -24,7 +26,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
 from promptiter.references import call_factory, find_factory, find_reference, load_reference
-from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -50,7 +51,7 @@ def is_runner(item: object) -> bool:
 def load_runner(reference: str, *, what: str = "runner") -> Runner:
     """Import the agent or function that `module:attr` names. A function without parameters makes one of both."""
     found: Any = load_reference(reference, what=what)
-    if not is_agent(found) and callable(found) and not _takes(found, "message") and _takes(found):
+    if not is_agent(found) and callable(found) and not takes(found, "message") and takes(found):
         found = call_factory(found, what=f"the {what} {reference!r}")
     return check_runner(found, what=f"{what} {reference!r}")
 
@@ -62,7 +63,7 @@ def check_runner(value: Any, *, what: str) -> Runner:
     function: Any = value if callable(value) else value.run
     if is_agent(value):
         check_agent(value)
-    elif not _takes(function, "message"):
+    elif not takes(function, "message"):
         raise SetupError(f"the {what} takes {inspect.signature(function)}; give a function of one message: (message)")
     return cast("Runner", value)
 
@@ -98,7 +99,16 @@ async def _call_function(
     function: AnswerFunction, name: str, message: CaseInput, context: RunContext, gateway: Gateway
 ) -> str:
     async def answer(message: str) -> Json:
-        return await call_any(function, message)
+        """Failures are raised as RunnerError, which the cache does not keep: a resumed run asks again."""
+        try:
+            found = await call_any(function, message)
+        except PromptiterError:
+            raise
+        except Exception as error:
+            raise RunnerError(gateway.redactor.redact_text(f"{type(error).__name__}: {error}")) from error
+        if found is None:
+            raise RunnerError(f"{name} returned None; return the answer as text")
+        return found
 
     earlier = [f"{each.role}: {each.content}" for each in message.history]
     text = "\n\n".join([*earlier, f"user: {message.text}"]) if earlier else message.text
@@ -107,10 +117,4 @@ async def _call_function(
         found = await gateway.call_tool(name, {"message": text}, answer, site, node_id=context.role)
     except ToolFailedError as error:
         raise RunnerError(str(error)) from error
-    if found is None:
-        raise RunnerError(f"{name} returned None; return the answer as text")
     return to_text(found)
-
-
-def _takes(function: Callable[..., Any], *arguments: str) -> bool:
-    return find_misfit(function, *arguments) is None

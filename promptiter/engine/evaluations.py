@@ -136,7 +136,8 @@ class Evaluations:
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
 
-        Raises BrokenSetupError then. A mistake in the agent's code counts if all of them fail at the same line.
+        Raises BrokenSetupError then. A mistake in the agent's code counts if all of them fail at the same line. A
+        judge that gives no usable answer for any of them counts, too.
         Nothing is recorded, so the run starts with these cases when it is resumed. Rows that an outage made fail are
         left out, and so are run again with the others.
         """
@@ -148,6 +149,10 @@ class Evaluations:
                 f"the first {plural(len(rows), 'case run')} failed by a mistake in the code or the settings, "
                 f"and no other was made: {errors[0]}"
             )
+        judged = [row.judge_error for row in rows]
+        if judged and all(judged):
+            count = plural(len(rows), "case run")
+            raise BrokenSetupError(f"the first {count} could not be scored, and no other was made: {judged[0]}")
         return [row for row in rows if row.outage is None]
 
     async def _record(self, each: _OpenEvaluation, row: CaseRow) -> None:

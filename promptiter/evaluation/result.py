@@ -23,7 +23,7 @@ from promptiter.errors import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from promptiter.evaluation.score import Score
+from promptiter.evaluation.score import JUDGE_FAILED, Score
 from promptiter.evaluation.surface_reads import Reads
 from promptiter.grouping import group_by
 from traces import Failure, Usage
@@ -121,6 +121,12 @@ class CaseRow:
         """The error, if it is a mistake in the code of the agent or of a metric, or in a setting; otherwise None."""
         errors = [str(self.error)] if self.error is not None else [score.error or "" for score in self.scores]
         return next((error for error in errors if error.partition(":")[0] in SETUP_ERRORS), None)
+
+    @property
+    def judge_error(self) -> str | None:
+        """The error of a judge that failed or gave no usable answer; otherwise None."""
+        errors = (score.error for score in self.scores if score.error is not None)
+        return next((error for error in errors if error.startswith(JUDGE_FAILED)), None)
 
     @property
     def code_error(self) -> Failure | None:

@@ -12,6 +12,9 @@ FindingKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
 RUN_LIMITS = frozenset(("max_duration_s", "max_cost_usd"))
 """Predicates about what the whole run takes, not about its output."""
 
+JUDGE_FAILED = "the judge of "
+"""How the error of a score begins if a judge failed or gave no usable answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

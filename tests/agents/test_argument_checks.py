@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ from promptiter.profile import Profile
 
 
 def find(order: str) -> str:
+    return order
+
+
+async def find_async(order: str) -> str:
     return order
 
 
@@ -87,6 +92,21 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: Choice("bot", "end", {"end": "end"}),  # type: ignore[arg-type]
         "the choice after 'bot': route is 'end'; give a function of the context that returns a key of branches",
+    ),
+    (
+        lambda: Choice("bot", lambda: "end", {"end": "end"}),  # type: ignore[arg-type,misc]
+        "the choice after 'bot': route takes (); give a function of the context that returns a key of branches",
+    ),
+    (
+        lambda: Choice("bot", partial(find_async, order="1"), {"end": "end"}),  # type: ignore[arg-type]
+        (
+            "the choice after 'bot': route is async; give a function of the context that returns a key of branches, "
+            "without awaiting anything"
+        ),
+    ),
+    (
+        lambda: FanOut("bot", "end", items=lambda: ["a"]),  # type: ignore[arg-type,misc]
+        "the fan-out after 'bot': items takes (); give a function of the context that returns a list",
     ),
     (
         lambda: Choice("bot", lambda _: "end", ["end"]),  # type: ignore[arg-type]

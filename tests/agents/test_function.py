@@ -136,6 +136,20 @@ async def test_a_profile_of_another_agent_is_never_ignored_silently() -> None:
         triage.with_profile(other)
 
 
+async def test_the_profile_of_an_inner_agent_needs_one_of_the_outer() -> None:
+    @agent(instruction="Pass on.")
+    async def desk(question: str) -> str:
+        return f"{surface('instruction')} {await triage(question)}"
+
+    advice = r"for an agent that 'desk' calls, activate a profile of 'desk', too, such as Profile\.baseline"
+    with loud().active():
+        with pytest.raises(StructureMismatchError, match=advice):
+            await desk("hi")
+        with Profile.baseline(desk.describe()).active():
+            assert await desk("hi") == "Pass on. Be loud. hi"
+        assert await desk.with_profile(Profile.baseline(desk.describe()))("hi") == "Pass on. Be loud. hi"
+
+
 async def test_calls_with_different_profiles_do_not_affect_each_other() -> None:
     async def call(number: int) -> str:
         with loud(f"v{number}").active():

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -292,6 +294,50 @@ async def test_a_node_with_a_version_runs_once_per_arguments_and_surfaces() -> N
         for _ in range(2):
             await run(subject(None), "a")
     assert len(ran) == 6
+
+
+def wrap_any(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        return wrapped(*args, **options)
+
+    return call
+
+
+def wrap_one(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wrapped)
+    def call(text: str) -> Any:
+        return wrapped(text)
+
+    return call
+
+
+def exclaim(question: str, /, *, sign: str = "!") -> str:
+    return question + sign
+
+
+@pytest.mark.parametrize(
+    ("called", "answer"),
+    [
+        (wrap_any(exclaim), "hi!"),
+        (wrap_one(lambda question: question + "?"), "hi?"),
+        (exclaim, "hi!"),
+        (functools.partial(exclaim, sign="."), "hi."),
+        (str.upper, "HI"),
+        (len, "2"),
+        (str, "hi"),
+        (max, "i"),
+    ],
+)
+async def test_functions_are_called_as_people_would_call_them(called: Callable[..., Any], answer: str) -> None:
+    subject = chain("g", FunctionNode(name="only", function=called))
+    done = await run(subject)
+    assert (done.error, done.output) == (None, answer)
+    assert done.trace is not None
+    assert done.trace.steps[0].input.text == "hi"
+
+
+async def test_a_builtin_is_part_of_a_chain() -> None:
+    assert (await run(chain("g", str.upper, len))).output == "2"
 
 
 async def test_an_error_of_a_node_is_the_error_of_the_run() -> None:

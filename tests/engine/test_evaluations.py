@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import ModelNotFoundError, ModelUnavailableError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics.builtin import FunctionMetric, ScoreFunction
+from promptiter.evaluation.metrics.builtin import FunctionMetric, ScoreFunction, build_metrics
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.runs.directory import RunDirectory
@@ -88,6 +90,66 @@ def test_a_mistake_in_the_code_ends_the_run_at_its_first_cases(
     assert made.calls == calls
 
 
+class Judge:
+    """Gives the answers of a function, which may raise, and counts how often it is asked."""
+
+    def __init__(self, answer: Callable[[int], object]) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    def run(self, _message: str) -> Any:
+        self.asked += 1
+        return self.answer(self.asked)
+
+
+def raise_timeout(_: int) -> object:
+    raise TimeoutError("the server is down")
+
+
+def judge_with(judge: Judge, calls: Counter) -> Engine:
+    gateway = Gateway(models={"scripted": desk.model(calls)})
+    rubrics = [{"id": "polite", "content": "It is polite."}]
+    criterion = {"llm_judge": {"judge_model": "scripted", "rubrics": rubrics}}
+    config = {"metric_name": "tone", "evaluator_name": "llm_rubric_response", "criterion": criterion}
+    metrics = build_metrics([config], gateway=gateway)
+    return Engine(desk.agent(), Evaluator(metrics, gateway=gateway).with_judge(judge), search=desk.Tries())
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "cause"),
+    [
+        (raise_timeout, 3, "RunnerError: TimeoutError: the server is down"),
+        (lambda _: None, 3, "RunnerError: Judge returned None; return the answer as text"),
+        (lambda _: "fine", 12, "BadAnswerError: 'Judge' gave no usable answer in 4 tries: it holds no JSON; the last"),
+    ],
+    ids=["raises", "returns None", "answers in prose"],
+)
+def test_a_judge_without_a_usable_answer_ends_the_run_at_its_first_cases(
+    answer: Callable[[int], object], asked: int, cause: str
+) -> None:
+    made, judge = Counter(), Judge(answer)
+    with pytest.raises(RunFailedError) as failed:
+        judge_with(judge, made).run_sync(desk.request(validation=desk.eval_set("v", 40)))
+    assert str(failed.value).startswith(
+        "the run failed in round 0: BrokenSetupError: the first 3 case runs could not be scored, and no other was "
+        f"made: the judge of 'tone' failed: {cause}"
+    )
+    assert (made.calls, judge.asked) == (6, asked)
+
+
+def give_verdict(asked: int) -> object:
+    if asked <= 2:
+        raise TimeoutError("the server is down")
+    return {"verdicts": [{"id": "polite", "reason": "it is", "passed": True}]}
+
+
+def test_a_judge_that_works_for_one_of_the_first_cases_does_not_end_the_run() -> None:
+    judge = Judge(give_verdict)
+    result = judge_with(judge, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 10)))
+    assert result.baseline is not None
+    assert [row.judge_error is None for row in result.baseline.rows].count(True) == 8
+
+
 @agent(instruction="Answer.")
 async def misspelled(question: str) -> str:
     return await ask(question, instruction=surface("instructon"), model="scripted")
@@ -151,6 +213,17 @@ def test_a_fixed_metric_resumes_the_run_without_paying_again(tmp_path: Path) -> 
         run.run_sync()
     result = RunDirectory.resume(run.path, run_with(desk.score, made), request).run_sync()
     assert (result.baseline_score, made.calls) == (0.0, 10)
+
+
+@pytest.mark.parametrize("answer", [raise_timeout, lambda _: None], ids=["raised", "returned None"])
+def test_a_fixed_judge_is_asked_again_when_the_run_is_resumed(tmp_path: Path, answer: Callable[[int], object]) -> None:
+    made, request = Counter(), desk.request(validation=desk.eval_set("v", 5))
+    run = RunDirectory.begin(tmp_path, judge_with(Judge(answer), made), request)
+    with pytest.raises(RunFailedError):
+        run.run_sync()
+    fixed = Judge(lambda _: give_verdict(3))
+    result = RunDirectory.resume(run.path, judge_with(fixed, made), request).run_sync()
+    assert (result.baseline_score, made.calls, fixed.asked) == (1.0, 10, 5)
 
 
 def test_a_metric_whose_model_fails_is_not_a_mistake_in_the_code() -> None:

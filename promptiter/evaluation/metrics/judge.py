@@ -50,7 +50,7 @@ from promptiter.evaluation.metrics.metric import (
     summarize_findings,
 )
 from promptiter.evaluation.metrics.metric_config import MetricConfig
-from promptiter.evaluation.score import Finding, Score
+from promptiter.evaluation.score import JUDGE_FAILED, Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.structured import build_shape
@@ -178,7 +178,7 @@ class JudgeMetric:
         problem = f"{type(error).__name__}: {error}"
         for judge in self.judges:
             problem = problem.replace(judge.model, judge.name) if judge.model else problem
-        return self.gateway.redactor.redact_text(f"the judge of {self.name!r} failed: {problem}")
+        return self.gateway.redactor.redact_text(f"{JUDGE_FAILED}{self.name!r} failed: {problem}")
 
     def _average_samples(self, samples: Sequence[tuple[RubricVerdict, ...]]) -> float:
         """The value of one model: the mean over rubrics and samples, or whether most samples are valid."""
