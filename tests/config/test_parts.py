@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 import pytest
 
-from promptiter.api import load_run
+from promptiter.api import load_resume, load_run, resume_run
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.fields import PartEntry
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.engine.run import RunFailedError
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import ChangedInputsError, RequestError, SetupError
 from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.registry import OBSERVERS, SEARCHES
@@ -135,6 +135,20 @@ def test_a_scorer_is_a_function_of_a_profile_with_options() -> None:
             build_scorer(entry(name))
     with pytest.raises(RequestError, match=r"scorer.options: unknown key 'longst' \(did you mean 'longest'\?\)"):
         build_scorer(entry("score_length", longst=3))
+
+
+def test_the_value_of_a_variable_may_change_before_a_run_is_resumed_but_not_its_name(folder: Path) -> None:
+    stages = 'stages: {optimizer: {name: "tests.config.own_parts:OwnOptimizer", options: {sentence: "${TOKEN}"}}}'
+    run = load(folder, stages, TOKEN="first-token").begin()
+    loaded = load_resume(run.path, environ={"TOKEN": "second-token"})
+    assert loaded.resume(run.path).notes == []
+    search = loaded.engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.optimizer, own_parts.OwnOptimizer)
+    assert search.optimizer.sentence == "second-token"
+    write_config(folder, FILE + stages.replace("TOKEN", "OTHER"))
+    with pytest.raises(ChangedInputsError, match=r"stages\.optimizer\.options\.sentence was"):
+        resume_run(run.path, environ={"OTHER": "first-token"})
 
 
 def test_a_file_names_its_search_stages_observers_executor_and_weights(folder: Path) -> None:
