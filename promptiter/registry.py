@@ -36,6 +36,11 @@ class Registry(Generic[T]):
             raise SetupError(f"the {self.what} name {name!r} is taken by {self._items[name]!r}; choose another")
         self._items[name] = item
 
+    @property
+    def built_in_names(self) -> tuple[str, ...]:
+        """The names of promptiter's own items."""
+        return tuple(sorted(self._built_in))
+
     def __contains__(self, name: str) -> bool:
         return name in self._items or name in self._list_importable()
 

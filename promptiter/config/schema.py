@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Sequence
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,9 @@ from pydantic import BaseModel
 from promptiter.config.fields import Section
 from promptiter.config.file import WITH_NULLS, RunConfig
 from promptiter.config.model_sections import Models
-from promptiter.registry import DEFAULT_MODEL, MODELS
+from promptiter.evaluation.metrics.metric_config import MetricEntry, MetricOptions, MetricsFile, UserSimulatorEntry
+from promptiter.registry import DEFAULT_MODEL, EXECUTORS, MODELS, SEARCHES
+from promptiter.user_files import FileObject, list_spellings
 from traces.model import Json
 
 FILE_NAME = "promptiter.schema.json"
@@ -47,7 +50,12 @@ def build_schema() -> bytes:
         **{key: value for key, value in schema.items() if key != "title"},
     }
     whole = _allow_missing(whole)
-    whole["properties"] |= {key: _allow_null(schema["properties"][key]) for key in WITH_NULLS}
+    keys = whole["properties"]
+    keys |= {key: _allow_null(schema["properties"][key]) for key in WITH_NULLS}
+    keys["metrics"]["anyOf"] = [*_METRICS, _NULL]
+    whole["$defs"] |= _describe_metrics()
+    for key, registry in (("search", SEARCHES), ("executor", EXECUTORS)):
+        keys[key]["anyOf"] = _offer_names(keys[key]["anyOf"], registry.built_in_names)
     return orjson.dumps(_tidy(whole), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -62,6 +70,52 @@ def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
             key = section.model_fields[name].alias or name
             texts[key] = " ".join(str(cast("ast.Constant", after.value).value).split())
     return texts
+
+
+def _describe_metrics() -> dict[str, Json]:
+    """The definitions of a metric file, whose keys may be spelled in several ways."""
+    whole = MetricsFile.model_json_schema()
+    found = {**whole.pop("$defs"), MetricsFile.__name__: whole}
+    sections = (MetricsFile, MetricEntry, MetricOptions, UserSimulatorEntry)
+    return {each.__name__: _list_all_spellings(found[each.__name__], each) for each in sections}
+
+
+def _list_all_spellings(schema: dict[str, Json], section: type[BaseModel]) -> dict[str, Json]:
+    """The schema with a null for keys that may be missing. Editors only offer the first spelling of a key."""
+    kinds = [kind for kind in section.__mro__ if issubclass(kind, FileObject) and kind is not FileObject]
+    texts = {key: text for kind in kinds for key, text in read_descriptions(kind).items()}
+    needed = schema.pop("required", [])
+    keys: dict[str, Json] = {}
+    others: dict[str, Json] = {}
+    present: list[Json] = []
+    for name, (first, *rest) in list_spellings(section).items():
+        rules = schema["properties"][first]
+        rules = rules if first in needed else _allow_null(rules)
+        keys[first] = {**rules, "description": texts[name]}
+        others |= {f"^{spelling}$": rules for spelling in rest}
+        if first in needed:
+            present.append({"oneOf": [{"required": [spelling]} for spelling in (first, *rest)]})
+    known = {**schema, "properties": keys, "patternProperties": others}
+    return {**known, "allOf": present} if present else known
+
+
+_METRICS: list[Json] = [
+    {"type": "string", "format": "path"},
+    {"type": "array", "items": {"$ref": f"#/$defs/{MetricEntry.__name__}"}},
+    {"$ref": f"#/$defs/{MetricsFile.__name__}"},
+    {
+        "type": "object",
+        "required": ["evaluate"],
+        "properties": {"evaluate": {"$ref": f"#/$defs/{MetricsFile.__name__}"}},
+    },
+]
+
+
+def _offer_names(choices: list[Json], names: Sequence[str]) -> list[Json]:
+    """The choices of a part with names for editors to offer, of which none has to be chosen."""
+    offered = {"anyOf": [{"enum": list(names)}, {"type": "string"}]}
+    mapping = {"properties": {"name": offered}}
+    return [{"enum": list(names)}, *({**each, **mapping} if "$ref" in each else each for each in choices)]
 
 
 def _allow_missing(value: Json) -> Json:

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from promptiter.config.fields import PartEntry
-from promptiter.config.file import RunConfig, read_config, read_document
+from promptiter.config.file import ParsedConfig, RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
 from promptiter.config.schema import build_schema, read_descriptions, read_schema
 from promptiter.config.sections import (
@@ -28,6 +28,8 @@ from promptiter.config.sections import (
     Stages,
     Stop,
 )
+from promptiter.errors import MetricError
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from traces.model import Json
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
@@ -70,7 +72,32 @@ scorer: my:score
 final_test: {repeats: 3}
 goal: {cheaper: {models: [small]}}
 metrics: metrics.json
+---
+search: my:Search
+executor: {name: my:Executor}
+metrics:
+  metrics:
+    - {metricName: own, evaluatorName: short, threshold: null, criterion: {limit: 3}}
+    - {metric_name: contains, threshold: 1}
+  evaluators: {short: "my:metric"}
+  numRuns: 2
+  userSimulatorConfig: {modelName: simulated, max_allowed_invocations: 4}
+---
+metrics: {criteria: {exact_match: 0.5, contains: {threshold: 1}, json_match: null}, user_simulator_config: {}}
+---
+metrics: {evaluate: {metrics: [{metric_name: exact_match}]}, optimize: {}}
 """
+
+
+def find_all_problems(read: ParsedConfig) -> list[str]:
+    """The problems of a configuration, with those of its metrics, except that there are none."""
+    metrics, found = read.config.metrics, list(read.problems)
+    if isinstance(metrics, list | dict):
+        try:
+            parse_eval_config(metrics, environ={})
+        except MetricError as error:
+            found += [] if "has no metrics" in str(error) else [str(error)]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +113,13 @@ def test_the_schema_is_one(schema: Draft202012Validator) -> None:
     Draft202012Validator.check_schema(schema.schema)
 
 
-@pytest.mark.parametrize("document", list(yaml.safe_load_all(ACCEPTED)), ids=["first", "second"])
+@pytest.mark.parametrize(
+    "document", list(yaml.safe_load_all(ACCEPTED)), ids=["first", "second", "metrics", "criteria", "optimizer.json"]
+)
 def test_what_the_reader_accepts_is_valid(schema: Draft202012Validator, document: dict[str, Any]) -> None:
     given = {key: value for key, value in document.items() if value is not None}  # as the file is read
-    assert read_document(given, file=Path("promptiter.yaml"), environ={"KEY": "k"}).problems == ()
+    read = read_document(given, file=Path("promptiter.yaml"), environ={"KEY": "k"})
+    assert find_all_problems(read) == []
     assert [error.message for error in schema.iter_errors(document)] == []
 
 
@@ -112,12 +142,28 @@ def test_the_starter_is_valid_and_names_the_schema(schema: Draft202012Validator)
         {"observers": [7]},
         {"goal": "fame"},
         {"alpha": 2},
+        {"metrics": [{"metric_name": "contains", "threshold": "0.5"}]},
+        {"metrics": [{"metric_name": "contains", "criterion": []}]},
+        {"metrics": [{"metric": "contains"}]},
+        {"metrics": [{"metric_name": "contains", "metricName": "contains"}]},
+        {"metrics": {"metrics": [{"metric_name": "contains"}], "evaluators": ["my:metric"]}},
+        {"metrics": {"metric_name": "contains"}},
+        {"metrics": ["contains"]},
     ],
     ids=str,
 )
 def test_what_the_reader_refuses_is_not_valid(schema: Draft202012Validator, document: dict[str, Any]) -> None:
-    assert read_document(document, file=Path("promptiter.yaml"), environ={}).problems
+    assert find_all_problems(read_document(document, file=Path("promptiter.yaml"), environ={}))
     assert list(schema.iter_errors(document))
+
+
+def test_the_names_of_built_in_parts_are_offered() -> None:
+    keys = orjson.loads(build_schema())["properties"]
+    offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
+    assert offered == {
+        "search": ["backprop", "cheaper", "fewer_tokens"],
+        "executor": ["local", "process", "thread"],
+    }
 
 
 VALUES: tuple[Json, ...] = (None, 3, -1, 0, 1.5, "x", True, False, [], {}, [3], ["x"], [{}], [None], {"y": 1})
@@ -140,7 +186,9 @@ class Places:
         keys = dict(schema.get("properties", {}))
         if isinstance(schema.get("additionalProperties"), dict):
             keys["other"] = schema["additionalProperties"]
-        needed = {key: self._find_sample(keys[key]) for key in schema.get("required", ())}
+        spelled = [each["oneOf"][0]["required"][0] for each in schema.get("allOf", ())]
+        needs = [*schema.get("required", ()), *spelled]
+        needed = {key: self._find_sample(keys[key]) for key in needs}
         for key, below in keys.items():
             place = partial(self._put, put, needed, key)
             self.found.setdefault(".".join((*path, key)), place)
@@ -155,7 +203,9 @@ class Places:
 
     def _find_sample(self, schema: dict[str, Any]) -> Json:
         schema = self._resolve(schema)
-        return {"string": "x", "number": 1}[schema["anyOf"][0]["type"] if "anyOf" in schema else schema["type"]]
+        return {"string": "x", "number": 1, "object": {}}[
+            schema["anyOf"][0]["type"] if "anyOf" in schema else schema["type"]
+        ]
 
 
 PLACES = Places(orjson.loads(read_schema())).found
@@ -168,11 +218,9 @@ def test_schema_and_reader_accept_the_same_values_under_every_key(
 ) -> None:
     file = tmp_path / "promptiter.yaml"
     for value in VALUES:
-        if place == "metrics" and isinstance(value, list) and value:
-            continue  # they are read with the metrics, not with the configuration
         document = PLACES[place](value)
         file.write_text(yaml.safe_dump(document))
-        problems = read_config(file, environ={}).problems
+        problems = find_all_problems(read_config(file, environ={}))
         assert bool(problems) == any(schema.iter_errors(document)), (document, problems)
 
 
