@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
 from promptiter.agents.runner import Runner
@@ -28,6 +28,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import is_number
 from promptiter.profile import Profile, list_active_profiles
+from promptiter.signatures import find_misfit
 from promptiter.wording import shorten
 
 CaseRepeat: TypeAlias = tuple[str, int]
@@ -262,8 +263,12 @@ def _check_parts(*, gateway: object, options: object, executor: object) -> None:
         )
     if options is not None and not isinstance(options, EvaluationOptions):
         raise SetupError(f"the options of an Evaluator are {shorten(options)}; give EvaluationOptions(...)")
-    if executor is not None and not callable(getattr(executor, "run", None)):
+    run: Any = getattr(executor, "run", None)
+    if executor is not None and not callable(run):
         raise SetupError(f"the executor of an Evaluator is {shorten(executor)}; give one, such as ThreadExecutor()")
+    if executor is not None and (problem := find_misfit(run, "jobs", "host")):
+        name = type(executor).__name__
+        raise SetupError(f"{name}.run does not fit: {problem}; define it as `def run(self, jobs, host)`")
 
 
 def _check_inputs(agent: object, eval_set: object, profile: object) -> None:

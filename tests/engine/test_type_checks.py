@@ -122,6 +122,11 @@ def test_a_stage_in_the_wrong_place_is_refused_with_advice(stages: Any, message:
         (Evaluator, {"gateway": {"m": len}}, "the gateway of an Evaluator is {'m': <built-in function len>}; give"),
         (Evaluator, {"options": {"repeats": 2}}, "the options of an Evaluator are {'repeats': 2}; give Evaluation"),
         (Evaluator, {"executor": "threads"}, "the executor of an Evaluator is 'threads'; give one, such as Thread"),
+        (
+            Evaluator,
+            {"executor": AnswersText()},
+            "AnswersText.run does not fit: too many positional arguments; define ",
+        ),
         (FunctionMetric, {"name": "x", "function": 5}, "metric 'x' needs a function of (case, run), not 5: "),
         (FunctionMetric, {"name": "x", "function": id}, "metric 'x' needs a function of (case, run), not the fun"),
         (Gateway, {"models": {"m": 5}}, "the model 'm' is 5; give a function of the messages, or a model, such"),
