@@ -56,6 +56,8 @@ def _parse_part(value: Json) -> Json:
 def _parse_metrics(value: Json, info: ValidationInfo) -> Json:
     if isinstance(value, str | Path):
         return resolve_path(Path(value), info)
+    if isinstance(value, dict) and not value.keys().isdisjoint(("metric_name", "metricName")):
+        raise ValueError("is one metric, but must be a list of them; write `- metric_name: ...`")
     if isinstance(value, list | dict):
         return value
     raise ValueError("must be a metrics file, or a list of metrics")

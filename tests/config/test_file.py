@@ -213,6 +213,11 @@ def test_mistakes_that_could_go_unnoticed_are_refused(folder: Path, text: str, p
     assert problems(folder, f"{FILE}\n{text}\n") == [problem]
 
 
+def test_a_metric_that_is_not_in_a_list_is_refused(folder: Path) -> None:
+    [found] = problems(folder, FILE.replace("metrics: metrics.json", "metrics: {metric_name: exact_match}"))
+    assert found == "metrics: is one metric, but must be a list of them; write `- metric_name: ...`"
+
+
 def test_a_key_that_is_given_twice_is_refused(folder: Path) -> None:
     path = write_config(folder, FILE + "stop: {patience: 1}\nstop: {target_score: 0.5}\n")
     with pytest.raises(SetupError, match="line 7: the key 'stop' is given twice; keep one of them"):
