@@ -1,6 +1,6 @@
 """Whether a part can be built again from the arguments that it stored.
 
-`self.limit = limit * 2` stores an argument that would be doubled once more, so that a resumed run had another part.
+`self.limit = limit * 2` stores an argument that would be doubled once more, so the resumed run would have another part.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ def find_difference(value: Any, positional: Sequence[Any], named: Mapping[str, A
     if kind.__module__.startswith("promptiter."):
         return ""
     try:
-        again = kind(*positional, **named)
+        again, third = (kind(*positional, **named) for _ in range(2))
     except Exception as error:  # noqa: BLE001 - the user's constructor
         return f"cannot be built again from the arguments that it stored: {type(error).__name__}: {error}"
-    state, rebuilt = _read_state(value), _read_state(again)
-    both = sorted({*state, *rebuilt})
-    seen = frozenset([id(value)])
-    changed = [name for name in both if not _is_alike(state.get(name), rebuilt.get(name), seen)]
+    by_chance = _find_changed(again, third)  # such as the time, which the arguments do not decide
+    changed = [name for name in _find_changed(value, again) if name not in by_chance]
     return f"would differ in {', '.join(changed)} if built again from the arguments that it stored" if changed else ""
+
+
+def _find_changed(one: Any, other: Any) -> list[str]:
+    """The names of the attributes that differ, sorted."""
+    first, second, seen = _read_state(one), _read_state(other), frozenset([id(one)])
+    return [name for name in sorted({*first, *second}) if not _is_alike(first.get(name), second.get(name), seen)]
 
 
 def _is_alike(one: Any, other: Any, seen: frozenset[int]) -> bool:

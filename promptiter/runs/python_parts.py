@@ -109,7 +109,7 @@ def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None)
         observers=tuple(unpacker.unpack(each) for each in packed["observers"]),
         keep_traces=packed["keep_traces"],
         notes=tuple(
-            f"the observer {name} has no name, so it does not watch the resumed run"
+            f"the observer {name} cannot be built again, so it does not watch the resumed run"
             for name in packed["nameless_observers"]
         ),
     )

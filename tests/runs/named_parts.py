@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -105,6 +106,7 @@ class Equipped(AddRule):
     def __init__(self, rule: str) -> None:
         super().__init__(rule.strip())
         self.lock = Lock()
+        self.started = time.perf_counter_ns()
         self.pattern = re.compile(self.rule)
         self.helpers = {"again": [self]}
 

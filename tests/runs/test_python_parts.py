@@ -263,7 +263,7 @@ def test_a_run_that_python_began_resumes_to_the_same_end(tmp_path: Path) -> None
     (run.path / "journal.jsonl").write_bytes(b"".join(lines[:4]))
     (run.path / "result.json").unlink()
     resumed = resume_run(run.path, settings={"evaluation": {"concurrency": 2}})
-    assert resumed.notes == ["the observer Local has no name, so it does not watch the resumed run"]
+    assert resumed.notes == ["the observer Local cannot be built again, so it does not watch the resumed run"]
     resumed.run_sync()
     assert read_unmeasured(tmp_path / "runs") == whole
     assert len(named_parts.Watcher.seen) == seen + len(lines) - 4
