@@ -8,9 +8,12 @@ from typing import Any
 
 
 def find_misfit(function: Callable[..., Any], *arguments: object, **options: object) -> str | None:
-    """What is wrong if a function is called with these arguments; None if it fits, or has no readable signature."""
+    """What is wrong if a function is called with these arguments; None if it fits, or has no readable signature.
+
+    A wrapper is judged by its own signature: it may add arguments to those of the function that it wraps.
+    """
     try:
-        inspect.signature(function).bind(*arguments, **options)
+        inspect.signature(function, follow_wrapped=False).bind(*arguments, **options)
     except TypeError as error:
         return str(error)
     except ValueError:  # a builtin without a signature

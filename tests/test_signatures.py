@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import wraps
+
 from promptiter.signatures import find_misfit
 
 
@@ -16,3 +18,12 @@ def test_a_function_fits_the_arguments_that_it_takes() -> None:
 
 def test_a_function_without_a_signature_fits_everything() -> None:
     assert find_misfit(min, 1, 2, 3) is None
+
+
+def test_a_wrapper_that_adds_an_argument_fits_what_it_takes_itself() -> None:
+    @wraps(greet)
+    def greet_ann() -> str:
+        return greet("Ann")
+
+    assert find_misfit(greet_ann) is None
+    assert find_misfit(greet_ann, "Bo") == "too many positional arguments"
