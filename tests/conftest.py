@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "steady", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("steady"), max_examples=15)  # for `make quick`
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=10)  # for `make quick`
 settings.load_profile("steady")
 
 

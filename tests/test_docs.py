@@ -140,6 +140,7 @@ def run_promptiter(words: list[str], folder: Path) -> Output:
     return output
 
 
+@pytest.mark.slow
 def test_the_command_is_installed() -> None:
     command = [str(Path(sys.executable).parent / "promptiter"), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

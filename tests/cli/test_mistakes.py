@@ -12,6 +12,8 @@ import pytest
 from tests.cli.conftest import Run
 from tests.llm.test_served_models import ModelList, serve
 
+pytestmark = pytest.mark.slow
+
 MINE = """
 from promptiter.agents import agent
 
@@ -44,7 +46,6 @@ def edit(file: Path, old: str, new: str) -> None:
 PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); write provider/model"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

@@ -40,6 +40,7 @@ GIVEN = "the order id, the product, the amount, the city"
 METRICS = {"metrics": "metrics.json", "models": {"simulated": {"compliance": 1.0}}}
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run: Run, desk: Path) -> None:
     lines = run("run").splitlines()
     [folder] = (desk / "runs").iterdir()

@@ -60,6 +60,7 @@ def list_repeats(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
     return {(profile, repeat) for profile, case_id, repeat in agent.runs if case_id.startswith(set_name)}
 
 
+@pytest.mark.slow
 async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidate() -> None:
     agent = Noisy()
     result = await engine(agent, RESTYLED, DRAFT, POLISH).run(request(PairedGain()))
@@ -91,6 +92,7 @@ async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() ->
     assert len(held) == 3
 
 
+@pytest.mark.slow
 async def test_every_trial_runs_the_hold_out_for_each_candidate() -> None:
     result = await engine(Noisy(), CARELESS).run(request(SigmaGain(holdout="every_trial")))
     assert "; the hold-out " in reasons(result)[0]

@@ -23,6 +23,8 @@ from promptiter.llm.retries import Retries
 from promptiter.llm.structured import ask_for
 from tests.worlds.model_server import CONTENT_FAULTS, HTTP_FAULTS, LoopbackServer, run_server
 
+pytestmark = pytest.mark.slow
+
 MODEL = "openai/local"
 
 
@@ -51,7 +53,6 @@ async def ask_all(door: Gateway, count: int) -> list[tuple[str, dict[str, str]]]
     return await asyncio.gather(*(one(number) for number in range(count)))
 
 
-@pytest.mark.slow
 async def test_faults_in_a_third_of_the_calls_change_no_answer() -> None:
     with run_server(LoopbackServer(answer)) as server:
         expected = await ask_all(gateway(server), 40)
@@ -85,7 +86,6 @@ class PatientClock:
                 self._is_idle.set()
 
 
-@pytest.mark.slow
 async def test_no_request_is_sent_above_the_rate_limit() -> None:
     arrivals: list[float] = []
 
@@ -104,7 +104,6 @@ async def test_no_request_is_sent_above_the_rate_limit() -> None:
         assert sum(start <= other < start + 60 for other in arrivals) <= 20
 
 
-@pytest.mark.slow
 async def test_a_rejected_key_is_reported_at_once() -> None:
     def refuse(body: dict[str, Any]) -> str:
         raise AssertionError(body)
@@ -248,7 +247,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 def test_a_cancelled_call_leaves_no_warning() -> None:
     ended = subprocess.run([sys.executable, "-c", CANCELLED], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
@@ -262,7 +260,6 @@ OpenAIChatCompletion().acompletion()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "warnings"), [("", 1), ("from promptiter.llm.litellm import load; load()", 0)], ids=["without", "with"]
 )

@@ -19,6 +19,8 @@ from promptiter.search.rounds import BackpropRounds
 from tests.worlds import desk
 from tests.worlds.desk import Watcher
 
+pytestmark = pytest.mark.slow
+
 
 class ModelList:
     """A server with the OpenAI protocol: the models that it lists, and the requests and keys that it was sent."""

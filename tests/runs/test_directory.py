@@ -149,6 +149,7 @@ def test_changed_inputs_are_refused_and_named(changed: dict[str, object], expect
     assert "rerun" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT)
     with RunLock(run.path), pytest.raises(RunLockedError, match=f"locked by process {os.getpid()}"):
@@ -495,6 +496,7 @@ def test_foreign_files_beside_the_surfaces_stay(tmp_path: Path) -> None:
     assert (run.path / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_hangup_stops_the_run_unless_it_is_ignored(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])

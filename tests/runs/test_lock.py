@@ -132,6 +132,7 @@ def count_up(folder: str, times: int) -> None:
         lock.release()
 
 
+@pytest.mark.slow
 def test_racing_processes_hold_a_run_one_after_another(tmp_path: Path) -> None:
     (tmp_path / "counter").write_text("0")
     racers = [SPAWN.Process(target=count_up, args=(str(tmp_path), 15)) for _ in range(3)]

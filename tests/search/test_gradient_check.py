@@ -221,6 +221,7 @@ def request() -> RunRequest:
     )
 
 
+@pytest.mark.slow
 async def test_innocent_surfaces_do_not_change_once_blame_is_checked() -> None:
     unchecked, checked = KeepEverything(), KeepEverything()
     accused = ("first", "second", "third", "last")

@@ -88,6 +88,7 @@ async def test_placeholders_and_locked_parts_stay() -> None:
     assert change.after == f"The shop is old. The house {{house}} is blue. {' '.join(shop.MATTERS)}"
 
 
+@pytest.mark.slow
 async def test_a_placeholder_that_occurs_twice_stays_once() -> None:
     instruction = f"The house {{house}} is blue. {' '.join(shop.MATTERS)} We live in {{house}}."
     result = await shop.engine(PromptShortening(), shop.agent(instruction=instruction)).run(request())

@@ -358,6 +358,7 @@ def test_invalid_utf8_errors_name_the_byte(spans: list[dict[str, Any]]) -> None:
         read_otel(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["large.jsonl", "large.pb"])
 def test_an_attribute_of_50_mb_is_read_whole(tmp_path: Path, name: str) -> None:
     large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("x" * 50_000_000)),))

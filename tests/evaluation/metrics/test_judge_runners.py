@@ -201,6 +201,7 @@ async def echo(message: str) -> str:
     return message
 
 
+@pytest.mark.slow
 async def test_agents_and_functions_judge_in_other_processes_too() -> None:
     gateway = Gateway(models={"counter": ScriptedModel(answer)}, cache=MemoryCache())
     metrics = [*build_metrics(short(f"{HERE}:strict"), gateway=gateway)]
