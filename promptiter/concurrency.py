@@ -14,9 +14,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cache
+from queue import Empty, SimpleQueue
+from types import FunctionType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+MAX_IDLE_S = 5.0
+"""How long a thread waits for work before it ends."""
 
 
 async def run_together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -30,15 +35,17 @@ async def run_together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Do blocking work in a thread of its own, and finish it before a cancellation takes effect.
+    """Do blocking work in a thread, and finish it before a cancellation takes effect.
 
     The threads of `asyncio.to_thread` are few and shared with tools of the user, which may hang.
     """
-    return await finish_before_cancel(asyncio.wrap_future(_start_thread(work, "promptiter-io")))
+    return await finish_before_cancel(asyncio.wrap_future(_threads.run(work)))
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
+    if isinstance(function, FunctionType):
+        return inspect.iscoroutinefunction(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
@@ -49,22 +56,56 @@ async def call_any(function: Callable[..., Any], /, *arguments: Any, **keywords:
     """
     if is_async(function):
         return await function(*arguments, **keywords)
-    answer = await asyncio.wrap_future(_start_thread(lambda: function(*arguments, **keywords), "promptiter-call"))
+    answer = await asyncio.wrap_future(_threads.run(lambda: function(*arguments, **keywords)))
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _start_thread(work: Callable[[], T], name: str) -> Future[T]:
-    finished: Future[T] = Future()
-    finished.set_running_or_notify_cancel()  # a cancelled waiter must not keep the thread from setting the result
+class _Threads:
+    """Threads for blocking work, as many as are needed at a time. One that is idle is used again.
 
-    def run() -> None:
+    Work that hangs keeps its thread; nothing else waits for it, not even the end of the program.
+    """
+
+    def __init__(self) -> None:
+        self._idle: deque[SimpleQueue[Callable[[], None]]] = deque()
+        os.register_at_fork(after_in_child=self._idle.clear)  # a forked process has none of these threads
+
+    def run(self, work: Callable[[], T]) -> Future[T]:
+        """Do the work in a thread, with a copy of the context."""
+        finished: Future[T] = Future()
+        finished.set_running_or_notify_cancel()  # a cancelled waiter must not keep the thread from setting the result
+        here = copy_context()
+
+        def run() -> None:
+            try:
+                finished.set_result(here.run(work))
+            except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
+                finished.set_exception(error)
+
         try:
-            finished.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
-            finished.set_exception(error)
+            jobs = self._idle.pop()
+        except IndexError:
+            jobs = SimpleQueue()
+            threading.Thread(target=self._serve, args=(jobs,), name="promptiter-call", daemon=True).start()
+        jobs.put(run)
+        return finished
 
-    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
-    return finished
+    def _serve(self, jobs: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                job = jobs.get(timeout=MAX_IDLE_S)
+            except Empty:
+                try:
+                    self._idle.remove(jobs)
+                except ValueError:  # it was given work just now
+                    continue
+                return
+            job()
+            del job  # what it refers to may be released now
+            self._idle.append(jobs)
+
+
+_threads = _Threads()
 
 
 async def finish_before_cancel(work: Awaitable[T]) -> T:

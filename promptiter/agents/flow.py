@@ -188,6 +188,8 @@ class _Flow:
 
     def _leave(self, name: str, token: _Token) -> None:
         """Send a token along all edges that leave a node."""
+        if not self.graph.edges:
+            return
         node_context, _ = self._build_context(token).track_reads()
         for number, edge in enumerate(self.graph.edges):
             match edge:
