@@ -70,13 +70,14 @@ def choose_label(
     """
     text = _join_texts(task)
     seen = set(split_words(text))
+    mentioned = seen.union(*map(split_words, task.fields))
     conditions = [(name.lower(), reason) for name, reason in book.all("label_when")]
     fallback = next((label for label in labels if (label.lower(), OTHERWISE) in conditions), None)
 
     def count_hints(label: str) -> int:
         named = set(split_words(label))
         hints = 2 * (fallback is None and bool(named) and named <= seen)
-        return hints + sum(_count_cues(reason, seen) for name, reason in conditions if name == label.lower())
+        return hints + sum(_count_cues(reason, mentioned) for name, reason in conditions if name == label.lower())
 
     best = max(labels, key=count_hints)
     if count_hints(best):

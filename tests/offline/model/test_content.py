@@ -46,6 +46,12 @@ async def test_a_classification_is_understood_in_ordinary_wordings(wording: str,
         assert await ask(instruction, f"I request help: the {topic['y']} number {number} is odd.") == topic["b"]
 
 
+async def test_the_name_of_a_field_meets_a_condition() -> None:
+    instruction = 'Answer "pharmacy" if the input mentions "medicine". Otherwise answer "booking".'
+    assert await ask(instruction, "Do you still have this? (medicine: amoxil)") == "pharmacy"
+    assert await ask(instruction, "May I come by? (day: Monday)") == "booking"
+
+
 @pytest.mark.parametrize(
     "instruction",
     [
