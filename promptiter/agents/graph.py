@@ -126,7 +126,7 @@ class GraphAgent(Graph):
         """True for every node of the graph and of nested graphs, not for steps that a function records itself."""
         return any(node.id == node_id for node in self.describe().nodes)
 
-    @property
+    @cached_property
     def final_nodes(self) -> tuple[str, ...]:
         return (self.output,) if self.output else _find_final_nodes(self)
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, copy_value, to_text
 from promptiter.agents.declarations import Declared, Parameter, Tool
-from promptiter.agents.node_context import NO_ITEM, NodeContext, unwrap_only
+from promptiter.agents.node_context import NO_ITEM, NodeContext, TrackedOutputs, unwrap_only
 from promptiter.agents.output_schema import (
     OutputSchema,
     build_validator,
@@ -28,7 +28,7 @@ from promptiter.agents.output_schema import (
     load_schema,
     set_descriptions,
 )
-from promptiter.agents.parameters import bind_arguments, split_arguments
+from promptiter.agents.parameters import bind_arguments, list_parameters, split_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
 from promptiter.concurrency import is_async
@@ -99,7 +99,8 @@ class FunctionNode:
         )
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
-        tracked, outputs = context.track_reads()
+        has_context = "node_context" in list_parameters(self.function)
+        tracked, outputs = context.track_reads() if has_context else (context, TrackedOutputs({}))
         arguments = bind_arguments(
             self.name,
             self.function,
@@ -108,7 +109,6 @@ class FunctionNode:
             incoming=context.incoming,
         )
         received = {name: value for name, value in arguments.items() if name != "node_context"}
-        has_context = "node_context" in arguments
         if not has_context:
             calls.step.input = unwrap_only(received)
             calls.step.read_from(context.find_sources(received))
