@@ -49,14 +49,16 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-async def call_any(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-    """Call a function or callable object of the user: an async one here, a synchronous one in a thread.
+async def call_in_thread(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """Call a synchronous function of the user in a thread. A cancellation does not wait for it: it may hang."""
+    return await asyncio.wrap_future(_threads.run(lambda: function(*arguments, **keywords)))
 
-    A cancellation does not wait for the thread, which may hang.
-    """
+
+async def call_any(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """Call a function or callable object of the user: an async one here, a synchronous one in a thread."""
     if is_async(function):
         return await function(*arguments, **keywords)
-    answer = await asyncio.wrap_future(_threads.run(lambda: function(*arguments, **keywords)))
+    answer = await call_in_thread(function, *arguments, **keywords)
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -24,8 +24,8 @@ class Parameter:
     def limits(self) -> Limits:
         if self.choices:
             return Limits(kind="choice", choices=self.choices)
-        kind = "integer" if isinstance(self.value, int) and not isinstance(self.value, bool) else "number"
-        return Limits(kind=kind, minimum=self.minimum, maximum=self.maximum)  # type: ignore[arg-type]
+        is_whole = isinstance(self.value, int) and not isinstance(self.value, bool)
+        return Limits(kind="integer" if is_whole else "number", minimum=self.minimum, maximum=self.maximum)
 
 
 Declared: TypeAlias = Json | Parameter | Mapping[str, Json | Parameter]

@@ -38,7 +38,7 @@ class NodeContext:
         lambda context: "finish" if context.visits("rewrite") == 2 else "rewrite"
         """
         if name not in self.node_names:
-            raise SetupError(f"visits({name!r}): there is no such node; known are {', '.join(self.node_names)}")
+            raise SetupError(f"visits({name!r}): no node has this name; known are {', '.join(self.node_names)}")
         return self._visits.get(name, 0)
 
     @property

@@ -6,15 +6,10 @@ profile of the run applies; the node objects never change.
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 from typing import Any, Protocol, cast
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
@@ -31,7 +26,7 @@ from promptiter.agents.output_schema import (
 from promptiter.agents.parameters import bind_arguments, list_parameters, split_arguments
 from promptiter.agents.step_calls import StepCalls
 from promptiter.agents.surface_scope import open_scope
-from promptiter.concurrency import is_async
+from promptiter.concurrency import call_in_thread, is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.structured import ask_until_usable
@@ -135,10 +130,7 @@ class FunctionNode:
         try:
             if is_async(self.function):
                 return await self.function(*positional, **named)
-            here = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            call = partial(here.run, self.function, *positional, **named)
-            value = await loop.run_in_executor(_get_threads(os.getpid()), call)
+            value = await call_in_thread(self.function, *positional, **named)
             check_async(self.function, value)
             return await value if inspect.isawaitable(value) else value
         except SystemExit as error:  # asyncio would end the whole program
@@ -312,9 +304,3 @@ class ModelNode:
             answers.append(Message("tool", to_text(call.result), tool_request_id=wanted.id))
         turn = Message("assistant", reply.text, tool_requests=reply.tool_requests)
         return replace(request, messages=(*request.messages, turn, *answers))
-
-
-@cache
-def _get_threads(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked process needs its own
-    """The threads of synchronous nodes. To start one for each step, as `call_any` does, would take longer."""
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-node")

@@ -177,5 +177,5 @@ def describe_dropped(count: int) -> str:
     """Say that answers of blaming stages were thrown away, and why."""
     return (
         f"{plural(count, 'answer')} of the blaming stage {'was' if count == 1 else 'were'} thrown away: the named "
-        "surface was not read at that step, or there is no such surface, step or case"
+        "surface was not read at that step, or the surface, step or case does not exist"
     )

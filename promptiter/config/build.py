@@ -124,7 +124,8 @@ class _RunBuilder:
         folders = self.config.python_path
         if "python_path" in self.config.model_fields_set:
             for missing in (folder for folder in folders if not folder.is_dir()):
-                self.problems.add(f"python_path: there is no folder {str(missing)!r}; paths are relative to the file")
+                hint = "paths are relative to the file"
+                self.problems.add(f"python_path: the folder {str(missing)!r} does not exist; {hint}")
         make_importable(folders)
 
     def _load_profile(self, *, place: str = "initial_profile") -> Profile | None:

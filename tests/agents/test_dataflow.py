@@ -115,7 +115,7 @@ async def test_a_route_that_asks_for_an_unknown_node_is_a_wrong_setup() -> None:
         nodes=(function("a"), function("b")),
         edges=(Choice("a", lambda context: "b" if context.visits("c") == 0 else None, {"b": "b"}),),
     )
-    with pytest.raises(SetupError, match=r"visits\('c'\): there is no such node; known are a, b"):
+    with pytest.raises(SetupError, match=r"visits\('c'\): no node has this name; known are a, b"):
         await run(subject)
 
 

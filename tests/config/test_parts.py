@@ -275,7 +275,7 @@ def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
             "observers: 'config_agent:agent'",
             "observers[0]: 'config_agent:agent' is an agent, not an observer: it needs `def observe(self, event)`",
         ),
-        ("python_path: [., srcc]", "python_path: there is no folder 'FOLDER/srcc'; paths are relative to the file"),
+        ("python_path: [., srcc]", "python_path: the folder 'FOLDER/srcc' does not exist; paths are relative"),
         ("models: {simulated: {complience: 1}}", "models.simulated: unknown key 'complience' (did you mean 'complia"),
         ("acceptance: AnyGain", "acceptance: must be a mapping, not 'AnyGain'"),
         ("max_rounds: {a: 1}", "max_rounds: must be a whole number, not a mapping"),
