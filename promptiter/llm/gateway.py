@@ -22,6 +22,7 @@ from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
+from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
@@ -96,7 +97,6 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
-        self._first_repeat = 0
         self._origin: Gateway | None = None  # the gateway that this one was derived from
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
@@ -128,12 +128,6 @@ class Gateway:
         other._paid_since = mark
         return other
 
-    def with_repeats_from(self, first: int) -> Gateway:
-        """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
-        other = self._derive()
-        other._first_repeat = first
-        return other
-
     async def ask(
         self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
     ) -> ModelReply:
@@ -142,7 +136,7 @@ class Gateway:
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._ask(request, site, node_id, is_live=is_live))
+        return await gateway._home.run(gateway._ask(request, place_call(site), node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -159,7 +153,8 @@ class Gateway:
         An exception of the tool is raised as ToolFailedError.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+        placed = place_call(site)
+        return await gateway._home.run(gateway._call_tool(name, arguments, function, placed, node_id, is_live=is_live))
 
     def find_active(self) -> Gateway:
         """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
@@ -230,8 +225,6 @@ class Gateway:
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-        if self._first_repeat:
-            site = replace(site, repeat=site.repeat + self._first_repeat)
         call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
         reply = await self._answer(call, lambda asking: self._call_model(request, site, asking), is_live=is_live)
         if not isinstance(reply, ModelReply):
