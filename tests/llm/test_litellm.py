@@ -280,9 +280,9 @@ async def test_a_server_that_reports_no_usage_is_charged_at_the_bound_of_each_ca
     budget = Budget(max_tokens=20_000)
     with run_server(LoopbackServer(answer, reports_usage=False)) as server:
         door = gateway(server, budget=budget, max_output_tokens=1_000)
-        with pytest.raises(BudgetEndedError):
-            for number in range(40):
-                await door.ask(request(number), CallSite())
+        calls = (door.ask(request(number), CallSite()) for number in range(40))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert any(isinstance(end, BudgetEndedError) for end in ends)
     total = door.ledger.snapshot().total
     assert len(server.billed) == total.calls == total.uncounted_calls == budget.state.calls
     assert 10 < total.calls < 20

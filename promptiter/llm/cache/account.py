@@ -12,7 +12,7 @@ class Account:
     """The cost of calls, added in the order in which they were recorded.
 
     A call that was started by an earlier process, and neither answered nor given up, was in flight when that process
-    was killed. It counts as lost.
+    was killed. It counts as lost, at the most that it may have cost.
     """
 
     def __init__(self) -> None:
