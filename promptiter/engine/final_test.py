@@ -1,78 +1,98 @@
-"""The final test: the accepted profile and the initial one run again, and one significance test decides.
+"""The runs of the final test: the initial profile and the accepted one on cases and repeats that no decision has seen.
 
-First come the validation cases, on repeats that no decision was based on, in blocks with a look after each. If these
-show a gain and there is a test set, which the search never used, one look at its cases decides whether the gain holds
-for new cases too. A search may have learned from the validation cases: the new repeats still show whether it is better
-on these cases, but then the verdict says that it is about nothing else.
+First come the validation cases, in blocks with a look after each. The test set, which the search never used, is run
+once. What follows from the results is in `conclusion`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
-from itertools import cycle, islice
+from dataclasses import dataclass
 
-from promptiter.engine.ablation import ablate
 from promptiter.engine.comparison import PairedEvaluation
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.session import Session
-from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
-from promptiter.evaluation.result import get_best_value
-from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
+from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
-from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.llm.ledger import Spending
-from promptiter.policies.combine import describe_policy
-from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
 from promptiter.policies.evidence import Evidence, pair_scores, renumber_repeats
-from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_on_test_set
-from promptiter.runlog.payloads import AblationFinished, BudgetReserved, FinalTestFinished, ReservedMeasured
-from promptiter.wording import join_names, plural
+from promptiter.policies.final_test import FinalTest
+from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
 
 MAX_RESERVED_SHARE = 0.5
 """The largest share of the budget left after the baseline that is reserved for the final test."""
-
-MAX_NAMES = 5
-"""Maximum number of surfaces that a reason names."""
 
 TEST_SET_REPEATS = 2
 """Repeats of each case of the test set. A case counts once, by the mean of its repeats."""
 
 
-async def run_final_test(session: Session, rule: FinalTest) -> Conclusion:
-    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
-    if rule.ablate and session.request.goal.kind == "score":
-        await _ablate(session)
-    if (budget := session.evaluator.gateway.budget) is not None:
-        budget.release()
-    test = _FinalTestRun(session, rule)
-    if not test.affected:
-        where = "no validation case" if session.shape == "two_sets" else "no case"
-        return _conclude(session, "no_evidence", f"{where} reads what was changed")
-    on_validation = await test.test_validation_cases()
-    if test.problem is not None:
-        return test.conclude("invalid_eval", [on_validation], test.problem)
-    if not on_validation.is_shown:
-        return test.conclude_not_shown(on_validation)
-    if session.test is None:
-        return test.conclude("improved", [on_validation])
-    return test.conclude_with_test_set(on_validation, await test.test_new_cases(session.test))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmResults:
+    """Both profiles on the same cases and repeats, and their scores in pairs. `problem` is why no test may use them."""
+
+    before: Evaluation
+    after: Evaluation
+    scores: tuple[PairedScores, ...]
+    problem: str | None = None
 
 
-async def _ablate(session: Session) -> None:
-    """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
-    try:
-        found = await ablate(session)
-    except BudgetEndedError as ended:
-        await session.record_budget_end(ended)
-    else:
-        if found is not None:
-            await session.note(AblationFinished(ablation=found))
+class FinalTestRuns:
+    """Runs the initial profile of a run and its accepted one again, on the cases that the change may reach."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._pair: PairedEvaluation | None = None
+        before, after = session.baseline, session.accepted
+        changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
+        rows = (*before.validation.rows, *after.validation.rows)
+        self.affected = session.validator.find_affected_cases(rows, changed)
+
+    async def run_block(self, repeats: int) -> ArmResults:
+        """Run the next block, with this number of repeats, and return the results of all blocks so far."""
+        session = self._session
+        await self._run_block(session.validator.list_fresh_runs(session.validation, self.affected, repeats))
+        assert self._pair is not None, "a block has been run"
+        before, after = renumber_repeats(self._pair.accepted, self._pair.candidate, unaffected=self._pair.unaffected)
+        return self._pair_arms(before, after)
+
+    async def run_test_set(self, test: EvalSet) -> ArmResults:
+        """Run the test set, which nothing has run before."""
+        session, runs = self._session, list_case_runs(test, range(TEST_SET_REPEATS))
+        before, after = [
+            await session.evaluations.evaluate(
+                EvaluationRequest(eval_set=test, profile=profile, phase="test", runs=runs)
+            )
+            for profile in (session.baseline.profile, session.accepted.profile)
+        ]
+        return self._pair_arms(before, after)
+
+    async def _run_block(self, runs: Sequence[CaseRepeat]) -> None:
+        """Run one block under both profiles. Unaffected cases have the baseline's record under both."""
+        session, record = self._session, self._session.baseline.validation.rows
+        kept = [row for row in record if row.case_id not in self.affected] if self._pair is None else []
+        before, after = [
+            await session.evaluations.evaluate(
+                EvaluationRequest(
+                    eval_set=session.validation, profile=profile, phase="final_test", runs=runs, kept=kept
+                )
+            )
+            for profile in (session.baseline.profile, session.accepted.profile)
+        ]
+        unaffected = frozenset(row.case_id for row in record) - self.affected
+        block = PairedEvaluation(accepted=before, candidate=after, unaffected=unaffected)
+        self._pair = block if self._pair is None else self._pair.add(block)
+
+    def _pair_arms(self, before: Evaluation, after: Evaluation) -> ArmResults:
+        objective = self._session.request.objective
+        return ArmResults(
+            before=before,
+            after=after,
+            scores=pair_scores(before, after, objective),
+            problem=Evidence(accepted=before, candidate=after, objective=objective).problem,
+        )
 
 
 async def reserve_for_final_test(session: Session) -> None:
@@ -105,220 +125,3 @@ def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
         input_tokens=round(runs * (usage.tokens + judges.tokens)),
         cost_usd=runs * ((usage.cost_usd or 0.0) + (judges.cost_usd or 0.0)),
     )
-
-
-def conclude_without_test(session: Session) -> Conclusion:
-    """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
-    cases = len(session.validation.cases)
-    if session.state.has_accepted:
-        return _conclude_untested(session)
-    if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
-        reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
-        return _conclude(session, "underpowered", reason)
-    return _conclude(session, "no_evidence", _explain_no_acceptance(session))
-
-
-def _explain_no_acceptance(session: Session) -> str:
-    if session.state.candidates_tried:
-        return "no candidate was accepted"
-    last = session.state.round
-    return (
-        f"no candidate was tried: {last.skipped}" if last is not None and last.skipped else "there was nothing to try"
-    )
-
-
-def _conclude_untested(session: Session) -> Conclusion:
-    """Return the conclusion of a run that accepted a profile without a final test: only its policy vouches for it."""
-    acceptance = session.request.acceptance
-    rate, policy = false_accept_rate(acceptance), describe_policy(acceptance)
-    if ignores_holdout(acceptance):
-        return _conclude(session, "overfit_risk", f"accepted by {policy}, which never looked at validation")
-    if rate is None:
-        reason = f"accepted by {policy}, which does not bound false accepts, and there was no final test"
-        return _conclude(session, "improved", reason)
-    found = _conclude(
-        session, "improved", f"accepted by {policy}, which bounds false accepts at {100 * rate:g}% per run"
-    )
-    return replace(found, scope=_find_scope(session))
-
-
-def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
-    count, cases = session.state.candidates_tried, len(session.validation.cases)
-    tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    limits = _describe_limits(session) if verdict == "improved" else ()
-    reasons = (reason, *limits, *_suggest_steps(session), tried)
-    return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
-
-
-def _find_scope(session: Session) -> Scope:
-    """What the validation of a run is about."""
-    return "this scorer" if session.shape == "scorer" else "these cases"
-
-
-def _describe_limits(session: Session) -> tuple[str, ...]:
-    """Say that a gain is only about what the search learned from, if that is what it was measured on."""
-    match session.shape:
-        case "two_sets":
-            return ()
-        case "one_set":
-            return ("the search learned from the same cases, so nothing is known about new ones",)
-        case "scorer":
-            return ("the search learned from the same scorer, and nothing else was measured",)
-
-
-def _suggest_steps(session: Session) -> tuple[str, ...]:
-    """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
-    rows = session.accepted.validation.rows
-    if session.request.goal.kind != "score" or all(row.passed for row in rows):
-        return ()
-    shared = find_shared_prompts(session.snapshot, session.targets, (row.reads for row in rows))
-    if not shared:
-        return ()
-    what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
-    return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
-
-
-def _count_cases(session: Session) -> str:
-    what = "validation case" if session.shape == "two_sets" else "case"
-    return plural(len(session.validation.cases), what)
-
-
-class _FinalTestRun:
-    """The final test of one run, between its initial profile and its accepted one."""
-
-    def __init__(self, session: Session, rule: FinalTest) -> None:
-        self.session = session
-        self.rule = rule
-        self.goal = session.request.goal
-        self.alpha = session.request.alpha
-        self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
-        self.problem: str | None = None
-        self.pair: PairedEvaluation | None = None
-        self.scores: tuple[PairedScores, ...] = ()
-        before, after = session.baseline, session.accepted
-        changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
-        rows = (*before.validation.rows, *after.validation.rows)
-        self.affected = session.validator.find_affected_cases(rows, changed)
-
-    async def test_validation_cases(self) -> FinalTestResult:
-        """Run block after block, until the test is decided."""
-        session, repeats = self.session, self.rule.repeats
-        while True:
-            await self._run_block(session.validator.list_fresh_runs(session.validation, self.affected, repeats))
-            result = self._look()
-            if result.outcome != "open" or self.problem is not None:
-                return (await session.note(FinalTestFinished(result=result), request=result.scope)).result
-            repeats = result.needed_repeats
-
-    async def _run_block(self, runs: Sequence[CaseRepeat]) -> None:
-        """Run one block under both profiles. Unaffected cases have the baseline's record under both."""
-        session, record = self.session, self.session.baseline.validation.rows
-        kept = [row for row in record if row.case_id not in self.affected] if self.pair is None else []
-        before, after = [
-            await session.evaluations.evaluate(
-                EvaluationRequest(
-                    eval_set=session.validation, profile=profile, phase="final_test", runs=runs, kept=kept
-                )
-            )
-            for profile in (session.baseline.profile, session.accepted.profile)
-        ]
-        unaffected = frozenset(row.case_id for row in record) - self.affected
-        block = PairedEvaluation(accepted=before, candidate=after, unaffected=unaffected)
-        self.pair = block if self.pair is None else self.pair.add(block)
-
-    def _look(self) -> FinalTestResult:
-        assert self.pair is not None, "a look comes after a block"
-        pair, objective = self.pair, self.session.request.objective
-        before, after = renumber_repeats(pair.accepted, pair.candidate, unaffected=pair.unaffected)
-        self.problem = Evidence(accepted=before, candidate=after, objective=objective).problem
-        self.scores = pair_scores(before, after, objective)
-        result = decide_for_goal(self.goal, self.scores, blocks=self.blocks, seed=self.session.seed)
-        return replace(result, scope=_find_scope(self.session))
-
-    async def test_new_cases(self, test: EvalSet) -> FinalTestResult:
-        """Take one look at the test set, which nothing has run before."""
-        session, runs = self.session, list_case_runs(test, range(TEST_SET_REPEATS))
-        before, after = [
-            await session.evaluations.evaluate(
-                EvaluationRequest(eval_set=test, profile=profile, phase="test", runs=runs)
-            )
-            for profile in (session.baseline.profile, session.accepted.profile)
-        ]
-        problem = Evidence(accepted=before, candidate=after, objective=session.request.objective).problem
-        self.problem = None if problem is None else f"on the test set, {problem}"
-        scores = pair_scores(before, after, session.request.objective)
-        result = decide_on_test_set(self.goal, scores, alpha=self.alpha, seed=session.seed)
-        return (await session.note(FinalTestFinished(result=result), request=result.scope)).result
-
-    def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
-        """Conclude without a gain: because there is none, or because these cases could not have shown it."""
-        count, wanted = len(self.session.validation.cases), self.rule.min_detectable_gain
-        if self.goal.kind != "score":
-            return self._conclude_loss_not_excluded(result)
-        smallest = self._smallest_gain
-        if smallest is None or smallest > wanted:
-            could = "no gain at all" if smallest is None else f"a gain of at least {smallest:.2f}"
-            reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
-            return self.conclude("underpowered", [result], reason)
-        if count < FEWEST_CASES and self.session.shape != "scorer":
-            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.session)}")
-        return self.conclude("no_evidence", [result])
-
-    def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
-        """Conclude `underpowered` if even the initial profile would not pass against itself on these cases."""
-        repeats = sum(block.repeats for block in self.blocks)
-        itself = []
-        for case in self.scores:
-            before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
-            itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
-        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_shown:
-            return self.conclude("no_evidence", [result])
-        loss = f"a loss of {self.goal.margin:g}"
-        reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
-        return self.conclude("underpowered", [result], reason)
-
-    def conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
-        """Conclude a gain on validation by what the test set shows."""
-        if self.problem is not None:
-            return self.conclude("improved", [on_validation], self.problem)
-        worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
-        if on_test.gain is not None and on_test.gain < worst:
-            reason = "cases that the search never used got worse, so the gain may be specific to those it used"
-            return self.conclude("overfit_risk", [on_validation, on_test], reason)
-        return self.conclude("improved", [on_validation, on_test])
-
-    def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
-        """Return the verdict with its evidence: the results of the test first, then other reasons."""
-        session, objective = self.session, self.session.request.objective
-        assert self.pair is not None, "a run concludes after its final test"
-        shown = [result for result in results if result.is_shown] if verdict == "improved" else []
-        count = session.state.candidates_tried
-        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
-        scope = shown[-1].scope if shown else None
-        limits = _describe_limits(session) if scope not in (None, "new cases") else ()
-        return Conclusion(
-            verdict=verdict,
-            scope=scope,
-            reasons=(
-                *(f"{result.scope}: {result.reason}" for result in results),
-                *reasons,
-                *limits,
-                *_suggest_steps(session),
-                tried,
-            ),
-            results=tuple(results),
-            before=self.pair.accepted.objective(objective),
-            after=self.pair.candidate.objective(objective),
-            tried=count,
-            cases=len(session.validation.cases),
-            smallest_gain=self._smallest_gain,
-        )
-
-    @cached_property
-    def _smallest_gain(self) -> float | None:
-        """The smallest gain that these cases can show, by the noise of the initial profile alone."""
-        repeats = [case.before for case in self.scores]
-        if all(len(each) < 2 for each in repeats):
-            return None
-        noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
-        return FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks).smallest_gain()

@@ -10,8 +10,9 @@ from datetime import datetime
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
+from promptiter.engine.conclusion import conclude_by_final_test, conclude_without_test
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.final_test import conclude_without_test, reserve_for_final_test, run_final_test
+from promptiter.engine.final_test import reserve_for_final_test
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
@@ -188,7 +189,7 @@ class Run:
         if rule is None or not session.state.has_accepted:
             found = conclude_without_test(session)
         else:
-            found = await run_final_test(session, rule)
+            found = await conclude_by_final_test(session, rule)
         await session.note(RunConcluded(conclusion=found))
 
     async def _write_references(self, teacher: Runner | str) -> None:
