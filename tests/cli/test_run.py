@@ -102,7 +102,7 @@ def test_standard_output_is_only_json(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(agent.read_text() + '\nprint("agents may print")\n')
     found = orjson.loads(run("run", "--json", "--runs", desk / "elsewhere"))
-    assert (found["verdict"], found["status"], found["exit_code"]) == ("improved", "succeeded", 0)
+    assert (found["verdict"], found["status"], found["exit_code"]) == ("improved_on_validation", "succeeded", 0)
     assert found["stop"]["reasons"][0]["kind"] == "target_score"
     assert Path(found["path"]).parent == desk / "elsewhere"
     assert orjson.loads((Path(found["path"]) / "result.json").read_bytes())["rounds"] == found["rounds"]

@@ -254,7 +254,7 @@ class Flips(Opaque):
 async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> None:
     engine = Engine(Flips(), desk.evaluator(repeats=2), search=_Validates(REFUND))
     result = await engine.run(request(final_test=FinalTest()))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert result.conclusion is not None
     [test] = result.conclusion.results
     assert not any(look.has_run_noise for look in test.looks)

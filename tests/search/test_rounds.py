@@ -96,7 +96,7 @@ async def test_a_patch_that_lint_refuses_is_written_again_with_the_reason() -> N
 
     optimizer = Writes(write)
     result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     refused = get_passes(result.rounds[0])[0].refused
     assert {rejection.surface_id for rejection in refused} == {"draft#instruction", "polish#instruction"}
     assert len(optimizer.requests) == 4
@@ -147,7 +147,7 @@ async def test_a_stage_that_fails_on_some_cases_skips_those() -> None:
             return await super().backward(request)
 
     result = await engine(Shaky()).run(desk.request(stop=TargetScore(1.0)))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     errors = [step.error for blame in get_passes(result.rounds[0])[0].blames for step in blame.results if step.error]
     assert errors == ["ValueError: no idea"]
 
