@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.evidence import Evidence
@@ -24,7 +24,7 @@ Part = TypeVar("Part")
 _NO_LOSS = 1e-12
 
 
-async def ablate(session: Session) -> Ablation | None:
+async def ablate(session: ActiveRun) -> Ablation | None:
     """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
     profiles = _PartialProfiles(session)
     if len(profiles.parts) < 2:
@@ -57,7 +57,7 @@ class _PartialProfiles:
     A part that seems useless there gets as many repeats again, because good parts often seem useless by chance.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self.session = session
         self.whole = session.accepted
         self.initial = session.baseline

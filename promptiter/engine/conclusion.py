@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
-from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
@@ -32,7 +32,7 @@ MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 
 
-async def conclude_by_final_test(session: Session, rule: FinalTest) -> Conclusion:
+async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
     if rule.ablate and session.request.goal.kind == "score":
         await _ablate(session)
@@ -50,7 +50,7 @@ async def conclude_by_final_test(session: Session, rule: FinalTest) -> Conclusio
     return await test.conclude_gain(on_validation)
 
 
-async def _ablate(session: Session) -> None:
+async def _ablate(session: ActiveRun) -> None:
     """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
     try:
         found = await ablate(session)
@@ -61,7 +61,7 @@ async def _ablate(session: Session) -> None:
             await session.note(AblationFinished(ablation=found))
 
 
-def conclude_without_test(session: Session) -> Conclusion:
+def conclude_without_test(session: ActiveRun) -> Conclusion:
     """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
     cases = len(session.validation.cases)
     if session.state.has_accepted:
@@ -73,7 +73,7 @@ def conclude_without_test(session: Session) -> Conclusion:
     return _conclude(session, "no_evidence", _explain_no_acceptance(session))
 
 
-def _explain_no_acceptance(session: Session) -> str:
+def _explain_no_acceptance(session: ActiveRun) -> str:
     if session.state.candidates_tried:
         return "no candidate was accepted"
     last = session.state.round
@@ -82,19 +82,19 @@ def _explain_no_acceptance(session: Session) -> str:
     )
 
 
-def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
+def _conclude(session: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.state.candidates_tried, len(session.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
     reasons = (reason, *_suggest_steps(session), tried)
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
-def _find_scope(session: Session) -> Scope:
+def _find_scope(session: ActiveRun) -> Scope:
     """What the validation of a run is about."""
     return "this scorer" if session.shape == "scorer" else "these cases"
 
 
-def _describe_limits(session: Session) -> tuple[str, ...]:
+def _describe_limits(session: ActiveRun) -> tuple[str, ...]:
     """Say that a gain is only about what the search learned from, if that is what it was measured on."""
     match session.shape:
         case "two_sets":
@@ -105,7 +105,7 @@ def _describe_limits(session: Session) -> tuple[str, ...]:
             return ("the search learned from the same scorer, and nothing else was measured",)
 
 
-def _suggest_steps(session: Session) -> tuple[str, ...]:
+def _suggest_steps(session: ActiveRun) -> tuple[str, ...]:
     """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
     rows = session.accepted.validation.rows
     if session.request.goal.kind != "score" or all(row.passed for row in rows):
@@ -117,7 +117,7 @@ def _suggest_steps(session: Session) -> tuple[str, ...]:
     return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 
-def _count_cases(session: Session) -> str:
+def _count_cases(session: ActiveRun) -> str:
     what = "validation case" if session.shape == "two_sets" else "case"
     return plural(len(session.validation.cases), what)
 
@@ -125,7 +125,7 @@ def _count_cases(session: Session) -> str:
 class _TestedGain:
     """The gain of the accepted profile over the initial one, tested on their runs."""
 
-    def __init__(self, session: Session, rule: FinalTest) -> None:
+    def __init__(self, session: ActiveRun, rule: FinalTest) -> None:
         self.session = session
         self.rule = rule
         self.goal = session.request.goal

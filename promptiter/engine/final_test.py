@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import PairedEvaluation
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import Evaluation
@@ -42,7 +42,7 @@ class ArmResults:
 class FinalTestRuns:
     """Runs the initial profile of a run and its accepted one again, on the cases that the change may reach."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self._session = session
         self._pair: PairedEvaluation | None = None
         before, after = session.baseline, session.accepted
@@ -95,7 +95,7 @@ class FinalTestRuns:
         )
 
 
-async def reserve_for_final_test(session: Session) -> None:
+async def reserve_for_final_test(session: ActiveRun) -> None:
     """Reserve the expected cost of the final test, so that the search cannot spend it.
 
     The amount is recorded: a resumed run reserves the same, although it has spent more by then.
@@ -111,7 +111,7 @@ async def reserve_for_final_test(session: Session) -> None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
-def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
+def _estimate_cost(session: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
     rows = session.baseline.validation.rows
     repeats = sum(block.repeats for block in plan_blocks(session.request.alpha, repeats=rule.repeats))
