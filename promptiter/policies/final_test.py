@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
 from promptiter.numbers import is_number
+from promptiter.policies.paired_runs import PairedRuns
 
 Verdict: TypeAlias = Literal[
     "improved",
@@ -58,8 +59,9 @@ class Conclusion:
     """The verdict of a run. `reasons` describe the evidence, the most important first.
 
     `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
-    is the smallest gain that these cases could have shown, given their noise; None if that was not measured. A profile
-    that was accepted in a run without a final test `is_untested`.
+    is the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
+    the case runs behind each result; see `describe_runs`. A profile that was accepted in a run without a final test
+    `is_untested`.
     """
 
     verdict: Verdict
@@ -71,6 +73,7 @@ class Conclusion:
     tried: int = 0
     cases: int = 0
     smallest_gain: float | None = None
+    runs: tuple[PairedRuns, ...] = ()
     is_untested: bool = False
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
 from promptiter.evaluation.surface_reads import find_unread
+from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
 from promptiter.runlog.details import DetailsPayload
@@ -309,6 +310,8 @@ class RunState:
         found, run = concluded.conclusion, self._so_far
         before = self._again.get(run.initial_profile.digest, run.baseline)
         after = self._again.get(run.working_profile.digest, run.accepted)
+        if before is not None and after is not None:
+            before, after = leave_out_lost_pairs(before, after)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
         self._change(
             conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted

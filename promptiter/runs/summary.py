@@ -16,6 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
+from promptiter.policies.paired_runs import describe_runs
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
@@ -273,7 +274,9 @@ def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
 
 def _evidence(result: RunResult) -> tuple[str, ...]:
     conclusion = result.conclusion
-    return conclusion.reasons if conclusion is not None and conclusion.tried else ()
+    if conclusion is None or not conclusion.tried:
+        return ()
+    return *conclusion.reasons, *describe_runs(conclusion.runs)
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:

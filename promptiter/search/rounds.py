@@ -249,9 +249,8 @@ def _describe_failures(rerun: Evaluation) -> str:
             reasons = (score.reason for score in row.scores if not score.passed and score.reason)
             reason = next(reasons, "") if row.error is None else row.error.message
             found.setdefault(row.case_id, f"{row.case_id}: {cut(reason, MOST_REASON)}" if reason else row.case_id)
-    return (
-        f"; train cases that still fail with it: {join_names([*found.values()], limit=MOST_FAILURES)}" if found else ""
-    )
+    failures = join_names([*found.values()], limit=MOST_FAILURES)
+    return f"; train cases that still fail with it: {failures}" if found else ""
 
 
 def _find_model(stage: object) -> str | None:

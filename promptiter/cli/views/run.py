@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import print_indented
-from promptiter.cli.views.costs import cost_line
+from promptiter.cli.views.costs import cost_line, describe_uncertain_costs
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import stages_as_json
 from promptiter.forecast.forecast import read_forecast
@@ -130,10 +130,8 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
-    """Print calls that were lost, surfaces that are never read, and problems."""
-    costs = summary.costs
-    if lost := costs.models.lost_calls + costs.tools.lost_calls + costs.functions.lost_calls:
-        text = f"{plural(lost, 'call')} in flight when the run was killed: made again, possibly paid twice"
+    """Print what is uncertain about the cost, surfaces that are never read, and problems."""
+    for text in describe_uncertain_costs(summary.costs):
         print_indented(screen, Text(text, "yellow"))
     if summary.unread:
         text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"

@@ -8,18 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun
+from promptiter.concurrency import call_any
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
-from promptiter.evaluation.metrics.judge import JudgeMetric
-from promptiter.evaluation.metrics.metric import Metric
+from promptiter.evaluation.metrics.metric import Metric, check_score
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.llm.gateway import current_gateway
+from promptiter.llm.judgement import judge_again
 from promptiter.profile import Profile
-
-SAMPLES_APART = 1_000
-"""The offset between the repeats of two judgements. One judgement takes fewer samples than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +48,8 @@ async def measure_metric_noise(
 ) -> MetricNoiseReport:
     """Run each case `repeats` times, judge each output `judge_repeats` times, and separate the two sources of noise.
 
-    A judge is really asked again: each judgement has its own repeats in the cache, so measuring a second time costs
-    nothing. This holds for LLM judges and for metrics that use `current_gateway()`.
+    A judge is really asked again: each judgement has its own answers in the cache, so measuring a second time costs
+    nothing.
     """
     if repeats < 2 or judge_repeats < 2:
         raise SetupError(
@@ -60,16 +57,13 @@ async def measure_metric_noise(
         )
     profile = Profile.baseline(agent.describe())
     rows: list[CaseRow] = []
-    for repeat in range(repeats):  # one repeat at a time, because a metric does not know the repeat of a run
-        first = repeat * judge_repeats
-        samples = [
-            _Sample(metric, number) for number in range(first, first + judge_repeats) for metric in evaluator.metrics
-        ]
-        once = evaluator.with_metrics(samples)
-        async for row in once.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, [repeat])):
-            rows.append(row)
-            if on_row is not None:
-                on_row(row)
+    judging = evaluator.with_metrics(
+        _Judgement(metric, number) for number in range(judge_repeats) for metric in evaluator.metrics
+    )
+    async for row in judging.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, range(repeats))):
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
     rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
     names = [metric.name for metric in evaluator.metrics]
     first_judgements = (
@@ -117,8 +111,8 @@ def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
-    """One of several judgements by a metric, as a metric of its own with separate answers in the cache."""
+class _Judgement:
+    """One of several judgements by a metric, as a metric of its own."""
 
     metric: Metric
     number: int
@@ -136,8 +130,5 @@ class _Sample:
         return self.metric.needs_reference
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        metric, shift = self.metric, self.number * SAMPLES_APART
-        if isinstance(metric, JudgeMetric):  # its gateway may be another than the evaluator's
-            metric = replace(metric, gateway=metric.gateway.find_active().with_repeats_from(shift))
-        with current_gateway().with_repeats_from(shift).active():
-            return await metric(case, run)
+        with judge_again(self.number):
+            return check_score(await call_any(self.metric, case, run), self.metric)
