@@ -195,9 +195,7 @@ def test_a_search_learns_only_whether_validation_accepts_a_candidate() -> None:
     seen: list[AcceptanceDecision] = []
 
     async def ask(session: Session) -> None:
-        await session.begin_round()
         seen.extend([await session.validate(BEST), await session.validate(session.baseline.profile)])
-        await session.complete_round()
 
     result = run(ask)
     assert seen == [
@@ -328,7 +326,7 @@ def test_rows_name_the_eval_set_that_their_case_came_from() -> None:
     request = desk.request(
         train=[desk.eval_set(f"train-{name}", 2) for name in names],
         validation=[desk.eval_set(name, 6) for name in names],
-        test=desk.eval_set("held-out", 6),
+        test=desk.eval_set("held-out", 8),
     )
     result = RunResult.from_json(desk.engine(DRAFT, POLISH).run_sync(request).to_json())
     found = {each.phase: each.by_eval_set for each in result.evaluations}
