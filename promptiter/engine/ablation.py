@@ -8,7 +8,7 @@ stays: the final test decides about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -22,9 +22,6 @@ from promptiter.policies.evidence import Evidence, leave_out_lost_pairs
 from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")
-
-FEWEST_CASES = 20
-"""Each part is left out on as many train cases as validation has, or on this number, if there are as many."""
 
 _NO_LOSS = 1e-12
 
@@ -56,11 +53,6 @@ def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
     return part if losses[part] <= _NO_LOSS else None
 
 
-def limit_cases(*, train: int, validation: int) -> int:
-    """Return the largest number of train cases that a part is left out on."""
-    return min(train, max(validation, FEWEST_CASES))
-
-
 class _Parts:
     """The parts of the accepted profile, and what it loses without them."""
 
@@ -72,16 +64,13 @@ class _Parts:
         self.cases = {part: self._choose_cases(part) for part in self.all}
 
     def _choose_cases(self, part: str) -> tuple[str, ...]:
-        """Return train cases that may read a part, chosen at random if there are many."""
+        """Return train cases that may read a part: as many as validation has, the same for all parts if they can be."""
         session = self.session
-        train, validation, known = session.train.cases, session.validation.cases, session.evaluations.reads
-        affected = [
-            case.id
-            for case in train
-            if case.id not in known or may_touch(known[case.id], (part,), unsure=session.validator.untrusted_nodes)
-        ]
-        limit = limit_cases(train=len(affected), validation=len(validation))
-        return tuple(sorted(Random(f"{session.seed} without {part}").sample(affected, limit)))
+        known, unsure = session.evaluations.reads, session.validator.untrusted_nodes
+        case_ids = [case.id for case in session.train.cases]
+        Random(f"{session.seed} ablation").shuffle(case_ids)
+        affected = [each for each in case_ids if each not in known or may_touch(known[each], (part,), unsure=unsure)]
+        return tuple(affected[: len(session.validation.cases)])
 
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.
@@ -92,13 +81,13 @@ class _Parts:
         again = await self._compare(left, [part for part, loss in losses.items() if loss <= _NO_LOSS])
         return losses | {part: (losses[part] + loss) / 2 for part, loss in again.items()}
 
-    async def _compare(self, left: tuple[str, ...], parts: Sequence[str]) -> dict[str, float]:
+    async def _compare(self, left: tuple[str, ...], parts: Iterable[str]) -> dict[str, float]:
         """Run the profile with and without each of these parts, on repeats that were not used before."""
         parts = [part for part in parts if self.cases[part]]
         if not parts:
             return {}
         repeats = self.session.validator.reserve_repeats(self.session.validator.repeats)
-        cases = sorted({case_id for part in parts for case_id in self.cases[part]})
+        cases = {case_id for part in parts for case_id in self.cases[part]}
         whole, *others = await self.session.evaluations.evaluate_many(
             [
                 self._build_request(left, cases, repeats),
@@ -111,9 +100,9 @@ class _Parts:
         found = {part: self._compute_loss(whole, rest) for part, rest in zip(parts, others, strict=True)}
         return {part: loss for part, loss in found.items() if loss is not None}
 
-    def _build_request(self, parts: Sequence[str], case_ids: Sequence[str], repeats: range) -> EvaluationRequest:
+    def _build_request(self, parts: Collection[str], case_ids: Collection[str], repeats: range) -> EvaluationRequest:
         train, removed = self.session.train, tuple(part for part in self.all if part not in parts)
-        cases = tuple(case for case in train.cases if case.id in set(case_ids))
+        cases = tuple(case for case in train.cases if case.id in case_ids)
         return EvaluationRequest(
             eval_set=train,
             profile=self.whole.reset(removed, to=self.initial, snapshot=self.session.snapshot),

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from promptiter.engine.ablation import limit_cases
 from promptiter.engine.final_test import TEST_SET_REPEATS
 from promptiter.engine.outline import SearchOutline
 from promptiter.forecast.costs import NO_COST, ZERO, Cost, Range
@@ -126,7 +125,7 @@ class Estimate:
         unseen = Range.exactly(TEST_SET_REPEATS * workload.test)
         is_ablated = rule.ablate and workload.request.goal.kind == "score"
         parts = SURFACES.at_most(len(workload.downstream)).map(lambda count: count if is_ablated and count > 1 else 0)
-        cases = self._reached * limit_cases(train=workload.train, validation=workload.validation) * workload.repeats
+        cases = self._reached * min(workload.train, workload.validation) * workload.repeats
         return self._price(
             {
                 "ablation": (cases * parts.at_most(1), cases * parts),
