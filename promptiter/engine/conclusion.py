@@ -27,6 +27,7 @@ from promptiter.policies.combine import describe_policy
 from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set
+from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
 from promptiter.wording import join_names, plural
 
@@ -41,9 +42,8 @@ async def conclude_by_final_test(session: Session, rule: FinalTest) -> Conclusio
     if (budget := session.evaluator.gateway.budget) is not None:
         budget.release()
     test = _TestedGain(session, rule)
-    if not test.runs.affected:
-        where = "no validation case" if session.shape == "two_sets" else "no case"
-        return _conclude(session, "no_evidence", f"{where} reads what was changed")
+    if test.runs.is_out_of_reach:
+        return _conclude(session, "no_evidence", "no route of the agent leads to what was changed")
     on_validation = await test.test_validation_cases()
     if test.problem is not None:
         return test.conclude("invalid_eval", [on_validation], test.problem)
@@ -152,6 +152,7 @@ class _TestedGain:
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
         self.runs = FinalTestRuns(session)
         self.on_validation: ArmResults | None = None
+        self.tested: list[PairedRuns] = []
         self.problem: str | None = None
 
     @property
@@ -167,7 +168,7 @@ class _TestedGain:
             self.on_validation = await self.runs.run_block(repeats)
             result = self._look()
             if result.outcome != "open" or self.problem is not None:
-                return (await self.session.note(FinalTestFinished(result=result), request=result.scope)).result
+                return await self._finish(result, self.on_validation)
             repeats = result.needed_repeats
 
     def _look(self) -> FinalTestResult:
@@ -180,7 +181,13 @@ class _TestedGain:
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
         result = decide_on_test_set(self.goal, arms.scores, alpha=self.alpha, seed=self.session.seed)
-        return (await self.session.note(FinalTestFinished(result=result), request=result.scope)).result
+        return await self._finish(result, arms)
+
+    async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
+        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=result.scope))
+        recorded = await self.session.note(finished, request=result.scope)
+        self.tested.append(recorded.runs)
+        return recorded.result
 
     def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
         """Conclude without a gain: because there is none, or because these cases could not have shown it."""
@@ -243,6 +250,7 @@ class _TestedGain:
             tried=count,
             cases=len(session.validation.cases),
             smallest_gain=self._smallest_gain,
+            runs=tuple(self.tested),
         )
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
 from promptiter.numbers import is_number
+from promptiter.policies.paired_runs import PairedRuns
 
 Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
 
@@ -46,7 +47,8 @@ class Conclusion:
     """The verdict of a run. `reasons` describe the evidence, the most important first.
 
     `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
-    is the smallest gain that these cases could have shown, given their noise; None if that was not measured.
+    is the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
+    the case runs behind each result; see `describe_runs`.
     """
 
     verdict: Verdict
@@ -58,6 +60,7 @@ class Conclusion:
     tried: int = 0
     cases: int = 0
     smallest_gain: float | None = None
+    runs: tuple[PairedRuns, ...] = ()
 
     @property
     def adopts(self) -> bool:

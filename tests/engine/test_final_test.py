@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import traces
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase
@@ -33,7 +36,7 @@ from promptiter.structure import StructureSnapshot
 from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries
-from traces import ExecutionTrace, Failure, Step
+from traces import Failure
 
 SNAPSHOT = desk.agent().describe()
 D, P = "draft#instruction", "polish#instruction"
@@ -256,19 +259,28 @@ async def test_test_cases_that_fail_under_the_initial_profile_are_not_a_gain() -
     assert any("on the test set, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
 
 
-async def test_a_change_that_no_case_reads_cannot_be_shown() -> None:
-    """No run reads its own surface, so no repeat of any case could show the change."""
+def unreachable_desk() -> GraphAgent:
+    """The desk with a node that no edge leads to."""
+    desk_agent = desk.agent()
+    unused = ModelNode(name="unused", instruction="Unused.", model="scripted")
+    return replace(desk_agent, nodes=(*desk_agent.nodes, unused), output="polish")
 
-    class Blind(InstructedAgent):
-        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-            found = await super().run(case, profile, context)
-            step = Step(id="draft", node_id="draft", surface_reads={D: "digest"})
-            return AgentRun(output=found.output, trace=ExecutionTrace(id="run", steps=(step,)))
 
-    result = await engine(Blind(lambda *_: 1.0), POLISH).run(request())
-    assert outcome(result) == ("no_evidence", None, [])
+@pytest.mark.parametrize(
+    ("subject", "target", "runs"),
+    [(unreachable_desk(), "unused#instruction", 0), (desk.agent(), D, 2 * 2 * 10)],
+    ids=["out of reach", "reachable"],
+)
+async def test_a_change_is_run_unless_the_structure_proves_that_no_route_leads_to_it(
+    subject: GraphAgent, target: str, runs: int
+) -> None:
+    journal, tries = MemoryJournal(), Tries({target: "In other words."})
+    result = await Engine(subject, desk.evaluator(), search=tries).run(request(), journal=journal)
+    assert result.verdict == "no_evidence"
     assert result.conclusion is not None
-    assert result.conclusion.reasons[0] == "no validation case reads what was changed"
+    assert (result.conclusion.reasons[0] == "no route of the agent leads to what was changed") == (runs == 0)
+    tested = [event for event in journal.events if event.type == "case" and event.phase == "final_test"]
+    assert len(tested) == runs
 
 
 @agent(instruction={"plan": "Plan.", "draft": "Draft."})

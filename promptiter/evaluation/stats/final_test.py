@@ -23,6 +23,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.stats.permutation import (
     PairedScores,
     has_run_noise,
+    select_first,
     sign_flip,
     within_case_permutation,
 )
@@ -108,7 +109,7 @@ def decide_in_blocks(
 ) -> FinalTestResult:
     """Take a look after each block until one decides. A loss of the margin or more ends the test early."""
     check_inputs(cases, blocks)
-    available = min(case.repeats for case in cases)
+    available = max(case.repeats_made for case in cases)  # some cases may have lost the last of them
     looks: list[Look] = []
     repeats = 0
 
@@ -123,7 +124,7 @@ def decide_in_blocks(
             so_far = f"{describe_look(looks[-1])}; " if looks else ""
             reason = f"{so_far}block {number} of {len(blocks)} has not been run"
             return conclude("open", reason, needed_repeats=repeats - available)
-        look = take_look([case.first(repeats) for case in cases], block)
+        look = take_look(select_first(cases, repeats), block)
         looks.append(look)
         if look.is_shown:
             return conclude("shown", describe_look(look))
@@ -150,9 +151,9 @@ def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, 
 
 
 def _take_look(cases: Sequence[PairedScores], *, alpha: float, seed: int) -> Look:
-    repeats = min(case.repeats for case in cases)
+    repeats, fewest = max(case.repeats_made for case in cases), min(case.repeats for case in cases)
     test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
-    p_value = test.p_value if has_noise else min(test.p_value, 0.25**repeats)
+    p_value = test.p_value if has_noise else min(test.p_value, 0.25**fewest)
     return Look(repeats=repeats, gain=test.gain, p_value=p_value, alpha=alpha, has_run_noise=has_noise)
 
 
