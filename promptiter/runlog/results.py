@@ -185,7 +185,10 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """What the accepted profile loses without each part, and the parts that were dropped for losing nothing."""
+    """The parts of the accepted profile that were dropped, and the mean losses on train cases that decided this.
+
+    A loss is not an estimate of the effect of a part: a part stays because its loss came out above 0.
+    """
 
     losses: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()

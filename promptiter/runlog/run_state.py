@@ -185,15 +185,13 @@ class RunState:
                 self._stop = None if decision.is_user_stop else stop  # a resumed run continues after a user's stop
                 if stop != self._so_far.stop:
                     self._change(stop=stop)
-            case BudgetEnded():
-                self._again = {}  # what an interrupted ablation ran is not part of the final test
             case AblationFinished() as ablated:
                 self._ablate(ablated)
             case RunConcluded() as concluded:
                 self._conclude(concluded)
             case RunCompleted() as completed:
                 self._complete(completed, event.run_id)
-            case RoundCompleted() | BudgetReserved() | ReadsAudited() | FinalTestFinished():
+            case RoundCompleted() | BudgetReserved() | BudgetEnded() | ReadsAudited() | FinalTestFinished():
                 pass
             case UnknownPayload(problem=problem) if event.type in ENGINE_EVENTS:
                 raise JournalError(f"event {event.seq} of the journal cannot be read: {problem}")
@@ -242,7 +240,7 @@ class RunState:
         if phase == "baseline":
             self._baseline = self._accepted = ValidatedProfile(self._so_far.initial_profile, evaluation)
             self._change(baseline=evaluation, accepted=evaluation)
-        elif phase in ("ablation", "final_test"):
+        elif phase == "final_test":
             known = self._again.get(evaluation.profile_digest)
             merged = merge_evaluations([evaluation] if known is None else [known, evaluation])
             assert merged is not None
@@ -298,12 +296,12 @@ class RunState:
             self._accepted = ValidatedProfile(profile, validation)
 
     def _ablate(self, ablated: AblationFinished) -> None:
+        """Remove parts of the accepted profile. It keeps its validation, because the ablation runs train cases."""
         run, found = self._so_far, ablated.ablation
         if found.dropped:
             left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
-            self._accept(left, self._again.get(left.digest, run.accepted))
+            self._accept(left, run.accepted)
         self._change(ablation=found)
-        self._again = {}
 
     def _conclude(self, concluded: RunConcluded) -> None:
         """Adopt the accepted profile if the final test shows a gain, otherwise the initial one."""

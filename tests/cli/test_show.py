@@ -49,7 +49,7 @@ def test_a_finished_run_is_shown_without_its_agent_and_configuration(run: Run, f
     ]
     assert re.fullmatch(r"cases that pass +0/8 +8/8", next(line for line in lines if line.startswith("cases that")))
     assert "What changed: 2 of 6 surfaces" in lines
-    assert "  filing#instruction  -0.500 without it" in lines
+    assert "  filing#instruction" in lines, "without an effect, which the final test did not measure"
     assert "Unchanged: 4 of 6 surfaces" in lines
     assert not any(line.startswith("  details: ") for line in lines), "these are the details"
 

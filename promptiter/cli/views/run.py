@@ -149,7 +149,7 @@ def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = Fal
 
 
 def _print_first_change(screen: Console, summary: RunSummary) -> None:
-    first, *more = sorted(summary.changes, key=_rank, reverse=True)
+    first, *more = sorted(summary.changes, key=_count_cases, reverse=True)
     screen.print(Text(changes_title(summary), "bold"))
     screen.print(Text(f"  {one_line(first.surface_id)}", "cyan"))
     _print_first_lines(screen, Padding(diff_table(first.before, first.after), (0, 0, 0, 4), expand=False))
@@ -168,8 +168,9 @@ def changes_title(summary: RunSummary) -> str:
     return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
 
 
-def _rank(change: ChangeSummary) -> tuple[float, int]:
-    return change.gain or 0.0, len(change.reasons[-1].case_ids) if change.reasons else 0
+def _count_cases(change: ChangeSummary) -> int:
+    """The cases behind the last reason for a change."""
+    return len(change.reasons[-1].case_ids) if change.reasons else 0
 
 
 def _print_first_lines(screen: Console, content: RenderableType) -> None:
