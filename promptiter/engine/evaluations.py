@@ -19,6 +19,7 @@ from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.surface_reads import Reads, merge_reads
 from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
@@ -50,12 +51,16 @@ class EvaluationRequest:
 
 
 class Evaluations:
-    """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once."""
+    """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once.
+
+    `reads` has what each case has read so far, in any of its runs.
+    """
 
     def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
         self.case_runs = 0
         self.paid_case_runs = 0
         self.paid = 0
+        self.reads: dict[str, Reads | None] = {}
         self._log = log
         self._agent = agent
         self._evaluator = evaluator
@@ -132,11 +137,11 @@ class Evaluations:
             if each.request.phase == "baseline" and not each.rows:
                 for row in await self._try_first_cases(each, evaluator):
                     await self._record(each, row)
-            await self._record_end_if_complete(each)
+        await self._record_ends(open_ones)
         async with aclosing(self._stream_rows(batch, evaluator)) as rows:
             async for each, row in rows:
                 await self._record(each, row)
-                await self._record_end_if_complete(each)
+                await self._record_ends(open_ones)
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
@@ -166,14 +171,20 @@ class Evaluations:
         recorded = await self._log.append(CaseFinished(evaluation=each.number, row=row))
         self._keep(each, recorded.row)
 
-    async def _record_end_if_complete(self, each: _OpenEvaluation) -> None:
-        if len(each.rows) == len(each.all_runs):
+    async def _record_ends(self, batch: Iterable[_OpenEvaluation]) -> None:
+        """Record the end of each evaluation that is complete, in the order of the batch."""
+        for each in batch:
+            if each.result is not None:
+                continue
+            if len(each.rows) < len(each.all_runs):
+                return
             self._finish(each)
             self._log.phase = each.request.phase
             await self._log.append(EvaluationFinished.of(each.get_result(), each.number))
 
     def _keep(self, each: _OpenEvaluation, row: CaseRow) -> None:
         each.rows[row.case_id, row.repeat] = row
+        self.reads[row.case_id] = merge_reads(self.reads.get(row.case_id, {}), row.reads)
         self.case_runs += row.origin != "kept"
         if row.origin == "executed":
             self.paid_case_runs += 1

@@ -54,16 +54,12 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSummary:
-    """How one surface changed, and why: the signals behind its accepted patches.
-
-    `gain` is how much the final profile loses without this change, if that was measured.
-    """
+    """How one surface changed, and why: the signals behind its accepted patches."""
 
     surface_id: str
     before: Json
     after: Json
     reasons: tuple[BlameReason, ...] = ()
-    gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +153,6 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     """Summarize a result. `is_held`: a process is working on the run."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
     changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
-    losses = result.ablation.losses if result.ablation is not None else {}
     adopted = {change.surface_id for change in result.changes}
     changes = tuple(
         ChangeSummary(
@@ -165,7 +160,6 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
             before=change.before,
             after=change.after,
             reasons=search.reasons.get(change.surface_id, ()),
-            gain=losses.get(change.surface_id),
         )
         for change in changed
     )

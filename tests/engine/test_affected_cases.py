@@ -255,7 +255,7 @@ class Flips(Desk):
 async def test_the_noise_of_cases_that_the_change_does_not_reach_does_not_hide_a_gain() -> None:
     agent = Flips()
     result = await gateway_engine(agent, REFUND).run(request(final_test=FinalTest()))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert result.conclusion is not None
     [test] = result.conclusion.results
     assert not any(look.has_run_noise for look in test.looks)
