@@ -49,10 +49,11 @@ class Saving:
 class ProfileComparison:
     """The answer of `compare_profiles`, for these cases only, and what it rests on.
 
-    `gain` is the mean change of the objective over the cases; None if nothing was measured. `reached` counts the cases
-    that read what differs. `unexplained` are cases with another result in a repeat that did not read it: the agent
-    depends on something that is not recorded. `smallest_gain` is the smallest gain that the test would show with a
-    power of 80%, by the noise of the first profile; None if it would show none, or if that is unknown.
+    `gain` is the mean change of the objective over the cases; None if nothing was measured. `runs` counts the runs of
+    each profile, and the cases that read nothing that differs. `unexplained` are cases with another result in a repeat
+    that read nothing that differs: the agent depends on something that is not recorded. `smallest_gain` is the smallest
+    gain that the test would show with a power of 80%, by the noise of the first profile; None if it would show none, or
+    if that is unknown.
 
     If a budget or a person stopped it early, the answer is `undecided` and `stop_reason` says why. `problem` is why the
     figures cannot be relied on.
@@ -70,7 +71,6 @@ class ProfileComparison:
     p_value: float | None = None
     repeats: int = 0
     changed_cases: tuple[CaseChange, ...] = ()
-    reached: int = 0
     unexplained: tuple[str, ...] = ()
     smallest_gain: float | None = None
     runs: PairedRuns = NO_RUNS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -54,7 +55,7 @@ class LongChain:
                 ModelNode(name=name, instruction=INSTRUCTION if name == f"step{self.edited}" else name, model="lucky")
                 for name in names
             ),
-            edges=tuple(Edge(one, other) for one, other in zip(names, names[1:], strict=False)),
+            edges=tuple(Edge(one, other) for one, other in pairwise(names)),
         )
 
     def make_eval_set(self) -> EvalSet:
