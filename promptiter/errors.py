@@ -142,11 +142,15 @@ class ModelError(PromptiterError):
 
 
 class TransientModelError(ModelError):
-    """A failure that may pass, so the call is retried; after `retry_after_s` if the server said so."""
+    """A failure that may pass, so the call is retried; after `retry_after_s` if the server said so.
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    It `may_be_billed` if the request was sent and the server did not refuse it, such as after a timeout.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None, may_be_billed: bool | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.may_be_billed = isinstance(self, ModelTimeoutError) if may_be_billed is None else may_be_billed
 
 
 class RateLimitedError(TransientModelError):

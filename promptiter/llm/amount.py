@@ -40,7 +40,12 @@ class Amount:
 
     @staticmethod
     def of(spent: Spending) -> Amount:
-        return Amount(spent.calls, spent.tokens, in_parts(spent.cost_usd or 0.0))
+        """What a budget is charged: also what calls may have cost that were lost, or whose usage is unknown."""
+        return Amount(
+            spent.calls + spent.lost_calls,
+            spent.tokens + spent.possible_tokens,
+            in_parts(spent.cost_usd or 0.0) + in_parts(spent.possible_usd),
+        )
 
     def as_spending(self) -> Spending:
         return Spending(calls=self.calls, input_tokens=self.tokens, cost_usd=self.usd_parts / PARTS)

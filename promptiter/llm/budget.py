@@ -5,8 +5,8 @@
         reservation.settle(tokens=reply.usage.tokens, usd=reply.usage.cost_usd)
 
 A call that does not fit waits, first come first served, until calls in flight return what they did not use. If even
-all of that would not be enough, BudgetEndedError is raised at once. As long as no call costs more than it reserved, no
-cap is ever exceeded.
+all of that would not be enough, BudgetEndedError is raised at once. A call that may have been billed without an answer
+is settled at its bound. So as long as no call costs more than it reserved, no cap is ever exceeded.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Budget:
     def charge(self, spent: Spending, *, of: str) -> None:
         """Count what a run spent before this process started; only once for each run, named by `of`.
 
-        Lost calls do not count, because their cost is unknown.
+        Lost calls count too, at the most that they may have cost.
         """
         with figures_lock:
             if of in self._charged:

@@ -11,21 +11,23 @@ import asyncio
 import copy
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptiter.concurrency import HomeLoop
 from promptiter.errors import BadAnswerError, PromptiterError, SetupError, ToolFailedError
+from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import InFlightCall
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
+from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
-from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_tokens, is_counted
+from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_output_tokens, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
@@ -35,9 +37,8 @@ from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
 
-_Asking: TypeAlias = AbstractAsyncContextManager[None]
 _Paid: TypeAlias = tuple[StoredAnswer, Spending]
-_Execute: TypeAlias = Callable[[_Asking], Awaitable[_Paid]]
+_Execute: TypeAlias = Callable[[], Awaitable[_Paid]]
 
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
@@ -96,7 +97,7 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
-        self._first_repeat = 0
+        self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
@@ -128,10 +129,10 @@ class Gateway:
         other._paid_since = mark
         return other
 
-    def with_repeats_from(self, first: int) -> Gateway:
-        """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
+    def with_agent_model(self, model: str) -> Gateway:
+        """The same gateway with this model in the place of those that the agent asks for."""
         other = self._derive()
-        other._first_repeat = first
+        other._agent_model = model
         return other
 
     async def ask(
@@ -142,7 +143,7 @@ class Gateway:
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._ask(request, site, node_id, is_live=is_live))
+        return await gateway._home.run(gateway._ask(request, place_call(site), node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -159,7 +160,8 @@ class Gateway:
         An exception of the tool is raised as ToolFailedError.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+        placed = place_call(site)
+        return await gateway._home.run(gateway._call_tool(name, arguments, function, placed, node_id, is_live=is_live))
 
     def find_active(self) -> Gateway:
         """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
@@ -228,12 +230,12 @@ class Gateway:
         return other
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+        if self._agent_model is not None and site.role == "agent":
+            request = replace(request, model=self._agent_model)
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-        if self._first_repeat:
-            site = replace(site, repeat=site.repeat + self._first_repeat)
         call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
-        reply = await self._answer(call, lambda asking: self._call_model(request, site, asking), is_live=is_live)
+        reply = await self._answer(call, lambda: self._call_model(request, site, call), is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
@@ -244,9 +246,9 @@ class Gateway:
         key = CacheKey.of(site, digest(["tool", name, arguments]), seed=self.seed)
         call = _Call(key, f"{TOOL}{name}", node_id)
 
-        async def execute(asking: _Asking) -> _Paid:
+        async def execute() -> _Paid:
             started = time.perf_counter()
-            async with asking:
+            async with self.cache.asking(key, lost=call.entry(Spending.of_lost_call())):
                 answer = await self._run_tool(arguments, function)
             return answer, Spending.of_call(FREE, seconds=time.perf_counter() - started)
 
@@ -310,29 +312,37 @@ class Gateway:
 
     async def _execute(self, call: _Call, execute: _Execute) -> tuple[StoredAnswer, LedgerEntry]:
         """Execute a call and count its cost. The answer is without secrets."""
-        answer, spent = await execute(self.cache.asking(call.key, model=call.model, node_id=call.node_id))
+        answer, spent = await execute()
         paid = call.entry(spent)
         self.ledger.count(paid)
         record_call(paid=True)
         return redact_answer(answer, self.redactor), paid
 
-    async def _call_model(self, request: ModelRequest, site: CallSite, asking: _Asking) -> _Paid:
+    async def _call_model(self, request: ModelRequest, site: CallSite, call: _Call) -> _Paid:
         bound = bound_tokens(request)
         price = self.price(request.model)
+        bound_usd = price.bound_usd(bound) if price else None
         budget = self.budget or Budgets()
         try:
-            reservation = budget.reserve(tokens=bound, usd=price.bound_usd(bound) if price else None)
+            reservation = budget.reserve(tokens=bound, usd=bound_usd)
         except SetupError as error:
             raise SetupError(f"model {request.model!r}: {error}") from error
+        lost = Spending.of_lost_call(tokens=bound, usd=bound_usd or 0.0)
         async with reservation:
+            attempts = CallAttempts(
+                call.key, lost=call.entry(lost), reservation=reservation, cache=self.cache, ledger=self.ledger
+            )
             started = time.perf_counter()
-            reply, attempts = await self.pool.call(
-                request, repeat=site.repeat, seed=self.seed, bound=bound, asking=asking
+            reply, number = await self.pool.call(
+                request, repeat=site.repeat, seed=self.seed, bound=bound, attempts=attempts
             )
             reply = replace(reply, usage=add_cost(reply.usage, price))
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
-            return reply, Spending.of_call(reply.usage, seconds=time.perf_counter() - started, attempts=attempts)
+            spent = Spending.of_call(
+                reply.usage, seconds=time.perf_counter() - started, attempts=number - attempts.count_lost
+            )
+            return reply, spent.bound_by(lost, output_tokens=bound_output_tokens(request))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The ledger: what calls cost, by role, model and node.
 
-Only calls that were made count as calls, tokens, dollars and seconds. An answer from the cache is a hit, and free. Sums
+Only calls that were answered count as calls, tokens, dollars and seconds. Calls that were sent and not answered count
+as lost, with the most that they may have cost. An answer from the cache is a hit, and free. Sums
 do not depend on the order in which calls end, because dollars and seconds are added as integers, in units of 10^-9.
 """
 
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from promptiter.llm.messages import Role
@@ -29,7 +30,9 @@ class Spending:
 
     `cost_usd` and the tokens are sums of what is known. `cost_usd` is None if calls were made and no price is known.
     `unpriced_calls` and `uncounted_calls` are the numbers of calls whose price or tokens are unknown. `lost_calls` were
-    in flight when the process was killed: they may have been paid, at an unknown cost, and are made again.
+    sent and not answered: they timed out, broke off or were cancelled, or the process was killed. They may have been
+    billed, and are not among the `calls`. `possible_tokens` and `possible_usd` are the most that lost and uncounted
+    calls may have cost besides what is known. `overlong_answers` have `excess_tokens` more than `max_tokens` allows.
     """
 
     calls: int = 0
@@ -43,10 +46,19 @@ class Spending:
     unpriced_calls: int = 0
     seconds: float = 0.0
     lost_calls: int = 0
+    possible_tokens: int = 0
+    possible_usd: float = 0.0
+    overlong_answers: int = 0
+    excess_tokens: int = 0
+
+    @classmethod
+    def of_lost_call(cls, *, tokens: int = 0, usd: float = 0.0) -> Spending:
+        """What an attempt without an answer may have cost at most."""
+        return cls(attempts=1, lost_calls=1, possible_tokens=tokens, possible_usd=usd)
 
     @classmethod
     def of_call(cls, usage: Usage, *, seconds: float = 0.0, attempts: int = 1) -> Spending:
-        """The cost of one call, with all its attempts."""
+        """The cost of one answered call, with the attempts that were refused."""
         return cls(
             calls=1,
             attempts=attempts,
@@ -57,6 +69,19 @@ class Spending:
             cost_usd=usage.cost_usd,
             unpriced_calls=int(usage.cost_usd is None),
             seconds=seconds,
+        )
+
+    def bound_by(self, bound: Spending, *, output_tokens: int) -> Spending:
+        """The cost of one call with what it may have cost where that is unknown, and by how much its answer is longer
+        than it may be.
+        """
+        excess = max(0, self.output_tokens - output_tokens)
+        return replace(
+            self,
+            possible_tokens=max(0, bound.possible_tokens - self.tokens) if self.uncounted_calls else 0,
+            possible_usd=bound.possible_usd if self.cost_usd is None else 0.0,
+            overlong_answers=int(excess > 0),
+            excess_tokens=excess,
         )
 
     @property
@@ -78,10 +103,12 @@ class Spending:
         is_unpriced = counts["calls"] and counts["calls"] == counts["unpriced_calls"]
         parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
         seconds = (in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS
-        return Spending(**counts, cost_usd=None if is_unpriced else parts / PARTS, seconds=seconds)
+        possible_usd = (in_parts(self.possible_usd) + sign * in_parts(other.possible_usd)) / PARTS
+        cost_usd = None if is_unpriced else parts / PARTS
+        return Spending(**counts, cost_usd=cost_usd, seconds=seconds, possible_usd=possible_usd)
 
 
-_COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds")]
+_COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds", "possible_usd")]
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)

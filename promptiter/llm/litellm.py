@@ -198,14 +198,32 @@ def _translate_error(error: Any, litellm: ModuleType, redactor: Redactor) -> Mod
     if isinstance(error, known.RateLimitError):
         return RateLimitedError(message, retry_after_s=_retry_after_s(error))
     if isinstance(error, known.Timeout):
-        return ModelTimeoutError(message)
+        return ModelTimeoutError(message, may_be_billed=_may_be_billed(error))
     if isinstance(error, known.AuthenticationError | known.PermissionDeniedError) or _MISSING_KEY.search(str(error)):
         return AccessDeniedError(message)
     if isinstance(error, known.NotFoundError):
         return ModelNotFoundError(f"{message}; check the name of the model and the address of its server")
     if isinstance(error, known.BadRequestError | known.UnprocessableEntityError):
         return BadRequestError(message)
-    return ModelUnavailableError(message, retry_after_s=_retry_after_s(error))
+    return ModelUnavailableError(message, retry_after_s=_retry_after_s(error), may_be_billed=_may_be_billed(error))
+
+
+def _may_be_billed(error: BaseException) -> bool:
+    """Whether a request was sent and the server did not refuse it: it broke off, or the answer cannot be read."""
+    import httpx  # litellm needs it
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+            return False
+        if isinstance(cause, httpx.HTTPStatusError):
+            return cause.response.status_code in _TIMEOUT_STATUSES
+        cause = cause.__cause__ or cause.__context__
+    return True
+
+
+_TIMEOUT_STATUSES = (408, 504)
+"""A proxy answers so if the server behind it takes too long. That server may bill the call."""
 
 
 _MISSING_KEY = re.compile(r"missing (credentials|[\w ]*api[ _]key)", re.IGNORECASE)
@@ -225,10 +243,11 @@ def _retry_after_s(error: Any) -> float | None:
 
 def _read_reply(response: Any) -> ModelReply:
     if not getattr(response, "choices", None):
-        raise ModelUnavailableError("the server answered without choices")
+        raise ModelUnavailableError("the server answered without choices", may_be_billed=True)
     choice = response.choices[0]
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
+    is_reported = bool(getattr(usage, "prompt_tokens", None))  # litellm puts zeros where a server reports no usage
     return ModelReply(
         text=choice.message.content or "",
         tool_requests=tuple(
@@ -239,7 +258,9 @@ def _read_reply(response: Any) -> ModelReply:
             input_tokens=getattr(usage, "prompt_tokens", None),
             output_tokens=getattr(usage, "completion_tokens", None),
             cached_input_tokens=getattr(details, "cached_tokens", None),
-        ),
+        )
+        if is_reported
+        else Usage(),
         finish_reason=choice.finish_reason or "stop",
     )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import orjson
 
 from promptiter.concurrency import Slots
 from promptiter.errors import ModelTimeoutError, SetupError
+from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel
@@ -59,42 +59,46 @@ class ModelPool:
         self.redactor.learn(self.catalog.secrets())
 
     async def call(
-        self, request: ModelRequest, *, repeat: int, seed: int, bound: int, asking: AbstractAsyncContextManager[None]
+        self, request: ModelRequest, *, repeat: int, seed: int, bound: int, attempts: CallAttempts
     ) -> tuple[ModelReply, int]:
         """Call a model, again if it fails for a transient reason. Returns its reply and the number of attempts.
 
-        `bound` is the most tokens that one attempt may take. `asking` is entered right before the first one.
+        `bound` is the most tokens that one attempt may take.
         """
         rate = self._rates.get(request.model) or self._rates.get("*")
         grant: Grant | None = None
-        async with AsyncExitStack() as stack:
 
-            async def attempt(number: int) -> ModelReply:
-                nonlocal grant
-                async with self._slots:
-                    if number == 1:  # not earlier: a call that waits for a slot has not been made yet
-                        await stack.enter_async_context(asking)
-                    if rate is not None:
-                        grant = await rate.acquire(bound)  # last, so that the call is sent as soon as it is granted
+        async def attempt(_: int) -> ModelReply:
+            nonlocal grant
+            await attempts.prepare()  # without a slot, which a call with a reservation may wait for
+            async with self._slots:
+                if rate is not None:
+                    grant = await rate.acquire(bound)
+                async with attempts.asking():  # not earlier: a call that waits has not been sent yet
                     try:
                         async with asyncio.timeout(self.timeout_s):
                             return await self.catalog.call(request, repeat=repeat, seed=seed)
                     except TimeoutError:
                         raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
 
-            reply, attempts = await self._retrier.call(attempt, model=request.model, rate=rate)
+        reply, number = await self._retrier.call(attempt, model=request.model, rate=rate)
         if rate is not None and grant is not None and is_counted(reply.usage):
             rate.settle(grant, reply.usage.tokens)
-        return reply, attempts
+        return reply, number
 
 
 def bound_tokens(request: ModelRequest) -> int:
     """The most tokens that one attempt of a request may take: a token has at least one byte."""
+    return len(orjson.dumps(request)) + bound_output_tokens(request)
+
+
+def bound_output_tokens(request: ModelRequest) -> int:
+    """The most tokens that the answer of a request may have."""
     bounds = [request.options[name] for name in OUTPUT_BOUNDS if request.options.get(name) is not None]
     for bound in bounds:
         if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
             raise SetupError(f"max_tokens of model {request.model!r} is {bound!r}; give a whole number of at least 1")
-    return len(orjson.dumps(request)) + int(max(bounds))
+    return int(max(bounds))
 
 
 def is_counted(usage: Usage) -> bool:

@@ -70,7 +70,10 @@ class BudgetFigures:
 
 
 class Reservation:
-    """What is reserved for one call. If the block ends without `settle`, all of it is returned."""
+    """What is reserved for one call. If the block ends without `settle`, all of it is returned.
+
+    `renew` reserves it again for another attempt, if the last one was settled because it may have been billed.
+    """
 
     def __init__(self, budgets: tuple[BudgetFigures, ...], *, tokens: int, usd: float | None) -> None:
         if usd is None and any(budget.needs_prices for budget in budgets):
@@ -101,6 +104,11 @@ class Reservation:
     ) -> None:
         if self._is_open:
             self._give_back()
+
+    async def renew(self) -> None:
+        """Reserve the same again if it was settled, for another attempt. Waits or raises as for the first one."""
+        if not self._is_open:
+            await self.__aenter__()
 
     def settle(self, *, tokens: int | None, usd: float | None = None) -> None:
         """Replace the bound by what the call used. An unknown figure (None) is settled at its bound."""

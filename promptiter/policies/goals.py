@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import SetupError, SurfaceValueError
@@ -145,22 +147,17 @@ def pair_amounts(before: Evaluation, after: Evaluation, figure: Figure) -> tuple
 
     A repeat that failed under one of the profiles is left out of both: a failed run may have ended early.
     """
-    arms = [{(row.case_id, row.repeat): row for row in arm.rows} for arm in (before, after)]
-    found: dict[str, tuple[list[float], list[float], list[int]]] = {}
-    for case_id, repeat in sorted(arms[0].keys() & arms[1].keys()):
-        rows = [arm[case_id, repeat] for arm in arms]
-        first, second, lost = found.setdefault(case_id, ([], [], []))
-        if any(row.error is not None for row in rows):
-            lost.append(repeat)
-            continue
-        for arm, row in zip((first, second), rows, strict=True):
-            if (amount := _read_amount(row.usage, figure)) is None:
-                return None
-            arm.append(amount)
-    return tuple(
-        PairedScores(case_id=case_id, before=tuple(first), after=tuple(second), lost=tuple(lost))
-        for case_id, (first, second, lost) in found.items()
-    )
+    arms = [{(row.case_id, row.repeat): row for row in arm.rows if row.error is None} for arm in (before, after)]
+    found = []
+    for case_id, group in groupby(sorted(arms[0].keys() & arms[1].keys()), key=itemgetter(0)):
+        runs = list(group)
+        first, second = ([_read_amount(arm[run].usage, figure) for run in runs] for arm in arms)
+        known = [[amount for amount in each if amount is not None] for each in (first, second)]
+        if min(map(len, known)) < len(runs):
+            return None
+        numbers = tuple(repeat for _, repeat in runs)
+        found.append(PairedScores(case_id=case_id, before=tuple(known[0]), after=tuple(known[1]), numbers=numbers))
+    return tuple(found) or None
 
 
 def _read_amount(usage: Usage, figure: Figure) -> float | None:

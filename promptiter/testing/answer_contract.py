@@ -7,12 +7,14 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from promptiter.errors import SetupError
+from promptiter.errors import ModelTimeoutError, ModelUnavailableError, SetupError
 from promptiter.llm.cache.keys import StoredAnswer, ToolAnswer
+from promptiter.llm.ledger import Spending
 from promptiter.llm.messages import ModelReply, ToolRequest
 from promptiter.llm.redaction import Redactor
 from promptiter.testing.store_hooks import (
     LARGE,
+    LOST,
     REPLY,
     STRANGE_TEXTS,
     USAGE,
@@ -69,7 +71,7 @@ class AnswerContract(StoreHooks):
     @in_event_loop
     async def test_an_answer_that_is_not_json_is_refused_and_counts_as_paid(self, tmp_path: Path) -> None:
         async with self.open_new_run(tmp_path) as run:
-            async with run.answers.asking(make_key(), model="m", node_id="clerk"):
+            async with run.answers.asking(make_key(), lost=LOST):
                 pass
             with expect_error(SetupError):
                 await run.answers.put(make_key(), ToolAnswer(math.nan), paid=make_receipt())
@@ -100,13 +102,10 @@ class AnswerContract(StoreHooks):
     async def test_calls_in_flight_when_a_process_ended_are_lost(self, tmp_path: Path) -> None:
         async with self.open_new_run(tmp_path) as run:
             await ask(run, 0)
-            for error in (ValueError("failed"), asyncio.CancelledError()):  # given up
-                try:
-                    async with run.answers.asking(make_key(1), model="m", node_id="clerk"):
-                        raise error
-                except (ValueError, asyncio.CancelledError):
-                    pass
-            open_calls = [run.answers.asking(make_key(number), model="m", node_id="clerk") for number in (2, 3, 3)]
+            with expect_error(ValueError):  # the server refused it
+                async with run.answers.asking(make_key(1), lost=LOST):
+                    raise ValueError("refused")
+            open_calls = [run.answers.asking(make_key(number), lost=LOST) for number in (2, 3, 3)]
             for call in open_calls:
                 await call.__aenter__()
             assert (await run.answers.ledger()).total.lost_calls == 0, "this process is alive"
@@ -117,6 +116,23 @@ class AnswerContract(StoreHooks):
             await ask(run, 3)
         await self.check_ledger(tmp_path, calls=3, lost=3)
         del open_calls
+
+    @in_event_loop
+    async def test_calls_that_may_have_been_billed_are_lost_at_the_most_they_may_have_cost(
+        self, tmp_path: Path
+    ) -> None:
+        errors = (ModelTimeoutError("late"), ModelUnavailableError("cut", may_be_billed=True), asyncio.CancelledError())
+        async with self.open_new_run(tmp_path) as run:
+            for number, error in enumerate((*errors, ModelUnavailableError("503"))):
+                with expect_error(type(error)):
+                    async with run.answers.asking(make_key(number), lost=LOST):
+                        raise error
+            await run.answers.asking(make_key(9), lost=LOST).__aenter__()
+            assert (await run.answers.ledger()).total == LOST.spent + LOST.spent + LOST.spent
+        async with self.make_store(tmp_path, Clock()).open("a") as run:
+            [entry] = (await run.answers.ledger()).entries
+        assert (entry.role, entry.model, entry.node_id) == (LOST.role, LOST.model, LOST.node_id)
+        assert entry.spent == Spending(attempts=4, lost_calls=4, possible_tokens=2_000, possible_usd=1.0)
 
     @in_event_loop
     async def test_answers_paid_after_a_mark_are_known_also_in_a_later_process(self, tmp_path: Path) -> None:

@@ -143,6 +143,10 @@ def make_receipt(role: Role = "agent") -> LedgerEntry:
     return LedgerEntry(role=role, model="m", node_id="clerk", spent=Spending.of_call(USAGE, seconds=0.25))
 
 
+LOST = LedgerEntry(role="agent", model="m", node_id="clerk", spent=Spending.of_lost_call(tokens=500, usd=0.25))
+"""What a call of the tests counts as if it is lost."""
+
+
 def make_trace(text: str, *, start_ns: int | None = None) -> ExecutionTrace:
     end_ns = None if start_ns is None else start_ns + 1
     step = Step(id="clerk", node_id="clerk", kind="llm", output=Snapshot(text), start_ns=start_ns, end_ns=end_ns)
@@ -151,7 +155,7 @@ def make_trace(text: str, *, start_ns: int | None = None) -> ExecutionTrace:
 
 async def ask(run: OpenRun, number: int) -> None:
     """Make a call as the gateway does."""
-    async with run.answers.asking(make_key(number), model="m", node_id="clerk"):
+    async with run.answers.asking(make_key(number), lost=LOST):
         pass
     await run.answers.put(make_key(number), REPLY, paid=make_receipt())
 

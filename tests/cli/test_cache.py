@@ -14,6 +14,7 @@ import pytest
 from promptiter.llm.cache.cache import Cache, CacheKey, StoredAnswer, ToolAnswer, open_cache
 from promptiter.llm.cache.call_log import CallLog
 from promptiter.llm.cache.lines import format_line
+from promptiter.llm.ledger import LedgerEntry, Spending
 from promptiter.llm.messages import ModelReply, Role
 from tests.cli.conftest import Run
 from traces import Usage
@@ -209,7 +210,8 @@ def test_the_log_of_a_run_is_shown_but_not_cleared(run: Run, folder: Path) -> No
         fill(log)
 
         async def ask() -> None:
-            async with log.asking(key(9), model="m", node_id="bot"):
+            lost = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_lost_call())
+            async with log.asking(key(9), lost=lost):
                 pass
 
         asyncio.run(ask())

@@ -293,10 +293,19 @@ async def test_ten_thousand_waiters_are_served_quickly() -> None:
     assert budget.state.tokens == 10_000
 
 
-BEFORE = Spending(calls=3, input_tokens=80, output_tokens=10, cost_usd=0.3, unpriced_calls=1, lost_calls=5)
+BEFORE = Spending(
+    calls=1,
+    input_tokens=60,
+    output_tokens=10,
+    cost_usd=0.1,
+    unpriced_calls=1,
+    lost_calls=2,
+    possible_tokens=20,
+    possible_usd=0.2,
+)
 
 
-async def test_earlier_spending_counts_as_settled() -> None:
+async def test_earlier_spending_counts_as_settled_and_lost_calls_at_the_most_they_may_have_cost() -> None:
     run, stage = Budget(max_calls=4, max_tokens=100, max_usd=0.5), Budget(max_tokens=90)
     both = Budgets(run, stage)
     both.charge(BEFORE, of="run")

@@ -168,8 +168,8 @@ async def test_the_cache_is_notified_when_a_call_begins_and_ends() -> None:
 
     class RecordingCache(MemoryCache):
         @asynccontextmanager
-        async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-            calls.append(f"asking {model} at {node_id} for {key.step_id}")
+        async def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AsyncIterator[None]:
+            calls.append(f"asking {lost.model} at {lost.node_id} for {key.step_id}")
             try:
                 yield
             except BaseException as error:
@@ -192,7 +192,8 @@ async def test_the_cache_is_notified_when_a_call_begins_and_ends() -> None:
     door = gateway(model, cache=RecordingCache())
     with pytest.raises(BadRequestError):
         await door.ask(request(), AGENT, node_id="bot")
-    assert calls == ["asking m at bot for bot", "called", "called", "BadRequestError"]
+    started = ["asking m at bot for bot", "called"]
+    assert calls == [*started, "ModelUnavailableError", *started, "BadRequestError"]
     calls.clear()
     await door.ask(request(), AGENT, node_id="bot")
     await door.call_tool("search", {}, search, AGENT, node_id="bot")
@@ -210,8 +211,8 @@ async def test_the_cache_is_notified_when_a_call_begins_and_ends() -> None:
 async def test_a_call_that_the_budget_refuses_is_not_made() -> None:
     class Silent(MemoryCache):
         @asynccontextmanager
-        async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-            raise AssertionError(f"{key} was asked of {model} at {node_id}")
+        async def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AsyncIterator[None]:
+            raise AssertionError(f"{key} was asked as {lost}")
             yield
 
     with pytest.raises(BudgetEndedError):

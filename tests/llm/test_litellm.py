@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from promptiter.errors import AccessDeniedError, BadRequestError, ModelNotFoundError
+from promptiter.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    BudgetEndedError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+)
+from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.ledger import Spending
 from promptiter.llm.litellm import LiteLLMModel, price_per_token_usd
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.models import Function, Model
@@ -266,3 +274,42 @@ OpenAIChatCompletion().acompletion()
 def test_a_call_that_ctrl_c_cancels_while_litellm_prepares_it_prints_no_warning(before: str, warnings: int) -> None:
     done = subprocess.run([sys.executable, "-c", before + CANCELLED_CALL], capture_output=True, text=True, check=True)
     assert done.stderr.count("acompletion' was never awaited") == warnings
+
+
+async def test_a_server_that_reports_no_usage_is_charged_at_the_bound_of_each_call() -> None:
+    budget = Budget(max_tokens=20_000)
+    with run_server(LoopbackServer(answer, reports_usage=False)) as server:
+        door = gateway(server, budget=budget, max_output_tokens=1_000)
+        calls = (door.ask(request(number), CallSite()) for number in range(40))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert any(isinstance(end, BudgetEndedError) for end in ends)
+    total = door.ledger.snapshot().total
+    assert len(server.billed) == total.calls == total.uncounted_calls == budget.state.calls
+    assert 10 < total.calls < 20
+    assert 0 < sum(map(sum, server.billed)) < total.possible_tokens == budget.state.tokens <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_billed"),
+    [("rate_limited", False), ("server_error", False), ("cut", True), ("malformed_body", True), ("slow", True)],
+)
+async def test_faults_are_billed_unless_the_server_refused_the_call(fault: str, is_billed: bool) -> None:
+    class Failing(LoopbackServer):
+        def _choose_fault(self, body: dict[str, Any]) -> str | None:  # noqa: ARG002
+            return fault if len(self.arrivals) == 1 else None
+
+    with run_server(Failing(answer, slow_s=5.0, retry_after_s=0.0)) as server:
+        model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=1)
+        door = Gateway(models={MODEL: model}, retries=Retries(attempts=2, first_delay_s=0.01))
+        await door.ask(request(1), CallSite())
+    total = door.ledger.snapshot().total
+    assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
+    assert len(server.billed) == 1 + is_billed
+
+
+async def test_a_server_that_cannot_be_reached_bills_nothing() -> None:
+    model = LiteLLMModel(api_base="http://127.0.0.1:9/v1", api_key="sk-loopback", timeout_s=10)
+    door = Gateway(models={MODEL: model}, retries=Retries(attempts=2, first_delay_s=0.01))
+    with pytest.raises(ModelUnavailableError):
+        await door.ask(request(1), CallSite())
+    assert door.ledger.snapshot().total == Spending()

@@ -1,7 +1,8 @@
 """An HTTP server on loopback that speaks the OpenAI protocol and fails on purpose, with seeded faults.
 
 It runs in a thread with an event loop of its own. Its answer is a function of the messages. The same request fails at
-most `max_in_a_row` times, so that a client that retries always gets its answer.
+most `max_in_a_row` times, so that a client that retries always gets its answer. It keeps an account of its own: the
+usage of every request that it did not refuse, whether the client got the answer or not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from aiohttp import web
 from promptiter.llm.messages import ModelReply
 
 HTTP_FAULTS = ("rate_limited", "server_error", "cut", "slow", "malformed_body")
+REFUSALS = ("rate_limited", "server_error")
 CONTENT_FAULTS = ("fenced", "truncated", "wrong")
 
 
@@ -34,8 +36,12 @@ class LoopbackServer:
     max_in_a_row: int = 3
     retry_after_s: float = 0.02
     slow_s: float = 0.05
+    reports_usage: bool = True
+    excess_tokens: int = 0
     url: str = ""
     arrivals: list[float] = field(default_factory=list)
+    billed: list[tuple[int, int]] = field(default_factory=list)
+    """Input and output tokens of each request that was not refused."""
     faults: list[str] = field(default_factory=list)
     _failed: dict[str, int] = field(default_factory=dict)
 
@@ -44,6 +50,10 @@ class LoopbackServer:
         body = await request.json()
         text = self.answer(body)
         fault = self._choose_fault(body)
+        words = sum(len(str(message.get("content") or "").split()) for message in body["messages"])
+        tokens = (words, len(text.split()) + self.excess_tokens)
+        if fault not in REFUSALS:
+            self.billed.append(tokens)
         match fault:
             case "rate_limited":
                 headers = {"Retry-After": str(self.retry_after_s)}
@@ -66,7 +76,7 @@ class LoopbackServer:
                 text = json.dumps({"unexpected": True})
             case _:
                 pass
-        words = sum(len(str(message.get("content") or "").split()) for message in body["messages"])
+        usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
         return web.json_response(
             {
                 "id": "chatcmpl-1",
@@ -74,11 +84,7 @@ class LoopbackServer:
                 "created": 1,
                 "model": body["model"],
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-                "usage": {
-                    "prompt_tokens": words,
-                    "completion_tokens": len(text.split()),
-                    "total_tokens": words + len(text.split()),
-                },
+                **({"usage": usage} if self.reports_usage else {}),
             }
         )
 

@@ -51,6 +51,26 @@ def spending_line(costs: CostSummary) -> str:
     return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_format_cost(costs)}"))
 
 
+def describe_uncertain_costs(costs: CostSummary) -> list[str]:
+    """One line each for calls without an answer, calls whose usage is unknown, and answers that are too long."""
+    models, others = costs.models, costs.tools.lost_calls + costs.functions.lost_calls
+    lines = []
+    uncertain = [f"{models.lost_calls:,} without an answer"] if models.lost_calls else []
+    uncertain += [f"{models.uncounted_calls:,} of unknown usage"] if models.uncounted_calls else []
+    if uncertain:
+        usd = f", {dollars(models.possible_usd)}" if models.possible_usd else ""
+        most = f"a budget counts them at the most they may have taken ({models.possible_tokens:,} tokens{usd})"
+        lines.append(f"model calls: {' and '.join(uncertain)}; {most}")
+    if others:
+        lines.append(f"{plural(others, 'other call')} in flight when the run was killed, and made again")
+    if models.overlong_answers:
+        answers = plural(models.overlong_answers, "answer")
+        lines.append(
+            f"{answers} longer than max_tokens allows, by {models.excess_tokens:,} tokens; a budget counts all"
+        )
+    return lines
+
+
 def _count_others(costs: CostSummary) -> list[str]:
     """The calls that are not of models, if there were any."""
     counts = {"tool call": costs.tools.calls, "function call": costs.functions.calls}

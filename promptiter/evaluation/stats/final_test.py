@@ -25,7 +25,12 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES, GainInterval, estimate_gain_interval
-from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, within_case_permutation
+from promptiter.evaluation.stats.permutation import (
+    PairedScores,
+    has_run_noise,
+    select_first,
+    within_case_permutation,
+)
 from promptiter.wording import plural
 
 Scope: TypeAlias = Literal["these cases", "new cases", "this scorer"]
@@ -154,12 +159,12 @@ def look_by_permutation(
     cases: Sequence[PairedScores], *, alpha: float, interval: GainInterval, seed: int = 0, samples: int | None = None
 ) -> Look:
     """Take a look at the runs of these cases so far, by permuting the repeats within each case."""
-    repeats = max(case.repeats for case in cases)
     test, has_noise = within_case_permutation(cases, seed=seed, samples=samples), has_run_noise(cases)
+    fewest = min(case.repeats for case in cases)
     return Look(
-        repeats=repeats,
+        repeats=max(case.repeats_made for case in cases),
         gain=test.gain,
-        p_value=test.p_value if has_noise else min(test.p_value, 0.25**repeats),
+        p_value=test.p_value if has_noise else min(test.p_value, 0.25**fewest),
         alpha=alpha,
         has_run_noise=has_noise,
         runs=sum(len(case.after) for case in cases),
@@ -177,7 +182,7 @@ def decide_in_blocks(
     """Take a look after each block until one decides. A loss of the margin or more ends the test early."""
     check_inputs(cases, blocks)
     describe = describe or describe_look
-    available = min(case.repeats for case in cases)
+    available = max(case.repeats_made for case in cases)  # some cases may have lost the last of them
     looks: list[Look] = []
     repeats = 0
 
@@ -192,8 +197,7 @@ def decide_in_blocks(
             so_far = f"{describe(looks[-1])}; " if looks else ""
             reason = f"{so_far}block {number} of {len(blocks)} has not been run"
             return conclude("open", reason, needed_repeats=repeats - available)
-        seen = [part for case in cases if (part := case.first(repeats)).before]
-        if not seen:
+        if not (seen := select_first(cases, repeats)):
             continue
         look = replace(take_look(seen, block), number=number, total_alpha=_add_alphas(blocks))
         looks.append(look)
@@ -201,7 +205,7 @@ def decide_in_blocks(
             return conclude("shown", describe(look))
         if look.gain <= -look.margin:
             return conclude("futile", f"{describe(look)}; stopped after block {number} of {len(blocks)}")
-    return conclude("not_shown", describe(looks[-1]) if looks else "every run was lost to an outage")
+    return conclude("not_shown", describe(looks[-1]))
 
 
 def describe_look(look: Look) -> str:

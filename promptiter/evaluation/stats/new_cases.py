@@ -45,23 +45,22 @@ def decide_for_new_cases(
     With a margin, `shown` means no worse by the margin or more, and `loss` worse by more than it.
     """
     check_inputs(cases, [Block(repeats=1, alpha=alpha)])
-    seen = [case for case in cases if case.before]
-    if (few := explain_too_few_new_cases(len(seen))) is not None:
+    if (few := explain_too_few_new_cases(len(cases))) is not None:
         return FinalTestResult(scope="new cases", outcome="not_shown", looks=(), reason=few)
-    lowest, highest = find_range(seen, worst=worst, best=best)
+    lowest, highest = find_range(cases, worst=worst, best=best)
     spread = highest - lowest
-    gains = [case.gain for case in seen]
+    gains = [case.gain for case in cases]
     losses = [-gain for gain in gains]
     test: TestName = "sign" if not margin and _has_whole_changes(gains, spread) else "bounded_mean"
     look = Look(
-        repeats=max(case.repeats for case in seen),
-        gain=mean_gain(seen),
+        repeats=max(case.repeats_made for case in cases),
+        gain=mean_gain(cases),
         p_value=compute_p_value(gains, worst=-spread, mean=-margin),
         alpha=alpha,
-        has_run_noise=has_run_noise(seen),
+        has_run_noise=has_run_noise(cases),
         margin=margin,
         test=test,
-        runs=sum(len(case.after) for case in seen),
+        runs=sum(len(case.after) for case in cases),
         interval=GainInterval(
             low=find_lower_bound(gains, worst=-spread, alpha=alpha),
             high=-find_lower_bound(losses, worst=-spread, alpha=alpha),
@@ -70,7 +69,7 @@ def decide_for_new_cases(
     )
     of_loss = compute_p_value(losses, worst=-spread, mean=margin)
     outcome: FinalTestOutcome = "shown" if look.is_shown else "loss" if of_loss <= alpha else "not_shown"
-    how = f"by {_NAMES[test]} over {plural(len(seen), 'case')}"
+    how = f"by {_NAMES[test]} over {plural(len(cases), 'case')}"
     return FinalTestResult(
         scope="new cases", outcome=outcome, looks=(look,), reason=f"{_describe(look, of_loss=of_loss)} {how}"
     )

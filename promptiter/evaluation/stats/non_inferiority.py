@@ -93,7 +93,7 @@ def _mix_wealth(wealths: Sequence[float]) -> float:
 
 def _take_look(cases: Sequence[PairedScores], wealth: float, *, alpha: float, margin: float) -> Look:
     return Look(
-        repeats=max(case.repeats for case in cases),
+        repeats=max(case.repeats_made for case in cases),
         gain=mean_gain(cases),
         p_value=min(1.0, 1.0 / wealth) if wealth > 0 else 1.0,
         alpha=alpha,

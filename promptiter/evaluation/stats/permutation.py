@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from random import Random
@@ -48,22 +49,23 @@ _Sums: TypeAlias = tuple[tuple[int, int], ...]
 class PairedScores:
     """The scores of one case under two profiles, in the order of the repeats. Higher is better.
 
-    `lost` are the numbers, from 0, of the repeats that are in neither arm because one of their runs was lost to an
-    outage.
+    `numbers` are the repeats that the scores are from, counted from 0, if others of the case were lost in both arms.
     """
 
     case_id: str
     before: tuple[float, ...]
     after: tuple[float, ...]
-    lost: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.lost and (not self.before or not self.after):
+        if not self.before or not self.after:
             raise SetupError(
                 f"case {self.case_id!r} has no repeat in one of its arms; give a failed run the worst score"
             )
         if wrong := [score for score in (*self.before, *self.after) if not math.isfinite(score)]:
             raise SetupError(f"case {self.case_id!r} has the score {wrong[0]!r}; give finite numbers")
+        if self.numbers and not len(self.numbers) == len(self.before) == len(self.after):
+            raise SetupError(f"case {self.case_id!r} has numbers of other repeats than its scores; give one for each")
 
     @property
     def gain(self) -> float:
@@ -71,14 +73,23 @@ class PairedScores:
 
     @property
     def repeats(self) -> int:
-        """The number of repeats that were run in both arms, including lost ones."""
-        return min(len(self.before), len(self.after)) + len(self.lost)
+        """The number of repeats that both arms have."""
+        return min(len(self.before), len(self.after))
+
+    @property
+    def repeats_made(self) -> int:
+        """The number of repeats up to the last that both arms have, including those that were lost before it."""
+        return self.numbers[-1] + 1 if self.numbers else self.repeats
 
     def first(self, repeats: int) -> PairedScores:
-        """The first repeats. Lost ones count, so fewer scores may be left, or none."""
-        lost = tuple(number for number in self.lost if number < repeats)
-        left = repeats - len(lost)
-        return PairedScores(case_id=self.case_id, before=self.before[:left], after=self.after[:left], lost=lost)
+        """These scores up to this number of repeats, of which the case must have one."""
+        count = bisect_left(self.numbers, repeats) if self.numbers else repeats
+        return replace(self, before=self.before[:count], after=self.after[:count], numbers=self.numbers[:count])
+
+
+def select_first(cases: Iterable[PairedScores], repeats: int) -> list[PairedScores]:
+    """The cases with their scores up to this number of repeats, without those that lost all of these repeats."""
+    return [case.first(repeats) for case in cases if not case.numbers or case.numbers[0] < repeats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

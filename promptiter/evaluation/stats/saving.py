@@ -42,7 +42,7 @@ def decide_saving(
     The gain of each look is the saving as a share of what the baseline took.
     """
     check_inputs(amounts, blocks)
-    if wrong := [case.case_id for case in amounts if min((*case.before, *case.after), default=0.0) < 0]:
+    if wrong := [case.case_id for case in amounts if min((*case.before, *case.after)) < 0]:
         raise SetupError(f"case {wrong[0]!r} took a negative number of {unit}; give what its runs took")
 
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
@@ -59,12 +59,12 @@ def decide_saving_for_new_cases(
 ) -> FinalTestResult:
     """Whether most cases like these take less: the exact sign test, with one look and one sign per case."""
     check_inputs(amounts, [Block(repeats=1, alpha=alpha)])
-    seen = [case for case in amounts if case.before]
+    seen = list(amounts)
     if (few := explain_too_few_new_cases(len(seen))) is not None:
         return FinalTestResult(scope="new cases", outcome="not_shown", looks=(), reason=few)
     signs = [float((case.gain < 0) - (case.gain > 0)) for case in seen]
     look = Look(
-        repeats=max(case.repeats for case in seen),
+        repeats=max(case.repeats_made for case in seen),
         gain=mean_gain(_scale_to_shares(seen)),
         p_value=compute_p_value(signs, worst=-1.0),
         alpha=alpha,
@@ -89,7 +89,7 @@ def _scale_to_shares(amounts: Sequence[PairedScores]) -> list[PairedScores]:
             case_id=case.case_id,
             before=tuple(-amount / mean for amount in case.before),
             after=tuple(-amount / mean for amount in case.after),
-            lost=case.lost,
+            numbers=case.numbers,
         )
         for case in amounts
     ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from promptiter.llm.ledger import Ledger, LedgerEntry, LedgerSnapshot, Spending
-from promptiter.llm.messages import Role
+import asyncio
+
+from promptiter.errors import TransientModelError
+from promptiter.llm.ledger import TOOL, Ledger, LedgerEntry, LedgerSnapshot
 
 
 class Account:
     """The cost of calls, added in the order in which they were recorded.
 
     A call that was started by an earlier process, and neither answered nor given up, was in flight when that process
-    was killed. It counts as lost.
+    was killed. It counts as lost, at the most that it may have cost.
     """
 
     def __init__(self) -> None:
@@ -21,9 +23,8 @@ class Account:
         """Add the cost of a call."""
         self._paid.count(entry)
 
-    def start_call(self, key: str, *, role: Role, model: str, node_id: str) -> None:
-        """Add a call of an earlier process that was about to be made."""
-        lost = LedgerEntry(role=role, model=model, node_id=node_id, spent=Spending(lost_calls=1))
+    def start_call(self, key: str, *, lost: LedgerEntry) -> None:
+        """Add a call of an earlier process that was about to be made, with what it counts as if it was lost."""
         self._open.setdefault(key, []).append(lost)
 
     def end_call(self, key: str) -> None:
@@ -41,3 +42,10 @@ class Account:
                 self._paid.count(entry)
         self._open.clear()
         return self._paid.snapshot()
+
+
+def may_be_billed(error: BaseException, lost: LedgerEntry) -> bool:
+    """Whether a call that ended in this error may have been billed, so that it counts as lost. Tools are free."""
+    if lost.model.startswith(TOOL):
+        return False
+    return isinstance(error, asyncio.CancelledError) or (isinstance(error, TransientModelError) and error.may_be_billed)

@@ -51,10 +51,11 @@ class Cache(Protocol):
         """
         ...
 
-    def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:
-        """Entered right before a call is made, left when it is answered, has failed for good, or is cancelled.
+    def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AbstractAsyncContextManager[None]:
+        """Entered right before an attempt of a call is sent, left when it is answered, has failed, or is cancelled.
 
-        An answer is `put` right after. A call that was entered but not left was in flight when the process was killed.
+        An answer is `put` right after. `lost` is what the attempt counts as if it is left by an error after which it
+        `may_be_billed`, or never: then it was in flight when the process was killed.
         """
         ...
 

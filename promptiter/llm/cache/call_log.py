@@ -3,12 +3,14 @@
 It records what the run paid, and which calls were in flight when it was killed, so a resumed run makes no call twice
 and continues with the rest of its budget. Besides the answers it has short lines:
 
-    {"sum":"…","v":1,"asked":"<key>","role":"agent","model":"gpt-4o","node_id":"planner"}          a call is made
-    {"sum":"…","v":1,"key":"<key>",…,"paid":{"model":…,"node_id":…,"attempts":1,"seconds":0.8}}    it was answered
-    {"sum":"…","v":1,"given_up":"<key>","role":"agent"}                                    it failed, or was cancelled
+    {"sum":"…","v":1,"asked":"<key>","role":"agent","model":"gpt-4o","node_id":"planner","tokens":4210,"usd":0.04}
+    {"sum":"…","v":1,"key":"<key>",…,"paid":{"model":…,"node_id":…,"attempts":1,"seconds":0.8}}
+    {"sum":"…","v":1,"given_up":"<key>","role":"agent"}
 
-A call that was asked, but neither answered nor given up, was in flight when the process was killed. A line `given_up`
-with `paid` is of a call whose answer is not stored, such as that of a live node.
+These are an attempt that is sent, with the most that it may cost; an answer; and an attempt that the server refused. An
+attempt that was asked, but neither answered nor given up, was in flight when the process was killed. A line `given_up`
+with `paid` is of one that may have been billed without an answer, such as after a timeout, or of a call whose answer
+is not stored, such as that of a live node.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import IO, Any
 import orjson
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.account import Account
+from promptiter.llm.cache.account import Account, may_be_billed
 from promptiter.llm.cache.file import FileCache
 from promptiter.llm.cache.index import LinePlace
 from promptiter.llm.cache.keys import SCHEMA_VERSION, CacheKey, StoredAnswer, encode_answer, read_answer, usage_of
@@ -59,8 +61,10 @@ class CallLog(FileCache):
         return self._read(await run_in_worker(self._worker, lambda: self._store(raw_key, body, note=receipt)))
 
     @asynccontextmanager
-    async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-        asked = _note("asked", key, model=model, node_id=node_id)
+    async def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AsyncIterator[None]:
+        bound = {"tokens": lost.spent.possible_tokens, "usd": lost.spent.possible_usd}
+        most = {name: figure for name, figure in bound.items() if figure}
+        asked = _note("asked", key, model=lost.model, node_id=lost.node_id, **most)
         try:
             await run_in_worker(self._worker, lambda: self._write(asked))
         except asyncio.CancelledError:  # it is written nevertheless
@@ -68,8 +72,8 @@ class CallLog(FileCache):
             raise
         try:
             yield
-        except (Exception, asyncio.CancelledError):
-            await self._give_up(key)
+        except (Exception, asyncio.CancelledError) as error:
+            await self._give_up(key, lost if may_be_billed(error, lost) else None)
             raise
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
@@ -97,9 +101,10 @@ class CallLog(FileCache):
         """
         return await run_in_worker(self._worker, self._read_account)
 
-    async def _give_up(self, key: CacheKey) -> None:
+    async def _give_up(self, key: CacheKey, lost: LedgerEntry | None = None) -> None:
+        receipt = {} if lost is None else {"paid": _receipt(lost, answer=None)}
         try:
-            await run_in_worker(self._worker, lambda: self._write(_note("given_up", key)))
+            await run_in_worker(self._worker, lambda: self._write(_note("given_up", key, **receipt)))
         except SetupError as error:  # the error of the call itself matters more
             logger.warning("a call that failed will be counted as lost: %s", error)
 
@@ -161,8 +166,7 @@ def _add_up(lines: Iterable[tuple[int, bytes]], own_start: int | None) -> Ledger
         if own_start is not None and start >= own_start:
             continue
         if "asked" in document:
-            place = {name: document[name] for name in ("role", "model", "node_id")}
-            account.start_call(document["asked"], **place)
+            account.start_call(document["asked"], lost=_read_lost(document))
         elif "paid" in document or "given_up" in document:
             account.end_call(document.get("key") or document["given_up"])
     return account.snapshot()
@@ -183,6 +187,12 @@ def _receipt(paid: LedgerEntry, *, answer: StoredAnswer | None) -> dict[str, Jso
 
 def _spent_on(answer: StoredAnswer, receipt: dict[str, Json]) -> Spending:
     return Spending.of_call(usage_of(answer), seconds=receipt["seconds"], attempts=receipt["attempts"])
+
+
+def _read_lost(document: dict[str, Any]) -> LedgerEntry:
+    """What an attempt counts as if it was lost. Logs of earlier releases do not say what it may have cost."""
+    spent = Spending.of_lost_call(tokens=document.get("tokens", 0), usd=document.get("usd", 0.0))
+    return LedgerEntry(role=document["role"], model=document["model"], node_id=document["node_id"], spent=spent)
 
 
 def _read_entry(document: dict[str, Any]) -> LedgerEntry:

@@ -44,8 +44,8 @@ class LayeredCache:
             raise
         return await self._own.put(key, first, paid=paid)
 
-    def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:
-        return self._own.asking(key, model=model, node_id=node_id)
+    def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AbstractAsyncContextManager[None]:
+        return self._own.asking(key, lost=lost)
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:
         await self._own.note_paid(key, paid)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
-from promptiter.llm.cache.account import Account
+from promptiter.llm.cache.account import Account, may_be_billed
 from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, decode_answer, encode_answer
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 
@@ -18,13 +18,12 @@ _CallState: TypeAlias = Literal["asked", "answered", "given_up"]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What happened to a call. `paid` is what it cost, if it was made."""
+    """What happened to a call. `paid` is what it cost, if it was made; `lost` what it counts as without an answer."""
 
     state: _CallState
     key: CacheKey
-    model: str = ""
-    node_id: str = ""
     paid: LedgerEntry | None = None
+    lost: LedgerEntry | None = None
 
 
 class RecordedCalls:
@@ -48,9 +47,8 @@ class RecordedCalls:
                 account.pay(record.paid)
             if own_start is not None and place >= own_start:
                 continue
-            if record.state == "asked":
-                key = record.key
-                account.start_call(key.digest, role=key.role, model=record.model, node_id=record.node_id)
+            if record.lost is not None:
+                account.start_call(record.key.digest, lost=record.lost)
             elif record.paid is not None or record.state == "given_up":
                 account.end_call(record.key.digest)
         return account.snapshot()
@@ -87,12 +85,12 @@ class MemoryAnswers:
         return decode_answer(self._calls.answers[key.digest])
 
     @asynccontextmanager
-    async def asking(self, key: CacheKey, *, model: str, node_id: str) -> AsyncIterator[None]:
-        self._calls.add(_Record("asked", key, model, node_id))
+    async def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AsyncIterator[None]:
+        self._calls.add(_Record("asked", key, lost=lost))
         try:
             yield
-        except (Exception, asyncio.CancelledError):
-            self._calls.add(_Record("given_up", key))
+        except (Exception, asyncio.CancelledError) as error:
+            self._calls.add(_Record("given_up", key, paid=lost if may_be_billed(error, lost) else None))
             raise
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:

@@ -30,7 +30,7 @@ class NoAccount:
     async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
         raise NotImplementedError
 
-    def asking(self, key: CacheKey, *, model: str, node_id: str) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+    def asking(self, key: CacheKey, *, lost: LedgerEntry) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
     async def note_paid(self, key: CacheKey, paid: LedgerEntry) -> None:

@@ -29,6 +29,7 @@ AGENT = CallSite(role="agent", case_id="c1", step_id="bot")
 USAGE = Usage(input_tokens=100, output_tokens=10, cached_input_tokens=40, cost_usd=0.1)
 REPLY = ModelReply(text="yes", usage=USAGE)
 PAID = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_call(USAGE, seconds=0.25, attempts=2))
+LOST = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_lost_call(tokens=90, usd=0.5))
 NEVER = 3600
 
 
@@ -89,7 +90,7 @@ class Unwritable(MemoryCache):
 
 
 async def test_a_line_records_what_was_paid(log: CallLog, path: Path) -> None:
-    async with log.asking(key(), model="m", node_id="bot"):
+    async with log.asking(key(), lost=LOST):
         pass
     await log.put(key(), REPLY, paid=PAID)
     asked, answered = lines(path)
@@ -99,6 +100,8 @@ async def test_a_line_records_what_was_paid(log: CallLog, path: Path) -> None:
         "role": "agent",
         "model": "m",
         "node_id": "bot",
+        "tokens": 90,
+        "usd": 0.5,
     }
     assert answered["paid"] == {"model": "m", "node_id": "bot", "attempts": 2, "seconds": 0.25}
     assert await log.ledger() == ledger_at(path) == LedgerSnapshot((PAID,))
@@ -124,7 +127,7 @@ async def test_the_log_agrees_with_the_ledger(path: Path) -> None:
 
 
 async def test_a_plain_cache_on_the_same_file_skips_lines_that_are_not_answers(log: CallLog, path: Path) -> None:
-    async with log.asking(key(), model="m", node_id=""):
+    async with log.asking(key(), lost=LOST):
         pass
     await log.put(key(), REPLY, paid=PAID)
     with closing(FileCache(path)) as cache:
@@ -152,7 +155,7 @@ async def test_a_call_that_failed_is_given_up_and_costs_nothing(path: Path) -> N
 
 
 @pytest.mark.parametrize("turns", [*range(6), None])
-async def test_a_call_that_was_cancelled_is_not_lost(path: Path, turns: int | None) -> None:
+async def test_a_call_that_was_cancelled_is_lost_only_if_it_was_sent(path: Path, turns: int | None) -> None:
     is_called = asyncio.Event()
 
     async def hang(_: list[dict[str, Any]]) -> str:
@@ -171,7 +174,7 @@ async def test_a_call_that_was_cancelled_is_not_lost(path: Path, turns: int | No
         await others()
         assert call.cancelled()
     assert kinds(path) in ([], ["asked", "given_up"])
-    assert lost_at(path) == 0
+    assert lost_at(path) == door.ledger.snapshot().total.lost_calls == is_called.is_set()
 
 
 async def test_a_call_that_waits_for_a_slot_is_not_logged_as_asked(path: Path) -> None:
@@ -226,6 +229,7 @@ async def test_calls_in_flight_at_a_kill_are_counted_and_made_again(path: Path) 
         for text in ("1", "hang 0", "hang 2"):  # the first is known
             await door.ask(request(text), AGENT, node_id="bot")
         assert (await log.ledger()).total == door.ledger.snapshot().total + entry.spent - Spending(cache_hits=1)
+    assert entry.spent.possible_tokens > 3 * 4096  # the most that each answer may have
     assert ledger_at(path).total.lost_calls == 3  # also the next time, though two were answered since
     assert ledger_at(path).total.calls == 3
 
@@ -245,7 +249,7 @@ async def test_a_resumed_run_continues_with_the_remaining_budget(path: Path) -> 
 async def test_the_last_line_may_be_torn_at_any_byte(path: Path) -> None:
     with closing(CallLog(path)) as log:
         for number in range(2):
-            async with log.asking(key(number), model="m", node_id="bot"):
+            async with log.asking(key(number), lost=LOST):
                 pass
             await log.put(key(number), REPLY, paid=PAID)
     whole = read(path)
@@ -260,7 +264,7 @@ async def test_the_last_line_may_be_torn_at_any_byte(path: Path) -> None:
 async def test_a_torn_line_does_not_lose_the_lines_after_it(path: Path) -> None:
     write(path, b'{"sum":"torn' * 100)
     with closing(CallLog(path)) as log:
-        async with log.asking(key(), model="m", node_id="bot"):
+        async with log.asking(key(), lost=LOST):
             assert await log.ledger() == LedgerSnapshot()
         await log.put(key(), ModelReply(text="long" * 1000, usage=USAGE), paid=PAID)
         assert await log.ledger() == LedgerSnapshot((PAID,))
@@ -268,12 +272,12 @@ async def test_a_torn_line_does_not_lose_the_lines_after_it(path: Path) -> None:
 
 async def test_a_damaged_answer_is_a_lost_call(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(CallLog(path)) as log:
-        async with log.asking(key(), model="m", node_id="bot"):
+        async with log.asking(key(), lost=LOST):
             pass
         await log.put(key(), REPLY, paid=PAID)
     write(path, read(path).replace(b'"yes"', b'"yet"'))
     with closing(CallLog(path)) as log:
-        assert (await log.ledger()).total == ledger_at(path).total == Spending(lost_calls=1)
+        assert (await log.ledger()).total == ledger_at(path).total == LOST.spent
     assert "is damaged" in caplog.text
 
 
@@ -281,7 +285,7 @@ async def test_an_answer_paid_twice_counts_twice_and_is_not_lost(path: Path, log
     other = ModelReply(text="no", usage=Usage(input_tokens=1, output_tokens=1, cost_usd=0.02))
     paid = LedgerEntry(role="agent", model="m", node_id="bot", spent=Spending.of_call(other.usage))
     for answer, receipt in ((REPLY, PAID), (other, paid)):
-        async with log.asking(key(), model="m", node_id="bot"):
+        async with log.asking(key(), lost=LOST):
             pass
         assert await log.put(key(), answer, paid=receipt) == REPLY
     assert kinds(path) == ["asked", "key", "asked", "given_up"]
@@ -289,7 +293,7 @@ async def test_an_answer_paid_twice_counts_twice_and_is_not_lost(path: Path, log
 
 
 async def test_an_answer_that_cannot_be_stored_still_counts_as_paid(path: Path, log: CallLog) -> None:
-    async with log.asking(key(), model="tool:t", node_id="bot"):
+    async with log.asking(key(), lost=LOST):
         pass
     with pytest.raises(SetupError, match="NaN"):
         await log.put(key(), ToolAnswer(math.nan), paid=PAID)
@@ -318,7 +322,7 @@ async def test_the_first_answer_of_the_shared_cache_wins_and_what_was_paid_stays
     shared = MemoryCache()
     with closing(LayeredCache(CallLog(tmp_path / "calls.jsonl"), shared)) as log:
         await shared.put(key(), first)
-        async with log.asking(key(), model="m", node_id="bot"):
+        async with log.asking(key(), lost=LOST):
             pass
         assert await log.put(key(), REPLY, paid=PAID) == first
         assert await log.get(key()) == first
@@ -361,7 +365,7 @@ async def test_a_call_is_not_made_if_it_cannot_be_logged(path: Path) -> None:
 async def test_other_caches_write_nothing_when_a_call_starts(path: Path, make: Callable[[Path], Cache]) -> None:
     with closing(make(path)) as cache:
         before = cache.stats().bytes
-        async with cache.asking(key(), model="m", node_id="bot"):
+        async with cache.asking(key(), lost=LOST):
             assert cache.stats().bytes == before
 
 
