@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from promptiter.engine.comparison import is_replayable
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective, get_best_value
 from promptiter.evaluation.stats.final_test import Block
+from promptiter.evaluation.stats.gain_interval import GainInterval
 from promptiter.evaluation.stats.paired_difference import Answer
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
@@ -49,7 +50,8 @@ class Saving:
 class ProfileComparison:
     """The answer of `compare_profiles`, for these cases only, and what it rests on.
 
-    `gain` is the mean change of the objective over the cases; None if nothing was measured. `runs` counts the runs of
+    `gain` is the mean change of the objective over the cases, and `interval` the true gains that the runs agree with;
+    both are None if nothing was measured. `runs` counts the runs of
     each profile, and the cases that read nothing that differs. `unexplained` are cases with another result in a repeat
     that read nothing that differs: the agent depends on something that is not recorded. `smallest_gain` is the smallest
     gain that the test would show with a power of 80%, by the noise of the first profile; None if it would show none, or
@@ -68,6 +70,7 @@ class ProfileComparison:
     objective: Objective = "mean_score"
     alpha: float = 0.05
     gain: float | None = None
+    interval: GainInterval | None = None
     p_value: float | None = None
     repeats: int = 0
     changed_cases: tuple[CaseChange, ...] = ()

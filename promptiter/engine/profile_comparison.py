@@ -29,7 +29,7 @@ from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.result import Evaluation, Objective
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.paired_difference import decide_difference
 from promptiter.evaluation.stats.permutation import mean_gain
@@ -157,14 +157,15 @@ def _conclude(
     problem = Evidence(accepted=before, candidate=after, objective=objective).problem
     if problem is not None:
         return replace(found, reason=problem, problem=problem), 0
-    decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed)
-    look = decided.look
+    worst, best = get_worst_value(objective), get_best_value(objective)
+    decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed, worst=worst, best=best)
     return replace(
         found,
         answer=decided.answer,
         reason=decided.reason,
-        p_value=None if look is None else look.p_value,
-        repeats=0 if look is None else look.repeats,
+        interval=decided.look.interval,
+        p_value=decided.look.p_value,
+        repeats=decided.look.repeats,
         smallest_gain=find_smallest_gain(scores, plan_blocks(alpha / 2, repeats=repeats), objective),
     ), decided.needed_repeats
 

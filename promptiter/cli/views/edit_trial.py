@@ -161,6 +161,7 @@ def comparison_as_json(trial: EditTrial, found: ProfileComparison, *, wanted_gai
         "before": found.before.objective(found.objective),
         "after": found.after.objective(found.objective),
         "gain": found.gain,
+        "interval": found.interval,
         "alpha": found.alpha,
         "p_value": found.p_value,
         "repeats": found.repeats,

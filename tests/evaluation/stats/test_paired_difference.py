@@ -48,9 +48,9 @@ def test_the_p_value_is_the_share_of_sign_flips_with_such_a_gain() -> None:
         flips = [
             sum(sign * each for sign, each in zip(signs, changes, strict=True)) for signs in product((-1, 1), repeat=6)
         ]
-        look = decide_difference(cases).look
-        assert look is not None
-        assert look.p_value == pytest.approx(fmean(total >= sum(changes) - 1e-9 for total in flips))
+        assert decide_difference(cases).look.p_value == pytest.approx(
+            fmean(total >= sum(changes) - 1e-9 for total in flips)
+        )
 
 
 @pytest.mark.parametrize(("gain", "answer"), [(0.3, "improved"), (-0.3, "worse"), (0.0, "within_noise")])
