@@ -132,6 +132,8 @@ class Evaluations:
         async for each, row in self._stream_rows(left, evaluator):
             await self._record(each, row)
             await self._record_end_if_complete(each)
+        if any(each.result is None for each in left):
+            evaluator.gateway.check_stop()
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
@@ -142,6 +144,8 @@ class Evaluations:
         left out, and so are run again with the others.
         """
         rows = [row async for _, row in self._stream_rows([each], evaluator, most=FIRST_RUNS)]
+        if len(rows) < min(FIRST_RUNS, len(each.missing_runs)):
+            evaluator.gateway.check_stop()
         errors = [row.setup_error or row.code_error for row in rows]
         lines = {row.code_error.where for row in rows if row.code_error is not None}
         if errors and all(errors) and len(lines) <= 1:
@@ -202,6 +206,8 @@ class Evaluations:
                 if count > max(1.0, evaluator.options.max_errored_fraction * len(each.all_runs)):
                     advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
                     raise OutageError(f"{row.outage}; {advice}")
+        if lost and evaluator.gateway.is_stopping:
+            return  # they are run again when the run is resumed
         for each, row in lost:
             yield each, row
 
@@ -219,6 +225,7 @@ class Evaluations:
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):
                 pass
+            self._evaluator.gateway.check_stop()
 
 
 class _OpenEvaluation:

@@ -169,6 +169,7 @@ class Session:
         with self._one_request.make():
             known = await self._log.take(kind, request=request_digest)
             if known is None:
+                self.evaluator.gateway.check_stop()
                 with self._one_request.work():
                     payload = await work()
                 if not isinstance(payload, kind):

@@ -10,7 +10,7 @@ import copy
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
@@ -205,10 +205,12 @@ class Evaluator:
     async def stream_batch(self, agent: Agent, batch: Sequence[CaseRuns]) -> AsyncGenerator[tuple[int, CaseRow], None]:
         """Yield the rows of several evaluations as they finish, each with the place of its evaluation in the batch.
 
-        All run under one concurrency limit. They are not checked here: see `check`.
+        All run under one concurrency limit. They are not checked here: see `check`. If the user asks to stop, the case
+        runs in progress are the last.
         """
         jobs = chain.from_iterable(_list_jobs(number, each) for number, each in enumerate(batch))
-        async with aclosing(self._execute(agent, jobs)) as finished:
+        until_stop = takewhile(lambda _: not self.gateway.is_stopping, jobs)
+        async with aclosing(self._execute(agent, until_stop)) as finished:
             async for job, row in finished:
                 yield job.evaluation, row
 
@@ -216,6 +218,7 @@ class Evaluator:
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
+        self.gateway.check_stop()
         job = CaseJob(case=case, profile=profile, repeat=repeat, substitutes=substitutes)
         [(_, row)] = [finished async for finished in self._execute(agent, [job])]
         return row
