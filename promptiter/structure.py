@@ -153,6 +153,21 @@ class StructureSnapshot:
             graph.add_edge(edge.source, edge.target, condition=edge.condition)
         return graph
 
+    def find_reachable_nodes(self) -> frozenset[str]:
+        """The nodes that a run may visit: those that some route leads to from the entry, and the nodes inside of them.
+
+        Without an entry, these are all nodes.
+        """
+        known = {node.id for node in self.nodes}
+        found: set[str] = set()
+        new = {self.entry} if self.entry else known
+        while new:
+            found |= new
+            targets = {edge.target for edge in self.edges if edge.source in new}
+            inside = {each for each in known if any(each.startswith(f"{outer}/") for outer in new)}
+            new = (targets | inside) - found
+        return frozenset(found)
+
     def to_json(self) -> dict[str, Json]:
         """Return plain data, as stored in files."""
         from pydantic import TypeAdapter

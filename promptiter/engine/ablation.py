@@ -1,22 +1,24 @@
 """Ablation: removes parts of the accepted profile that do not help, before the final test.
 
-A part is a surface that differs from the initial profile. It is removed if the profile without it is no worse on
-identical repeats. Parts are removed one at a time, because of two parts with the same effect one must stay. The last
-part always stays: the final test decides about it.
+A part is a surface that differs from the initial profile. It is removed if the profile without it is no worse on the
+train cases, so that nothing is learned from validation. Both are run at the same time, on repeats that no decision has
+seen. Parts are removed one at a time, because of two parts with the same effect one must stay. The last part always
+stays: the final test decides about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from random import Random
 from typing import TypeVar
 
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
-from promptiter.policies.evidence import Evidence
-from promptiter.profile import Profile
+from promptiter.evaluation.surface_reads import may_touch
+from promptiter.policies.evidence import Evidence, leave_out_lost_pairs
 from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")
@@ -24,16 +26,16 @@ Part = TypeVar("Part")
 _NO_LOSS = 1e-12
 
 
-async def ablate(session: Session) -> Ablation | None:
+async def ablate(session: ActiveRun) -> Ablation | None:
     """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
-    profiles = _PartialProfiles(session)
-    if len(profiles.parts) < 2:
+    parts = _Parts(session)
+    left = parts.all
+    if len(left) < 2:
         return None
     losses: dict[str, float] = {}
     dropped: list[str] = []
-    left = profiles.parts
     while len(left) > 1:
-        now = {part: await profiles.measure_loss(left, part) for part in left}
+        now = await parts.measure_losses(left)
         losses |= now
         useless = choose_part_to_drop(now)
         if useless is None:
@@ -51,62 +53,67 @@ def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
     return part if losses[part] <= _NO_LOSS else None
 
 
-class _PartialProfiles:
-    """The accepted profile with some of its parts, each combination run once, on the repeats of the first record.
+class _Parts:
+    """The parts of the accepted profile, and what it loses without them."""
 
-    A part that seems useless there gets as many repeats again, because good parts often seem useless by chance.
-    """
-
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self.session = session
-        self.whole = session.accepted
-        self.initial = session.baseline
-        changes = self.initial.profile.changes(self.whole.profile, session.snapshot)
-        self.parts = tuple(change.surface_id for change in changes)
-        repeats = session.validator.repeats
-        self.first, self.again = range(repeats), session.validator.reserve_repeats(repeats)
-        self.known: dict[tuple[frozenset[str], range], Evaluation] = {}
-        rows = self.whole.validation.rows
-        if rows and all(row.repeat in self.first for row in rows):
-            self.known[frozenset(self.parts), self.first] = self.whole.validation
+        self.whole = session.accepted.profile
+        self.initial = session.baseline.profile
+        self.all = tuple(change.surface_id for change in self.initial.changes(self.whole, session.snapshot))
+        self.cases = {part: self._choose_cases(part) for part in self.all}
 
-    async def measure_loss(self, left: tuple[str, ...], part: str) -> float:
-        """Return what the profile with these parts loses without one of them."""
-        seen = await self._measure_loss(left, part, self.first)
-        return seen if seen > 0 else (seen + await self._measure_loss(left, part, self.again)) / 2
+    def _choose_cases(self, part: str) -> tuple[str, ...]:
+        """Return train cases that may read a part: as many as validation has, the same for all parts if they can be."""
+        session = self.session
+        known, unsure = session.evaluations.reads, session.validator.untrusted_nodes
+        case_ids = [case.id for case in session.train.cases]
+        Random(f"{session.seed} ablation").shuffle(case_ids)
+        affected = [each for each in case_ids if each not in known or may_touch(known[each], (part,), unsure=unsure)]
+        return tuple(affected[: len(session.validation.cases)])
 
-    async def _measure_loss(self, left: tuple[str, ...], part: str, repeats: range) -> float:
-        whole = await self.evaluate(left, repeats)
-        rest = await self.evaluate(tuple(each for each in left if each != part), repeats, compared_with=(whole, part))
-        gain = Evidence(accepted=rest, candidate=whole, objective=self.session.request.objective).gain
-        return gain or 0.0
+    async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
+        """Return what the profile with these parts loses without each of them, if a train case can show that.
 
-    async def evaluate(
-        self, parts: tuple[str, ...], repeats: range, *, compared_with: tuple[Evaluation, str] | None = None
-    ) -> Evaluation:
-        """Evaluate the profile with these parts on these repeats. Unaffected cases take the rows of `compared_with`."""
-        session, name = self.session, (frozenset(parts), repeats)
-        if name not in self.known:
-            record, changed = self.whole.validation, self.parts
-            if compared_with is not None:
-                record, changed = compared_with[0], (compared_with[1],)
-            affected = session.validator.find_affected_cases(record.rows, changed)
-            cases = tuple(case for case in session.validation.cases if case.id in affected)
-            request = EvaluationRequest(
-                eval_set=session.validation,
-                profile=self._build_profile(parts),
-                phase="ablation",
-                runs=list_case_runs(replace(session.validation, cases=cases), repeats),
-                kept=[row for row in record.rows if row.case_id not in affected],
-                without=self._list_removed(parts),
-            )
-            self.known[name] = await session.evaluations.evaluate(request)
-        return self.known[name]
+        A part that seems useless gets as many repeats again, because good parts often seem useless by chance.
+        """
+        losses = await self._compare(left, left)
+        again = await self._compare(left, [part for part, loss in losses.items() if loss <= _NO_LOSS])
+        return losses | {part: (losses[part] + loss) / 2 for part, loss in again.items()}
 
-    def _list_removed(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(part for part in self.parts if part not in parts)
-
-    def _build_profile(self, parts: tuple[str, ...]) -> Profile:
-        return self.whole.profile.reset(
-            self._list_removed(parts), to=self.initial.profile, snapshot=self.session.snapshot
+    async def _compare(self, left: tuple[str, ...], parts: Iterable[str]) -> dict[str, float]:
+        """Run the profile with and without each of these parts, on repeats that were not used before."""
+        parts = [part for part in parts if self.cases[part]]
+        if not parts:
+            return {}
+        repeats = self.session.validator.reserve_repeats(self.session.validator.repeats)
+        cases = {case_id for part in parts for case_id in self.cases[part]}
+        whole, *others = await self.session.evaluations.evaluate_many(
+            [
+                self._build_request(left, cases, repeats),
+                *(
+                    self._build_request([each for each in left if each != part], self.cases[part], repeats)
+                    for part in parts
+                ),
+            ]
         )
+        found = {part: self._compute_loss(whole, rest) for part, rest in zip(parts, others, strict=True)}
+        return {part: loss for part, loss in found.items() if loss is not None}
+
+    def _build_request(self, parts: Collection[str], case_ids: Collection[str], repeats: range) -> EvaluationRequest:
+        train, removed = self.session.train, tuple(part for part in self.all if part not in parts)
+        cases = tuple(case for case in train.cases if case.id in case_ids)
+        return EvaluationRequest(
+            eval_set=train,
+            profile=self.whole.reset(removed, to=self.initial, snapshot=self.session.snapshot),
+            phase="ablation",
+            runs=list_case_runs(replace(train, cases=cases), repeats),
+            without=removed,
+        )
+
+    def _compute_loss(self, whole: Evaluation, rest: Evaluation) -> float | None:
+        """Return the mean loss over the cases of `rest`; None if it is unknown."""
+        cases = {row.case_id for row in rest.rows}
+        same = replace(whole, rows=tuple(row for row in whole.rows if row.case_id in cases))
+        accepted, candidate = leave_out_lost_pairs(rest, same)
+        return Evidence(accepted=accepted, candidate=candidate, objective=self.session.request.objective).gain

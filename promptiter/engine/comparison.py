@@ -186,15 +186,22 @@ class Validator:
         free, kept = _split_replayable(row for row in record.rows if row.case_id in unaffected)
         sources: dict[int, tuple[str, ...] | None] = {}
         if uses_record:
-            accepted = record
             runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in affected]
         else:
             runs = self.list_fresh_runs(session.validation, affected, self.repeats)
-            again = await self._run(session.validation, session.accepted.profile, runs)
+        replayed = [(row.case_id, row.repeat) for row in free]
+        wanted = EvaluationRequest(
+            eval_set=session.validation, profile=candidate, phase="validation", runs=[*runs, *replayed], kept=kept
+        )
+        if uses_record:
+            accepted = record
+            [found] = await self._run([wanted])
+        else:
+            again, found = await self._run(
+                [replace(wanted, profile=session.accepted.profile, runs=runs, kept=()), wanted]
+            )
             accepted = replace(record, rows=(*again.rows, *free, *kept))
             sources |= _cases_by_number(again)
-        replayed = [(row.case_id, row.repeat) for row in free]
-        found = await self._run(session.validation, candidate, [*runs, *replayed], kept=kept)
         await self._audit(free, found, candidate)
         sources |= _cases_by_number(record, None if uses_record else tuple(sorted(unaffected)))
         return PairedEvaluation(
@@ -215,8 +222,12 @@ class Validator:
         cases = frozenset(request.cases or (case.id for case in eval_set.cases)) - unaffected
         runs = self.list_fresh_runs(eval_set, cases, request.repeats)
         phase: Phase = "validation" if request.on == "validation" else "train_again"
-        accepted = await self._run(eval_set, session.accepted.profile, runs, phase=phase)
-        found = await self._run(eval_set, candidate, runs, phase=phase)
+        accepted, found = await self._run(
+            [
+                EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs)
+                for profile in (session.accepted.profile, candidate)
+            ]
+        )
         more = PairedEvaluation(
             accepted=accepted,
             candidate=found,
@@ -250,20 +261,16 @@ class Validator:
         start, self._next_repeat = self._next_repeat, self._next_repeat + count
         return range(start, start + count)
 
-    async def _run(
-        self,
-        eval_set: EvalSet,
-        profile: Profile,
-        runs: Sequence[CaseRepeat],
-        *,
-        kept: Sequence[CaseRow] = (),
-        phase: Phase = "validation",
-    ) -> Evaluation:
+    async def _run(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
+        """Run these evaluations at once, except for those without rows."""
         session = self._session
-        if not runs and not kept:
-            return session.evaluator.build_evaluation((), eval_set, profile)
-        request = EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs, kept=kept)
-        return await session.evaluations.evaluate(request)
+        found = iter(await session.evaluations.evaluate_many([each for each in requests if each.runs or each.kept]))
+        return [
+            next(found)
+            if each.runs or each.kept
+            else session.evaluator.build_evaluation((), each.eval_set, each.profile)
+            for each in requests
+        ]
 
     async def _audit(self, recorded: Sequence[CaseRow], found: Evaluation, candidate: Profile) -> None:
         """Find nodes whose output changed although it could not. This is free: the runs were replayed from the cache.
@@ -312,10 +319,11 @@ def _is_comparable(record: Evaluation, affected: frozenset[str]) -> bool:
     first patched read, which needs runs that made their calls through the gateway.
     """
     rows = [row for row in record.rows if row.case_id in affected]
-    return len(rows) == len(record.rows) or all(map(_is_replayable, rows))
+    return len(rows) == len(record.rows) or all(map(is_replayable, rows))
 
 
-def _is_replayable(row: CaseRow) -> bool:
+def is_replayable(row: CaseRow) -> bool:
+    """Whether a run made its calls through the gateway, so that the cache has its answers."""
     return row.measured.paid_calls + row.measured.cache_hits > 0
 
 
@@ -324,5 +332,5 @@ def _split_replayable(rows: Iterable[CaseRow]) -> tuple[list[CaseRow], list[Case
     free: list[CaseRow] = []
     kept: list[CaseRow] = []
     for row in rows:
-        (free if _is_replayable(row) else kept).append(row)
+        (free if is_replayable(row) else kept).append(row)
     return free, kept

@@ -1,20 +1,25 @@
 """Evaluations: the case runs of one run. Each row is recorded before it is used, so no case run is repeated.
 
-Several evaluations may run at once, as one batch under one concurrency limit. Their numbers are fixed before the first
-case starts, and rows carry the number, so the order in which cases finish changes nothing.
+Several evaluations may run at once, as one batch under one concurrency limit, with their case runs interleaved. Their
+numbers are fixed before the first case starts, and rows carry the number, so the order in which cases finish changes
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.engine.run_order import PlacedRun, interleave_runs
 from promptiter.errors import BrokenSetupError, OutageError
+from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import CaseRepeat, CaseRuns, Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.surface_reads import Reads, merge_reads
 from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Phase
@@ -24,6 +29,9 @@ from traces import digest
 
 FIRST_RUNS = 3
 """The case runs of a baseline that are made before the others."""
+
+RERUNS = 2
+"""How often a case run that was lost to an outage is made again, after the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +51,16 @@ class EvaluationRequest:
 
 
 class Evaluations:
-    """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once."""
+    """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once.
+
+    `reads` has what each case has read so far, in any of its runs.
+    """
 
     def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
         self.case_runs = 0
         self.paid_case_runs = 0
         self.paid = 0
+        self.reads: dict[str, Reads | None] = {}
         self._log = log
         self._agent = agent
         self._evaluator = evaluator
@@ -66,15 +78,15 @@ class Evaluations:
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Run the cases of several requests at once, and return their evaluations in the order of the requests.
 
+        Evaluations that are compared belong into one batch, so that what changes over time affects all of them alike.
         All requests are checked before the first is recorded: a run whose search is fixed can be resumed.
         """
         self._evaluator.check(self._agent, ((each.eval_set, each.profile) for each in requests))
         batch = [self._number_request(request) for request in requests]
         marks = [await self._start(each) for each in batch]
         await self._replay(batch)
-        open_ones = [each for each in batch if each.result is None]
-        if open_ones:
-            await self._run(open_ones, paid_since=min(marks))
+        if any(each.result is None for each in batch):
+            await self._run(batch, paid_since=min(marks))
         return [each.get_result() for each in batch]
 
     def _number_request(self, request: EvaluationRequest) -> _OpenEvaluation:
@@ -116,23 +128,21 @@ class Evaluations:
 
     async def _run(self, batch: Sequence[_OpenEvaluation], *, paid_since: int) -> None:
         """Run the missing cases. Answers newer than a mark of the cache count as paid, by a killed process too."""
-        for each in batch:
+        open_ones = [each for each in batch if each.result is None]
+        evaluator = self._evaluator.with_gateway(self._evaluator.gateway.counting_paid_since(paid_since))
+        for each in open_ones:
             for row in each.request.kept:
                 if (row.case_id, row.repeat) not in each.rows:
                     await self._record(each, _as_kept(row))
-            await self._record_end_if_complete(each)
-        left = [each for each in batch if each.result is None]
-        evaluator = self._evaluator.with_gateway(self._evaluator.gateway.counting_paid_since(paid_since))
-        for each in left:
             if each.request.phase == "baseline" and not each.rows:
                 for row in await self._try_first_cases(each, evaluator):
                     await self._record(each, row)
-                await self._record_end_if_complete(each)
-        left = [each for each in left if each.result is None]
-        async for each, row in self._stream_rows(left, evaluator):
-            await self._record(each, row)
-            await self._record_end_if_complete(each)
-        if any(each.result is None for each in left):
+        await self._record_ends(open_ones)
+        async with aclosing(self._stream_rows(batch, evaluator)) as rows:
+            async for each, row in rows:
+                await self._record(each, row)
+                await self._record_ends(open_ones)
+        if any(each.result is None for each in batch):
             evaluator.gateway.check_stop()
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
@@ -143,8 +153,9 @@ class Evaluations:
         Nothing is recorded, so the run starts with these cases when it is resumed. Rows that an outage made fail are
         left out, and so are run again with the others.
         """
-        rows = [row async for _, row in self._stream_rows([each], evaluator, most=FIRST_RUNS)]
-        if len(rows) < min(FIRST_RUNS, len(each.missing_runs)):
+        runs = [(0, run) for run in each.runs[:FIRST_RUNS]]
+        rows = [row async for _, row in self._make_runs([each], runs, evaluator)]
+        if len(rows) < len(runs):
             evaluator.gateway.check_stop()
         errors = [row.setup_error or row.code_error for row in rows]
         lines = {row.code_error.where for row in rows if row.code_error is not None}
@@ -164,14 +175,20 @@ class Evaluations:
         recorded = await self._log.append(CaseFinished(evaluation=each.number, row=row))
         self._keep(each, recorded.row)
 
-    async def _record_end_if_complete(self, each: _OpenEvaluation) -> None:
-        if len(each.rows) == len(each.all_runs):
+    async def _record_ends(self, batch: Iterable[_OpenEvaluation]) -> None:
+        """Record the end of each evaluation that is complete, in the order of the batch."""
+        for each in batch:
+            if each.result is not None:
+                continue
+            if len(each.rows) < len(each.all_runs):
+                return
             self._finish(each)
             self._log.phase = each.request.phase
             await self._log.append(EvaluationFinished.of(each.get_result(), each.number))
 
     def _keep(self, each: _OpenEvaluation, row: CaseRow) -> None:
         each.rows[row.case_id, row.repeat] = row
+        self.reads[row.case_id] = merge_reads(self.reads.get(row.case_id, {}), row.reads)
         self.case_runs += row.origin != "kept"
         if row.origin == "executed":
             self.paid_case_runs += 1
@@ -185,31 +202,54 @@ class Evaluations:
         )
 
     async def _stream_rows(
-        self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator, *, most: int | None = None
-    ) -> AsyncIterator[tuple[_OpenEvaluation, CaseRow]]:
-        """Yield the rows as they finish, of each evaluation at most the first `most`.
+        self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator
+    ) -> AsyncGenerator[tuple[_OpenEvaluation, CaseRow], None]:
+        """Yield the missing rows as they finish. Runs that are lost to an outage are made again, after the others.
 
-        Rows that an outage made fail come last, if they are few enough to count.
-
-        If they are too many, they say nothing about the profile: the run fails, and runs them again when it resumes.
+        Those that are still lost come last. If they are too many, they say nothing about the profile: the run fails,
+        and makes them again when it resumes.
         """
-        lost: list[tuple[_OpenEvaluation, CaseRow]] = []
-        wanted = [CaseRuns(each.request.eval_set, each.request.profile, each.missing_runs[:most]) for each in batch]
-        async with aclosing(evaluator.stream_batch(self._agent, wanted)) as rows:
-            async for place, row in rows:
-                each = batch[place]
-                if row.outage is None:
-                    yield each, row
-                    continue
-                lost.append((each, row))
-                count = sum(one is each for one, _ in lost)
-                if count > max(1.0, evaluator.options.max_errored_fraction * len(each.all_runs)):
-                    advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
-                    raise OutageError(f"{row.outage}; {advice}")
-        if lost and evaluator.gateway.is_stopping:
-            return  # they are run again when the run is resumed
-        for each, row in lost:
-            yield each, row
+        order = interleave_runs(
+            [each.runs for each in batch],
+            seed=f"order {evaluator.seed} {batch[0].number}",
+            segment=evaluator.options.concurrency if isinstance(self._agent, RestoringAgent) else 1,
+        )
+        left = [(place, run) for place, run in order if run not in batch[place].rows]
+        for _ in range(1 + RERUNS):
+            finished, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
+            async with aclosing(self._make_runs(batch, left, evaluator)) as rows:
+                async for place, row in rows:
+                    finished[place] += 1
+                    if row.outage is None:
+                        yield batch[place], row
+                        continue
+                    lost[place][row.case_id, row.repeat] = row
+                    if 2 * len(lost[place]) > finished[place]:  # the service seems to be down
+                        self._check_lost(lost[place], batch[place])
+            left = [(place, run) for place, run in left if run in lost[place]]
+            if not left or evaluator.gateway.is_stopping:
+                return  # after a stop, those that are lost are made again when the run is resumed
+        for each, some in zip(batch, lost, strict=True):
+            self._check_lost(some, each)
+            for row in some.values():
+                yield each, row
+
+    def _check_lost(self, lost: Mapping[CaseRepeat, CaseRow], evaluation: _OpenEvaluation) -> None:
+        """Raise OutageError if too many runs of an evaluation are lost."""
+        count = len(lost)
+        if count > max(1.0, self._evaluator.options.max_errored_fraction * len(evaluation.all_runs)):
+            [*_, row] = lost.values()
+            advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
+            raise OutageError(f"{row.outage}; {advice}")
+
+    async def _make_runs(
+        self, batch: Sequence[_OpenEvaluation], runs: Iterable[PlacedRun], evaluator: Evaluator
+    ) -> AsyncGenerator[tuple[int, CaseRow], None]:
+        """Yield the rows of these runs as they finish, each with the place of its evaluation in the batch."""
+        jobs = (batch[place].build_job(run, place) for place, run in runs)
+        async with aclosing(evaluator.stream_jobs(self._agent, jobs)) as finished:
+            async for job, row in finished:
+                yield job.evaluation, row
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record missing traces of an evaluation again. Answers are in the cache, so nothing is paid.
@@ -240,9 +280,11 @@ class _OpenEvaluation:
         self.paid_cases: set[str] = set()
         self.result: Evaluation | None = None
 
-    @property
-    def missing_runs(self) -> list[CaseRepeat]:
-        return [run for run in self.runs if run not in self.rows]
+    def build_job(self, run: CaseRepeat, place: int) -> CaseJob:
+        """Build the job of a run, with the place of this evaluation in its batch."""
+        case_id, repeat = run
+        case = self.request.eval_set.by_id[case_id]
+        return CaseJob(case=case, profile=self.request.profile, repeat=repeat, evaluation=place)
 
     def get_result(self) -> Evaluation:
         assert self.result is not None, "an evaluation has a result once all its rows are there"

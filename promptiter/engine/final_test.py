@@ -1,25 +1,32 @@
 """The runs of the final test: the initial profile and the accepted one on cases and repeats that no decision has seen.
 
 First come the validation cases, in blocks with a look after each. The test set, which the search never used, is run
-once. What follows from the results is in `conclusion`.
+once. Both profiles are run at the same time, and every case is run: a case that never visited a node on record may
+visit it in the next repeat. Calls before the first changed one have the same answers under both profiles, so a case
+that a change does not reach costs about as much as under one of them. What follows from the results is in `conclusion`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from promptiter.engine.comparison import PairedEvaluation
+from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.comparison import is_replayable
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
+from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.permutation import PairedScores
+from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import Spending
-from promptiter.policies.evidence import Evidence, pair_scores, renumber_repeats
+from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores, renumber_repeats
 from promptiter.policies.final_test import FinalTest
+from promptiter.policies.paired_runs import PairedRuns, count_runs
+from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
 
 MAX_RESERVED_SHARE = 0.5
@@ -31,71 +38,111 @@ TEST_SET_REPEATS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResults:
-    """Both profiles on the same cases and repeats, and their scores in pairs. `problem` is why no test may use them."""
+    """Both profiles on the same cases and repeats, and their scores in pairs. `problem` is why no test may use them.
+
+    Pairs of runs of which an outage lost one are left out. `runs` counts them.
+    """
 
     before: Evaluation
     after: Evaluation
     scores: tuple[PairedScores, ...]
+    runs: PairedRuns
     problem: str | None = None
 
 
 class FinalTestRuns:
-    """Runs the initial profile of a run and its accepted one again, on the cases that the change may reach."""
+    """Runs the initial profile of a run and its accepted one again, both at once and interleaved."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self._session = session
-        self._pair: PairedEvaluation | None = None
-        before, after = session.baseline, session.accepted
-        changed = [change.surface_id for change in before.profile.changes(after.profile, session.snapshot)]
-        rows = (*before.validation.rows, *after.validation.rows)
-        self.affected = session.validator.find_affected_cases(rows, changed)
+        self._arms: tuple[Evaluation, Evaluation] | None = None
+        changes = session.baseline.profile.changes(session.accepted.profile, session.snapshot)
+        self._changed = frozenset(change.surface_id for change in changes)
+
+    @cached_property
+    def is_out_of_reach(self) -> bool:
+        """Whether the structure proves that no run reads what was changed.
+
+        Recorded reads alone prove nothing: a case that did not visit a node may do so in the next repeat. But a
+        recorded read shows that the structure is incomplete.
+        """
+        session = self._session
+        if not session.snapshot.find_reachable_nodes().isdisjoint(each.partition("#")[0] for each in self._changed):
+            return False
+        unsure = session.validator.untrusted_nodes
+        rows = (*session.baseline.validation.rows, *session.accepted.validation.rows)
+        return not any(may_touch(row.reads, self._changed, unsure=unsure) for row in rows)
 
     async def run_block(self, repeats: int) -> ArmResults:
         """Run the next block, with this number of repeats, and return the results of all blocks so far."""
-        session = self._session
-        await self._run_block(session.validator.list_fresh_runs(session.validation, self.affected, repeats))
-        assert self._pair is not None, "a block has been run"
-        before, after = renumber_repeats(self._pair.accepted, self._pair.candidate, unaffected=self._pair.unaffected)
-        return self._pair_arms(before, after)
+        validation = self._session.validation
+        cases = frozenset(case.id for case in validation.cases)
+        arms = await self._run(validation, self._session.validator.list_fresh_runs(validation, cases, repeats))
+        if self._arms is not None:
+            arms = self._arms[0].merge(arms[0]), self._arms[1].merge(arms[1])
+        self._arms = arms
+        return self._pair(*renumber_repeats(*arms, unaffected=frozenset()))
 
     async def run_test_set(self, test: EvalSet) -> ArmResults:
         """Run the test set, which nothing has run before."""
-        session, runs = self._session, list_case_runs(test, range(TEST_SET_REPEATS))
-        before, after = [
-            await session.evaluations.evaluate(
-                EvaluationRequest(eval_set=test, profile=profile, phase="test", runs=runs)
-            )
-            for profile in (session.baseline.profile, session.accepted.profile)
-        ]
-        return self._pair_arms(before, after)
+        return self._pair(*await self._run(test, list_case_runs(test, range(TEST_SET_REPEATS)), phase="test"))
 
-    async def _run_block(self, runs: Sequence[CaseRepeat]) -> None:
-        """Run one block under both profiles. Unaffected cases have the baseline's record under both."""
-        session, record = self._session, self._session.baseline.validation.rows
-        kept = [row for row in record if row.case_id not in self.affected] if self._pair is None else []
-        before, after = [
-            await session.evaluations.evaluate(
-                EvaluationRequest(
-                    eval_set=session.validation, profile=profile, phase="final_test", runs=runs, kept=kept
-                )
-            )
-            for profile in (session.baseline.profile, session.accepted.profile)
-        ]
-        unaffected = frozenset(row.case_id for row in record) - self.affected
-        block = PairedEvaluation(accepted=before, candidate=after, unaffected=unaffected)
-        self._pair = block if self._pair is None else self._pair.add(block)
+    async def _run(
+        self, eval_set: EvalSet, runs: Sequence[CaseRepeat], *, phase: Phase = "final_test"
+    ) -> tuple[Evaluation, Evaluation]:
+        session = self._session
+        before, after = await session.evaluations.evaluate_many(
+            [
+                EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs)
+                for profile in (session.baseline.profile, session.accepted.profile)
+            ]
+        )
+        return before, after
 
-    def _pair_arms(self, before: Evaluation, after: Evaluation) -> ArmResults:
+    def _pair(self, before: Evaluation, after: Evaluation) -> ArmResults:
         objective = self._session.request.objective
+        made = count_runs(before), count_runs(after)
+        before, after = leave_out_lost_pairs(before, after)
+        if not before.rows:
+            raise OutageError("all runs of the final test were lost to outages; run `promptiter resume` to repeat them")
+        unreached = self._find_unreached_cases(before, after)
+        scores = pair_scores(before, after, objective)
         return ArmResults(
             before=before,
             after=after,
-            scores=pair_scores(before, after, objective),
+            scores=tuple(_drop_noise(case, scores) if case.case_id in unreached else case for case in scores),
+            runs=PairedRuns(
+                before=made[0], after=made[1], pairs=len(before.rows), cases=len(scores), unreached=len(unreached)
+            ),
             problem=Evidence(accepted=before, candidate=after, objective=objective).problem,
         )
 
+    def _find_unreached_cases(self, before: Evaluation, after: Evaluation) -> frozenset[str]:
+        """The cases that read nothing that was changed, in no repeat, if both profiles had the same answers in them.
 
-async def reserve_for_final_test(session: Session) -> None:
+        Then both runs of a repeat are the same run. What differs between repeats is noise that both profiles share, so
+        it need not be tested. This holds for an agent that depends on nothing but its calls through the gateway. If a
+        single pair differs although it read nothing that was changed, it does not hold, and all cases are tested.
+        """
+        unsure = self._session.validator.untrusted_nodes
+        reached = {
+            row.case_id
+            for row in (*before.rows, *after.rows)
+            if not is_replayable(row) or may_touch(row.reads, self._changed, unsure=unsure)
+        }
+        pairs = [each for each in zip(before.rows, after.rows, strict=True) if each[0].case_id not in reached]
+        if any((one.output, one.scores) != (other.output, other.scores) for one, other in pairs):
+            return frozenset()
+        return frozenset(row.case_id for row, _ in pairs)
+
+
+def _drop_noise(case: PairedScores, all_cases: Sequence[PairedScores]) -> PairedScores:
+    """The scores of a case that the change did not reach, with its first one in all repeats."""
+    same = case.before[:1] * max(each.repeats_made for each in all_cases)
+    return PairedScores(case_id=case.case_id, before=same, after=same)
+
+
+async def reserve_for_final_test(session: ActiveRun) -> None:
     """Reserve the expected cost of the final test, so that the search cannot spend it.
 
     The amount is recorded: a resumed run reserves the same, although it has spent more by then.
@@ -111,7 +158,7 @@ async def reserve_for_final_test(session: Session) -> None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
-def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
+def _estimate_cost(session: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
     rows = session.baseline.validation.rows
     repeats = sum(block.repeats for block in plan_blocks(session.request.alpha, repeats=rule.repeats))

@@ -17,6 +17,7 @@ from promptiter.evaluation.score import Score
 from promptiter.evaluation.surface_reads import collect_reads
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.judgement import judge_repeat
 from promptiter.llm.ledger import CallCounter, count_calls
 from promptiter.profile import Profile, activate_profiles
 from promptiter.structure import StructureSnapshot
@@ -79,7 +80,8 @@ class CaseRunner:
             return await self._score(job, AgentRun(error=error), calls=CallCounter(), started=time.perf_counter())
 
     async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> TracedRow:
-        scores = await run_together(_score_run(metric, job.case, run) for metric in self.metrics)
+        with judge_repeat(job.repeat):
+            scores = await run_together(_score_run(metric, job.case, run) for metric in self.metrics)
         traces = [turn.trace for turn in run.by_turn]
         row = CaseRow(
             case_id=job.case.id,

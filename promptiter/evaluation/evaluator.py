@@ -7,10 +7,10 @@ an evaluation. The rows do not depend on the concurrency.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
@@ -57,15 +57,6 @@ class EvaluationOptions:
             raise SetupError(f"case_timeout_s is {self.case_timeout_s!r}; give seconds above 0, or None for no limit")
         if not is_number(self.max_errored_fraction) or not 0 <= self.max_errored_fraction <= 1:
             raise SetupError(f"max_errored_fraction is {self.max_errored_fraction!r}; give a share from 0 to 1")
-
-
-@dataclass(frozen=True, slots=True)
-class CaseRuns:
-    """Runs of cases under a profile, as case ids and repeats."""
-
-    eval_set: EvalSet
-    profile: Profile
-    runs: Sequence[CaseRepeat]
 
 
 class Evaluator:
@@ -195,40 +186,21 @@ class Evaluator:
 
         `runs` selects case ids and repeats; the default is every repeat of every case.
         """
-        wanted = CaseRuns(
-            eval_set, profile, list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
-        )
+        wanted = list_case_runs(eval_set, range(self.options.repeats)) if runs is None else runs
         self.check(agent, [(eval_set, profile)])
-        async for _, row in self.stream_batch(agent, [wanted]):
-            yield row
+        cases = eval_set.by_id
+        jobs = (CaseJob(case=cases[case_id], profile=profile, repeat=repeat) for case_id, repeat in wanted)
+        async with aclosing(self.stream_jobs(agent, jobs)) as finished:
+            async for _, row in finished:
+                yield row
 
-    async def stream_batch(self, agent: Agent, batch: Sequence[CaseRuns]) -> AsyncGenerator[tuple[int, CaseRow], None]:
-        """Yield the rows of several evaluations as they finish, each with the place of its evaluation in the batch.
+    def stream_jobs(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
+        """Yield the jobs as they finish, each with its row. They are started in the given order.
 
-        All run under one concurrency limit. They are not checked here: see `check`. If the user asks to stop, the case
-        runs in progress are the last.
+        They may belong to several evaluations. These are not checked here: see `check`. Once the user has asked to
+        stop, no other job is started.
         """
-        jobs = chain.from_iterable(_list_jobs(number, each) for number, each in enumerate(batch))
         until_stop = takewhile(lambda _: not self.gateway.is_stopping, jobs)
-        async with aclosing(self._execute(agent, until_stop)) as finished:
-            async for job, row in finished:
-                yield job.evaluation, row
-
-    async def replay(
-        self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
-    ) -> CaseRow:
-        """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
-        self.gateway.check_stop()
-        job = CaseJob(case=case, profile=profile, repeat=repeat, substitutes=substitutes)
-        [(_, row)] = [finished async for finished in self._execute(agent, [job])]
-        return row
-
-    def _with(self, **parts: object) -> Evaluator:
-        other = copy.copy(self)
-        vars(other).update(parts)
-        return other
-
-    def _execute(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
@@ -238,7 +210,21 @@ class Evaluator:
         )
         gateway = self.gateway.with_seed(self.seed)
         gateway.bind_to_running_loop()
-        return self.executor.run(jobs, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
+        return self.executor.run(until_stop, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
+
+    async def replay(
+        self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
+    ) -> CaseRow:
+        """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
+        self.gateway.check_stop()
+        job = CaseJob(case=case, profile=profile, repeat=repeat, substitutes=substitutes)
+        [(_, row)] = [finished async for finished in self.stream_jobs(agent, [job])]
+        return row
+
+    def _with(self, **parts: object) -> Evaluator:
+        other = copy.copy(self)
+        vars(other).update(parts)
+        return other
 
     def check(self, agent: Agent, pairs: Iterable[tuple[EvalSet, Profile]]) -> None:
         """Raise if one of these evaluations could not start: no metrics, another structure, duplicate case ids."""
@@ -297,12 +283,6 @@ def _check_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
 def list_case_runs(eval_set: EvalSet, repeats: Iterable[int]) -> list[CaseRepeat]:
     """The case runs of these repeats: all cases of the first, then of the next."""
     return [(case.id, repeat) for repeat in repeats for case in eval_set.cases]
-
-
-def _list_jobs(number: int, wanted: CaseRuns) -> Iterator[CaseJob]:
-    cases = wanted.eval_set.by_id
-    for case_id, repeat in wanted.runs:
-        yield CaseJob(evaluation=number, case=cases[case_id], profile=wanted.profile, repeat=repeat)
 
 
 def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None:

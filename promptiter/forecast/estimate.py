@@ -121,13 +121,18 @@ class Estimate:
         workload, rule = self.workload, self.workload.request.final_test
         if rule is None or not self.rounds.high:
             return {}
-        cases = self._reached * workload.validation
-        tested, unseen = cases * BLOCKS * rule.repeats, Range.exactly(TEST_SET_REPEATS * workload.test)
+        tested = BLOCKS * (rule.repeats * workload.validation)
+        unseen = Range.exactly(TEST_SET_REPEATS * workload.test)
         is_ablated = rule.ablate and workload.request.goal.kind == "score"
         parts = SURFACES.at_most(len(workload.downstream)).map(lambda count: count if is_ablated and count > 1 else 0)
-        ablated = cases * parts * workload.repeats
+        cases = self._reached * min(workload.train, workload.validation) * workload.repeats
         return self._price(
-            {"ablation": (ZERO, ablated), "final_test": (tested, tested), "test_set": (unseen, unseen)}, {}
+            {
+                "ablation": (cases * parts.at_most(1), cases * parts),
+                "final_test": (tested, tested * self._reached),
+                "test_set": (unseen, unseen * self._reached),
+            },
+            {},
         )
 
     def _price(self, case_runs: CaseRuns, calls: Mapping[StageModel, Range]) -> Costs:
@@ -135,7 +140,7 @@ class Estimate:
         workload, units, costs, all_runs = self.workload, self._units, Costs(), ZERO
         for stage, (whole, changed) in case_runs.items():
             all_runs += whole + changed
-            cases = workload.train if stage in ("train", "rerun") else workload.validation
+            cases = workload.train if stage in ("train", "rerun", "ablation") else workload.validation
             at_once = min(workload.concurrency, cases * workload.repeats)
             for name, unit in units.nodes.items():
                 costs[stage, name] = unit.times(whole + changed * self._paid_again[name], at_once=at_once)

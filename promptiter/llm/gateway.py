@@ -23,6 +23,7 @@ from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.in_flight import CallsInFlight
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
+from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
@@ -96,7 +97,7 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight = CallsInFlight()
         self._paid_since: int | None = None
-        self._first_repeat = 0
+        self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
         self._find_stop_request: Callable[[], str | None] = lambda: None
 
@@ -148,10 +149,10 @@ class Gateway:
         """Whether the user asked to stop, so that no case run is started."""
         return self._find_stop_request() is not None
 
-    def with_repeats_from(self, first: int) -> Gateway:
-        """The same gateway with the repeats of model calls counted from this number, for answers of their own."""
+    def with_agent_model(self, model: str) -> Gateway:
+        """The same gateway with this model in the place of those that the agent asks for."""
         other = self._derive()
-        other._first_repeat = first
+        other._agent_model = model
         return other
 
     async def ask(
@@ -162,7 +163,7 @@ class Gateway:
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._ask(request, site, node_id, is_live=is_live))
+        return await gateway._home.run(gateway._ask(request, place_call(site), node_id, is_live=is_live))
 
     async def call_tool(
         self,
@@ -179,7 +180,8 @@ class Gateway:
         An exception of the tool is raised as ToolFailedError.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._call_tool(name, arguments, function, site, node_id, is_live=is_live))
+        placed = place_call(site)
+        return await gateway._home.run(gateway._call_tool(name, arguments, function, placed, node_id, is_live=is_live))
 
     def find_active(self) -> Gateway:
         """The gateway that answers calls of this one here: the active one, if it was derived from this one."""
@@ -248,10 +250,10 @@ class Gateway:
         return other
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+        if self._agent_model is not None and site.role == "agent":
+            request = replace(request, model=self._agent_model)
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-        if self._first_repeat:
-            site = replace(site, repeat=site.repeat + self._first_repeat)
         call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
         reply = await self._answer(call, lambda: self._call_model(request, site, call), is_live=is_live)
         if not isinstance(reply, ModelReply):

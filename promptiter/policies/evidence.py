@@ -31,6 +31,12 @@ class AcceptanceDecision:
     delta: float | None
     reason: str
 
+    @property
+    def without_figures(self) -> AcceptanceDecision:
+        """Whether the candidate was accepted, and nothing else that validation says."""
+        reason = f"{'accepted' if self.accepted else 'not accepted'} on validation"
+        return AcceptanceDecision(accepted=self.accepted, delta=None, reason=reason)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreEvidence:
@@ -262,7 +268,7 @@ def pair_scores(
     """Return the objective of each case under both profiles, repeat by repeat, for the tests of `evaluation.stats`.
 
     A repeat that could not be scored counts as the worst value, as in `Evidence.gain`. A repeat that only one profile
-    ran is left out.
+    ran is left out; see `leave_out_lost_pairs`.
     """
     before, after = (
         {(row.case_id, row.repeat): replace(arm, rows=(row,)).objective(objective) for row in arm.rows}
@@ -274,14 +280,33 @@ def pair_scores(
             f"case {min(unpaired)!r} has no repeat under both profiles; run both on the same cases and repeats"
         )
     worst = _find_worst(objective, (value for value in (*before.values(), *after.values()) if value is not None))
+    position = {repeat: number for number, repeat in enumerate(sorted({repeat for _, repeat in common}))}
     found = []
     for case_id, group in groupby(common, key=itemgetter(0)):
         runs = list(group)
         first, second = (
             tuple(worst if (value := arm[run]) is None else value for run in runs) for arm in (before, after)
         )
-        found.append(PairedScores(case_id=case_id, before=first, after=second))
+        numbers = tuple(position[repeat] for _, repeat in runs)
+        is_complete = numbers == tuple(range(len(runs)))
+        found.append(PairedScores(case_id=case_id, before=first, after=second, numbers=() if is_complete else numbers))
     return tuple(found)
+
+
+def leave_out_lost_pairs(accepted: Evaluation, candidate: Evaluation) -> tuple[Evaluation, Evaluation]:
+    """Return both without the case runs that an outage lost under either profile.
+
+    An outage says nothing about a profile. Leaving the run out under both keeps the comparison fair, because otherwise
+    the other profile would be scored on repeats that this one does not have.
+    """
+    lost = {(row.case_id, row.repeat) for arm in (accepted, candidate) for row in arm.rows if row.outage is not None}
+    if not lost:
+        return accepted, candidate
+    first, second = (
+        replace(arm, rows=tuple(row for row in arm.rows if (row.case_id, row.repeat) not in lost))
+        for arm in (accepted, candidate)
+    )
+    return first, second
 
 
 def _find_worst(objective: Objective, figures: Iterable[float]) -> float:

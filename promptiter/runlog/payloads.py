@@ -12,6 +12,7 @@ from promptiter.llm.ledger import Spending
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.paired_runs import NO_RUNS, PairedRuns
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
@@ -174,6 +175,12 @@ class ReadsAudited(Payload):
     undeclared: tuple[UndeclaredRead, ...] = ()
 
 
+@event_type("validation_read")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRead(Payload):
+    """The search has read validation cases or results on them."""
+
+
 @event_type("decision")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDecided(Payload):
@@ -220,7 +227,10 @@ class AblationFinished(Payload):
 @event_type("final_test")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTestFinished(Payload):
+    """The result of the final test for one scope, and the case runs that it is based on."""
+
     result: FinalTestResult
+    runs: PairedRuns = NO_RUNS
 
 
 @event_type("conclusion")

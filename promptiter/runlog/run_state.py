@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
 from promptiter.evaluation.surface_reads import find_unread
+from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
 from promptiter.runlog.details import DetailsPayload
@@ -33,6 +34,7 @@ from promptiter.runlog.payloads import (
     RunConcluded,
     RunStarted,
     StopDecided,
+    ValidationRead,
 )
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
@@ -69,6 +71,7 @@ class RunState:
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
+        self._is_validation_read = False
         self._run = run
         self._evaluations: list[Evaluation] = []
         self._notes: list[SearchNote] = []
@@ -130,6 +133,11 @@ class RunState:
         return self._references
 
     @property
+    def is_validation_read(self) -> bool:
+        """Whether the search has read validation cases or results on them."""
+        return self._is_validation_read
+
+    @property
     def has_accepted(self) -> bool:
         """Whether the best profile is not the initial one."""
         return self._accepted is not self._baseline
@@ -168,6 +176,8 @@ class RunState:
             case ReadsAudited(undeclared=undeclared) if undeclared:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
+            case ValidationRead():
+                self._is_validation_read = True
             case StopDecided(decision=decision):
                 if self._round is not None:
                     self._round.stop(decision)
@@ -175,15 +185,13 @@ class RunState:
                 self._stop = None if decision.is_user_stop else stop  # a resumed run continues after a user's stop
                 if stop != self._so_far.stop:
                     self._change(stop=stop)
-            case BudgetEnded():
-                self._again = {}  # what an interrupted ablation ran is not part of the final test
             case AblationFinished() as ablated:
                 self._ablate(ablated)
             case RunConcluded() as concluded:
                 self._conclude(concluded)
             case RunCompleted() as completed:
                 self._complete(completed, event.run_id)
-            case RoundCompleted() | BudgetReserved() | ReadsAudited() | FinalTestFinished():
+            case RoundCompleted() | BudgetReserved() | BudgetEnded() | ReadsAudited() | FinalTestFinished():
                 pass
             case UnknownPayload(problem=problem) if event.type in ENGINE_EVENTS:
                 raise JournalError(f"event {event.seq} of the journal cannot be read: {problem}")
@@ -232,7 +240,7 @@ class RunState:
         if phase == "baseline":
             self._baseline = self._accepted = ValidatedProfile(self._so_far.initial_profile, evaluation)
             self._change(baseline=evaluation, accepted=evaluation)
-        elif phase in ("ablation", "final_test"):
+        elif phase == "final_test":
             known = self._again.get(evaluation.profile_digest)
             merged = merge_evaluations([evaluation] if known is None else [known, evaluation])
             assert merged is not None
@@ -288,18 +296,20 @@ class RunState:
             self._accepted = ValidatedProfile(profile, validation)
 
     def _ablate(self, ablated: AblationFinished) -> None:
+        """Remove parts of the accepted profile. It keeps its validation, because the ablation runs train cases."""
         run, found = self._so_far, ablated.ablation
         if found.dropped:
             left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
-            self._accept(left, self._again.get(left.digest, run.accepted))
+            self._accept(left, run.accepted)
         self._change(ablation=found)
-        self._again = {}
 
     def _conclude(self, concluded: RunConcluded) -> None:
         """Adopt the accepted profile if the final test shows a gain, otherwise the initial one."""
         found, run = concluded.conclusion, self._so_far
         before = self._again.get(run.initial_profile.digest, run.baseline)
         after = self._again.get(run.working_profile.digest, run.accepted)
+        if before is not None and after is not None:
+            before, after = leave_out_lost_pairs(before, after)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
         self._change(
             conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted

@@ -16,6 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, average_usage
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
+from promptiter.policies.paired_runs import describe_runs
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
@@ -53,16 +54,12 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSummary:
-    """How one surface changed, and why: the signals behind its accepted patches.
-
-    `gain` is how much the final profile loses without this change, if that was measured.
-    """
+    """How one surface changed, and why: the signals behind its accepted patches."""
 
     surface_id: str
     before: Json
     after: Json
     reasons: tuple[BlameReason, ...] = ()
-    gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +153,6 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     """Summarize a result. `is_held`: a process is working on the run."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
     changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
-    losses = result.ablation.losses if result.ablation is not None else {}
     adopted = {change.surface_id for change in result.changes}
     changes = tuple(
         ChangeSummary(
@@ -164,7 +160,6 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
             before=change.before,
             after=change.after,
             reasons=search.reasons.get(change.surface_id, ()),
-            gain=losses.get(change.surface_id),
         )
         for change in changed
     )
@@ -273,7 +268,9 @@ def _per_run(result: RunResult) -> tuple[FigureChange, ...]:
 
 def _evidence(result: RunResult) -> tuple[str, ...]:
     conclusion = result.conclusion
-    return conclusion.reasons if conclusion is not None and conclusion.tried else ()
+    if conclusion is None or not conclusion.tried:
+        return ()
+    return *conclusion.reasons, *describe_runs(conclusion.runs)
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:

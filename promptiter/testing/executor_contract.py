@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from promptiter.agents.base import Agent, Substitute
 from promptiter.errors import BudgetEndedError, UnexpectedCallError
-from promptiter.evaluation.evaluator import CaseRuns, Evaluator, list_case_runs
+from promptiter.evaluation.case_runner import CaseJob
+from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.executor import Executor
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.llm.budget import Budget
@@ -87,12 +88,14 @@ class ExecutorContract:
         some = replace(office.CASES, cases=office.CASES.cases[:5])
 
         async def evaluate_all(evaluator: Evaluator) -> list[Evaluation]:
-            runs = list_case_runs(some, range(1))
             rows: list[list[CaseRow]] = [[] for _ in profiles]
-            async for number, row in evaluator.stream_batch(
-                office.agent, [CaseRuns(some, profile, runs) for profile in profiles]
-            ):
-                rows[number].append(row)
+            jobs = [
+                CaseJob(case=case, profile=profile, evaluation=number)
+                for case in some.cases
+                for number, profile in enumerate(profiles)
+            ]
+            async for job, row in evaluator.stream_jobs(office.agent, jobs):
+                rows[job.evaluation].append(row)
             whole = await asyncio.gather(*(evaluator.evaluate(office.agent, some, each) for each in profiles))
             return [*map(evaluator.build_evaluation, rows, [some] * len(profiles), profiles), *whole]
 

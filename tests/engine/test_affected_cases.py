@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -242,23 +243,47 @@ async def test_a_run_killed_near_its_audit_resumes_to_the_same_result() -> None:
         assert len(again.measured.problems) == 1
 
 
-class Flips(Opaque):
+class Flips(Desk):
     """Answers are right in every other repeat; a refund is as right as its instruction."""
 
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        found = await super().run(case, profile, context)
-        is_right = context.repeat % 2 == 0 and self.node(case, context) == "answer"
-        return replace(found, output="careful" * (is_right or found.output == "careful"))
+    async def model(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        found = await super().model(request, repeat=repeat)
+        is_right = request.messages[0].content == "Answer." and repeat % 2 == 0
+        return replace(found, text=f"{found.text} careful") if is_right else found
 
 
-async def test_the_noise_of_cases_that_cannot_change_does_not_hide_a_gain() -> None:
-    engine = Engine(Flips(), desk.evaluator(repeats=2), search=_Validates(REFUND))
-    result = await engine.run(request(final_test=FinalTest()))
-    assert result.verdict == "improved"
+async def test_the_noise_of_cases_that_the_change_does_not_reach_does_not_hide_a_gain() -> None:
+    agent = Flips()
+    result = await gateway_engine(agent, REFUND).run(request(final_test=FinalTest()))
+    assert result.verdict == "improved_on_validation"
     assert result.conclusion is not None
     [test] = result.conclusion.results
     assert not any(look.has_run_noise for look in test.looks)
     assert test.gain == 0.1
+    [runs] = result.conclusion.runs
+    assert (runs.cases, runs.unreached, runs.before.runs, runs.after.runs) == (CASES, 8, 6 * CASES, 6 * CASES)
+    asked = Counter(instruction for instruction, _, repeat in agent.asked if repeat > 0)
+    assert asked == {"Sort.": 6 * CASES, "Answer.": 6 * 8, "Refund.": 6 * 2, "Refund: careful.": 6 * 2}
+    assert agent.asked.total() == len(agent.asked), "both profiles share the answers before the first changed call"
+
+
+class Unsteady(Flips):
+    """Depends on more than its calls: every run of it has a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = count()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        found = await super().run(case, profile, context)
+        return replace(found, output=f"{found.output} {next(self.numbers)}")
+
+
+async def test_the_noise_of_runs_that_the_profiles_do_not_share_is_tested() -> None:
+    result = await gateway_engine(Unsteady(), REFUND).run(request(final_test=FinalTest()))
+    assert result.conclusion is not None
+    assert [runs.unreached for runs in result.conclusion.runs] == [0]
+    assert any(look.has_run_noise for look in result.conclusion.results[0].looks)
 
 
 class Moody(Opaque):

@@ -65,8 +65,7 @@ def print_changes(screen: Console, summary: RunSummary) -> None:
     for number, change in enumerate(summary.changes):
         if number:
             screen.print()
-        gain = "" if change.gain is None else f"  {-change.gain:+.3f} without it"
-        screen.print(Text.assemble((f"  {one_line(change.surface_id)}", "cyan"), (gain, "dim")))
+        screen.print(Text(f"  {one_line(change.surface_id)}", "cyan"))
         screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
         for reason in change.reasons:
             print_indented(screen, Text(f"why (round {reason.round}): {shorten_reason(reason.text)}", "dim"), by=4)

@@ -20,6 +20,7 @@ from promptiter.agents.runner import Runner, ask_runner, check_runner, load_runn
 from promptiter.errors import MetricError, SetupError
 from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.judgement import keep_repeats, place_repeat
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.secret import secrets_in
@@ -54,10 +55,11 @@ class Judge:
             request = ModelRequest(model=self.model, messages=messages, options=self.options)
             return await ask_for(shape, request, CallSite(role="judge", repeat=repeat), gateway, node_id=metric)
         runner = self.runner
-        context = RunContext(repeat=repeat, seed=gateway.find_active().seed, role="judge")
+        context = RunContext(repeat=place_repeat(repeat), seed=gateway.find_active().seed, role="judge")
 
         async def ask(messages: tuple[Message, ...], _: int) -> str:
-            return await ask_runner(runner, _as_one_message(messages), context, gateway)
+            with keep_repeats():
+                return await ask_runner(runner, _as_one_message(messages), context, gateway)
 
         return await ask_until_usable(shape, messages, ask, name=repr(self.name))
 

@@ -27,6 +27,7 @@ from promptiter.evaluation.workers.job_messages import (
 )
 from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.judgement import keep_repeats
 from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
@@ -92,7 +93,7 @@ class JobHost:
 
         An error of the call is part of the answer. If this is cancelled, so is the call.
         """
-        with self.gateway.active(), count_calls() as counted:
+        with self.gateway.active(), keep_repeats(), count_calls() as counted:
             try:
                 value, error = await self._answer(self._unpack(call), execute), None
             except Exception as raised:  # noqa: BLE001 - raised in the worker

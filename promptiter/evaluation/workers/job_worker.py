@@ -156,7 +156,6 @@ class ForwardingGateway(Gateway):
         self._home.bind(replace=True)
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
-        site = replace(site, repeat=site.repeat + self._first_repeat)
         call = ForwardedRequest(gateway=self, request=request, site=site, node_id=node_id, is_live=is_live)
         reply: ModelReply = await self._forward(call, _refuse_to_execute)
         return reply

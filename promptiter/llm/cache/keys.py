@@ -22,7 +22,7 @@ class CacheKey:
     """Identifies a call: its request, where it was made, and the seed. Two seeds are two samples of every answer.
 
     Only calls of the agent belong to a case and a step. For other roles these fields are empty, so equal requests of a
-    judge are one call, whichever case they are about.
+    judge in the same repeat are one call, whichever case they are about. See `judgement` for the repeats of judges.
     """
 
     role: Role

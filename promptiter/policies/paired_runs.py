@@ -1,0 +1,102 @@
+"""What became of the case runs of a final test, for each profile: failed, lost to an outage, or not new.
+
+A run that the agent made fail counts with the worst score. A run that an outage lost says nothing about a profile, so
+it is left out under both. A run whose answers were all in a shared cache is the repeat of another run, not a new one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.stats.final_test import Scope
+from promptiter.wording import plural
+
+MAX_CHANCE = 0.05
+"""Profiles differ in their lost runs if outages that hit both alike would rarely be distributed so unevenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmMeasured:
+    """The runs that a cache answered without a call of this run: it had all answers before."""
+
+    from_cache: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRuns:
+    """The case runs of one profile."""
+
+    runs: int = 0
+    failed: int = 0
+    lost: int = 0
+    measured: ArmMeasured = field(default=ArmMeasured(), compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRuns:
+    """The runs of both profiles in the final test of one scope. `pairs` is how many the test used of each.
+
+    The change did not reach the `unreached` ones of the `cases`: both profiles had the same answers in all their runs.
+    """
+
+    scope: Scope = "these cases"
+    before: ArmRuns = ArmRuns()
+    after: ArmRuns = ArmRuns()
+    pairs: int = 0
+    cases: int = 0
+    unreached: int = 0
+
+
+NO_RUNS = PairedRuns()
+
+
+def count_runs(evaluation: Evaluation) -> ArmRuns:
+    """Count the runs of one profile."""
+    rows = evaluation.rows
+    lost = sum(row.outage is not None for row in rows)
+    return ArmRuns(
+        runs=len(rows),
+        failed=sum(not row.is_scored for row in rows) - lost,
+        lost=lost,
+        measured=ArmMeasured(from_cache=sum(row.origin == "cache" for row in rows)),
+    )
+
+
+def describe_runs(tested: Sequence[PairedRuns]) -> tuple[str, ...]:
+    """Say what kept runs out of the test, or makes them worth less, as one sentence for each cause and scope."""
+    return tuple(sentence for each in tested for sentence in _describe_scope(each))
+
+
+def _describe_scope(tested: PairedRuns) -> list[str]:
+    found = []
+    before, after = tested.before, tested.after
+    if tested.unreached:
+        reached = f"the change reached {tested.cases - tested.unreached} of {plural(tested.cases, 'case')}"
+        found.append(f"{reached}; the others had the same answers under both profiles, and their noise was not tested")
+    if counts := _compare(tested, before.failed, after.failed):
+        found.append(f"{counts} failed and count with the worst score")
+    if counts := _compare(tested, before.lost, after.lost):
+        found.append(f"{counts} were lost to outages; {tested.pairs} of {before.runs} pairs of runs were tested")
+    if _is_uneven(before.lost, after.lost):
+        found.append("outages hit one profile more often than the other: find the cause before you rely on the result")
+    if counts := _compare(tested, before.measured.from_cache, after.measured.from_cache):
+        found.append(f"{counts} are not new: a shared cache had all their answers")
+    return [f"{tested.scope}: {sentence}" for sentence in found]
+
+
+def _compare(tested: PairedRuns, before: int, after: int) -> str:
+    """A count under both profiles; empty if both are 0."""
+    if not before and not after:
+        return ""
+    initial, accepted = f"{before} of {tested.before.runs}", f"{after} of {tested.after.runs}"
+    return f"{initial} runs of the initial profile and {accepted} of the accepted one"
+
+
+def _is_uneven(before: int, after: int) -> bool:
+    """Whether a fair coin for each lost run would rarely distribute them this unevenly (two-sided sign test)."""
+    total, fewer = before + after, min(before, after)
+    tail = sum(math.comb(total, count) for count in range(fewer + 1)) / 2**total
+    return total > 0 and 2 * tail <= MAX_CHANCE
