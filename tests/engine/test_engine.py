@@ -33,7 +33,6 @@ from promptiter.policies.acceptance import MinGain, NoRegression
 from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
 from promptiter.policies.final_test import FinalTest
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stop_limits import MaxCalls, MaxEvaluations
 from promptiter.policies.stopping import Patience, TargetScore
 from promptiter.profile import PatchSet, Profile, SurfacePatch
@@ -123,9 +122,7 @@ async def test_all_problems_of_a_request_are_reported_at_once() -> None:
         await desk.engine(DRAFT, gateway=gateway).run(desk.request(test="test.jsonl"))
 
 
-async def test_the_false_accept_rate_of_combined_policies_is_checked_with_the_request() -> None:
-    with pytest.raises(RequestError, match=r"allows false accepts in 9% of runs, above this run"):
-        await desk.engine(DRAFT).run(desk.request(acceptance=PairedGain(0.04) | PairedGain(0.05)))
+async def test_alpha_and_the_figures_of_policies_are_checked_with_the_request() -> None:
     with pytest.raises(RequestError, match=r"alpha is 1; give a false-positive rate above 0 and below 1"):
         await desk.engine(DRAFT).run(desk.request(alpha=1))
     with pytest.raises(RequestError, match=r"names 'carefull', which is not a figure; .*did you mean 'careful'"):
