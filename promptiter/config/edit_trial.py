@@ -123,10 +123,11 @@ class EditTrial:
             [self.before],
             first_repeat=self.recorded.first_repeat,
             on_row=on_row,
+            interrupt=interrupt,
         )
         await runs.check()
         with runs.evaluator.gateway.active():
-            stop_reason = await runs.run_block(self.repeats, interrupt)
+            stop_reason = await runs.run_block(self.repeats)
         [evaluation] = runs.build_evaluations()
         return RecordedRuns(evaluation=evaluation, ledger=runs.ledger, stop_reason=stop_reason)
 

@@ -63,8 +63,9 @@ async def compare_profiles(
     `first_repeat`: other numbers are other samples, of which the cache may have none yet. `on_row` is called with each
     case run as it finishes. An `interrupt` stops early: the result has what was measured so far.
     """
-    interrupt = interrupt or Interrupt()
-    runs = ProfileRuns(agent, evaluator, cases, (before, after), first_repeat=first_repeat, on_row=on_row)
+    runs = ProfileRuns(
+        agent, evaluator, cases, (before, after), first_repeat=first_repeat, on_row=on_row, interrupt=interrupt
+    )
     await runs.check()
     differences = before.changes(after, agent.describe())
     if not differences:
@@ -73,7 +74,7 @@ async def compare_profiles(
         with runs.evaluator.gateway.active():
             wanted, stop_reason = repeats, None
             while wanted and stop_reason is None:
-                stop_reason = await runs.run_block(wanted, interrupt)
+                stop_reason = await runs.run_block(wanted)
                 found, wanted = _conclude(
                     runs, differences, alpha=alpha, objective=objective, repeats=repeats, stop_reason=stop_reason
                 )

@@ -15,7 +15,7 @@ from promptiter.agents.base import Agent, check_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
-from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.errors import BudgetEndedError, SetupError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -43,9 +43,12 @@ class ProfileRuns:
         *,
         first_repeat: int = 0,
         on_row: OnRow | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         _check_inputs(agent, evaluator, cases, profiles)
-        self.evaluator = evaluator.for_run()
+        self._interrupt = interrupt or Interrupt()
+        evaluator = evaluator.for_run()
+        self.evaluator = evaluator.with_gateway(evaluator.gateway.stopping_on(lambda: self._interrupt.reason))
         self.rows: list[dict[tuple[str, int], CaseRow]] = [{} for _ in profiles]
         self._agent = agent
         self._cases = cases
@@ -66,7 +69,7 @@ class ProfileRuns:
         for profile in self._profiles:
             await asyncio.to_thread(check_models, self._agent, self.evaluator, profile=profile)
 
-    async def run_block(self, repeats: int, interrupt: Interrupt) -> str | None:
+    async def run_block(self, repeats: int) -> str | None:
         """Run each case this number of times more under each profile. Returns the reason if it ended early."""
         if self._evaluations is None:
             self._evaluations = Evaluations(await self._start_log(), self._agent, self.evaluator)
@@ -85,8 +88,10 @@ class ProfileRuns:
             await self._evaluations.evaluate_many(requests)
         except BudgetEndedError as ended:
             return ended.cap
+        except StopRequestedError:
+            return "user_stop"
         except asyncio.CancelledError:
-            if interrupt.reason is None:
+            if self._interrupt.reason is None:
                 raise
             return "user_stop"
         return None
