@@ -41,11 +41,11 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.session import Session
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.stats.permutation import sign_flip
+from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.acceptance import AnyGain
@@ -201,17 +201,17 @@ class NaiveSearch:
         self.policy = policy
 
     async def search(self, session: Session) -> None:
-        rows = session.accepted.validation.rows
-        affected = session.validator.find_affected_cases(rows, ["repair#instruction"])
-        cases = tuple(case for case in session.validation.cases if case.id in affected)
-        runs = list_case_runs(replace(session.validation, cases=cases), [0])
+        validation = await session.read_validation()
+        rows = validation.accepted.rows
+        affected = {row.case_id for row in rows if may_touch(row.reads, ["repair#instruction"])}
+        cases = tuple(case for case in validation.eval_set.cases if case.id in affected)
+        chosen = replace(validation.eval_set, cases=cases)
         recorded = {row.case_id: row.scores[0].value or 0.0 for row in rows}
         for surface_id, text in self.patches:
             await session.begin_round()
             patch = SurfacePatch(surface_id=surface_id, value=text, reason="proposed")
             candidate = session.candidate(PatchSet((patch,)))
-            request = EvaluationRequest(eval_set=session.validation, profile=candidate, phase="validation", runs=runs)
-            found = await session.evaluations.evaluate(request)
+            found = await session.evaluate(chosen, candidate, phase="screening", repeats=range(1))
             changes = dict.fromkeys(recorded, 0.0)
             changes |= {row.case_id: (row.scores[0].value or 0.0) - recorded[row.case_id] for row in found.rows}
             self.policy.add(list(changes.values()))

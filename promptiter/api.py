@@ -23,7 +23,7 @@ from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_h
 from promptiter.runs.python_parts import rebuild_run
 from traces.model import Json
 
-DISPLAY_KEYS = ("quiet", "json", "review")
+DISPLAY_KEYS = ("quiet", "json", "review", "require")
 """Settings of how one command interacts with the user. Those of an earlier command do not count."""
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from promptiter.cli.options import Requirement
 from promptiter.runs.outcome import Outcome
 
-FAILED, CANCELLED = 1, 130
+FAILED, NOT_SHOWN, CANCELLED = 1, 8, 130
 
 EXIT_CODES: Mapping[Outcome, int] = {
     "improved": 0,
+    "improved_on_validation": 0,
     "baseline_only": 0,
     "target_reached": 0,
     "running": 0,
@@ -25,7 +27,15 @@ EXIT_CODES: Mapping[Outcome, int] = {
 }
 """The exit code of `run`, `resume` and `rerun`, by the outcome of the run."""
 
+
+def choose_exit_code(outcome: Outcome, *, require: Requirement | None = None) -> int:
+    """The exit code of an outcome. If `unseen` is required, every success but `improved` has the code NOT_SHOWN."""
+    code = EXIT_CODES[outcome]
+    return NOT_SHOWN if require == "unseen" and code == 0 and outcome != "improved" else code
+
+
 EXIT_CODES_HELP = (
     "Exit codes: 0 improved, or the command succeeded; 1 failed, or below a threshold; 2 wrong usage or input; "
-    "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 130 cancelled."
+    "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 8 not shown for new cases "
+    "(--require unseen); 130 cancelled."
 )

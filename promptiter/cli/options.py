@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 from promptiter.errors import SetupError
+
+Requirement: TypeAlias = Literal["unseen"]
+"""What `--require` asks of a run: `unseen`, a gain that is shown for new cases."""
 
 Config = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, or a folder with a promptiter.yaml.")
@@ -49,6 +52,10 @@ Review = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ConfiguredJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print JSON on standard output.")]
 Quiet = Annotated[bool | None, typer.Option("--quiet/--no-quiet", "-q", help="Print one line: the outcome.")]
+Require = Annotated[
+    Requirement | None,
+    typer.Option("--require", metavar="unseen", help="Exit with code 8 unless the gain is shown for new cases."),
+]
 Costs = Annotated[bool, typer.Option("--costs", help="Show the accounting: calls and cost by role and stage.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of printing.")

@@ -16,6 +16,7 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.judgements import JUDGE_REPEATS
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
@@ -72,16 +73,27 @@ class ConfiguredRun:
         self,
         *,
         repeats: int = REPEATS,
+        judge_repeats: int = JUDGE_REPEATS,
+        stronger: str | None = None,
         on_row: Callable[[CaseRow], None] | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
-        """Measure the noise of the baseline on the validation cases. Writes nothing but cached answers.
+        """Measure the noise of the baseline on the validation cases, and whether there is anything to win.
 
+        Writes nothing but cached answers. `stronger` names a model that the agent also tries in the place of its own.
         After Ctrl-C, or when the budget ends, the report covers what was measured so far.
         """
         stopping = Interrupt()
         return run_blocking(
-            lambda: measure_noise(self.engine, self.checked, repeats=repeats, on_row=on_row, interrupt=stopping),
+            lambda: measure_noise(
+                self.engine,
+                self.checked,
+                repeats=repeats,
+                judge_repeats=judge_repeats,
+                stronger=stronger,
+                on_row=on_row,
+                interrupt=stopping,
+            ),
             stopping,
             notify=notify,
         )

@@ -151,6 +151,8 @@ class RunConfig(Section):
     """Print the result as JSON."""
     quiet: Flag = False
     """Print one line."""
+    require: Literal["unseen"] | None = None
+    """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
 
     @property
     def parts(self) -> tuple[PartEntry, ...]:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.surface_reads import may_touch
@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 _NO_LOSS = 1e-12
 
 
-async def ablate(session: Session) -> Ablation | None:
+async def ablate(session: ActiveRun) -> Ablation | None:
     """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
     parts = _Parts(session)
     left = parts.all
@@ -56,7 +56,7 @@ def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
 class _Parts:
     """The parts of the accepted profile, and what it loses without them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self.session = session
         self.whole = session.accepted.profile
         self.initial = session.baseline.profile

@@ -14,19 +14,19 @@ from functools import cached_property
 from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
-from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
+from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
+from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.evaluation.surface_reads import find_shared_prompts
-from promptiter.policies.combine import describe_policy
-from promptiter.policies.error_rate import false_accept_rate, ignores_holdout
-from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_on_test_set
+from promptiter.policies.final_test import FEWEST_CASES, FEWEST_TEST_CASES, Conclusion, FinalTest, Verdict
+from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
 from promptiter.wording import join_names, plural
@@ -35,7 +35,7 @@ MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 
 
-async def conclude_by_final_test(session: Session, rule: FinalTest) -> Conclusion:
+async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
     if rule.ablate and session.request.goal.kind == "score":
         await _ablate(session)
@@ -49,12 +49,10 @@ async def conclude_by_final_test(session: Session, rule: FinalTest) -> Conclusio
         return test.conclude("invalid_eval", [on_validation], test.problem)
     if not on_validation.is_shown:
         return test.conclude_not_shown(on_validation)
-    if session.test is None:
-        return test.conclude("improved", [on_validation])
-    return test.conclude_with_test_set(on_validation, await test.test_new_cases(session.test))
+    return await test.conclude_gain(on_validation)
 
 
-async def _ablate(session: Session) -> None:
+async def _ablate(session: ActiveRun) -> None:
     """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
     try:
         found = await ablate(session)
@@ -65,18 +63,19 @@ async def _ablate(session: Session) -> None:
             await session.note(AblationFinished(ablation=found))
 
 
-def conclude_without_test(session: Session) -> Conclusion:
+def conclude_without_test(session: ActiveRun) -> Conclusion:
     """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
     cases = len(session.validation.cases)
     if session.state.has_accepted:
-        return _conclude_untested(session)
+        found = _conclude(session, "no_evidence", "no final test was run")
+        return replace(found, is_untested=True)
     if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
         reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
         return _conclude(session, "underpowered", reason)
     return _conclude(session, "no_evidence", _explain_no_acceptance(session))
 
 
-def _explain_no_acceptance(session: Session) -> str:
+def _explain_no_acceptance(session: ActiveRun) -> str:
     if session.state.candidates_tried:
         return "no candidate was accepted"
     last = session.state.round
@@ -85,35 +84,19 @@ def _explain_no_acceptance(session: Session) -> str:
     )
 
 
-def _conclude_untested(session: Session) -> Conclusion:
-    """Return the conclusion of a run that accepted a profile without a final test: only its policy vouches for it."""
-    acceptance = session.request.acceptance
-    rate, policy = false_accept_rate(acceptance), describe_policy(acceptance)
-    if ignores_holdout(acceptance):
-        return _conclude(session, "overfit_risk", f"accepted by {policy}, which never looked at validation")
-    if rate is None:
-        reason = f"accepted by {policy}, which does not bound false accepts, and there was no final test"
-        return _conclude(session, "improved", reason)
-    found = _conclude(
-        session, "improved", f"accepted by {policy}, which bounds false accepts at {100 * rate:g}% per run"
-    )
-    return replace(found, scope=_find_scope(session))
-
-
-def _conclude(session: Session, verdict: Verdict, reason: str) -> Conclusion:
+def _conclude(session: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = session.state.candidates_tried, len(session.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    limits = _describe_limits(session) if verdict == "improved" else ()
-    reasons = (reason, *limits, *_suggest_steps(session), tried)
+    reasons = (reason, *_suggest_steps(session), tried)
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
-def _find_scope(session: Session) -> Scope:
+def _find_scope(session: ActiveRun) -> Scope:
     """What the validation of a run is about."""
     return "this scorer" if session.shape == "scorer" else "these cases"
 
 
-def _describe_limits(session: Session) -> tuple[str, ...]:
+def _describe_limits(session: ActiveRun) -> tuple[str, ...]:
     """Say that a gain is only about what the search learned from, if that is what it was measured on."""
     match session.shape:
         case "two_sets":
@@ -124,7 +107,7 @@ def _describe_limits(session: Session) -> tuple[str, ...]:
             return ("the search learned from the same scorer, and nothing else was measured",)
 
 
-def _suggest_steps(session: Session) -> tuple[str, ...]:
+def _suggest_steps(session: ActiveRun) -> tuple[str, ...]:
     """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
     rows = session.accepted.validation.rows
     if session.request.goal.kind != "score" or all(row.passed for row in rows):
@@ -136,7 +119,7 @@ def _suggest_steps(session: Session) -> tuple[str, ...]:
     return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 
-def _count_cases(session: Session) -> str:
+def _count_cases(session: ActiveRun) -> str:
     what = "validation case" if session.shape == "two_sets" else "case"
     return plural(len(session.validation.cases), what)
 
@@ -144,7 +127,7 @@ def _count_cases(session: Session) -> str:
 class _TestedGain:
     """The gain of the accepted profile over the initial one, tested on their runs."""
 
-    def __init__(self, session: Session, rule: FinalTest) -> None:
+    def __init__(self, session: ActiveRun, rule: FinalTest) -> None:
         self.session = session
         self.rule = rule
         self.goal = session.request.goal
@@ -173,14 +156,47 @@ class _TestedGain:
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
-        result = decide_for_goal(self.goal, self.arms.scores, blocks=self.blocks, seed=self.session.seed)
+        result = decide_for_goal(
+            self.goal,
+            self.arms.scores,
+            blocks=self.blocks,
+            seed=self.session.seed,
+            amounts=self._pair_amounts(self.arms),
+            objective=self.session.request.objective,
+            unseen_failures=self._unseen_failures,
+        )
         return replace(result, scope=_find_scope(self.session))
 
-    async def test_new_cases(self, test: EvalSet) -> FinalTestResult:
+    @property
+    def _unseen_failures(self) -> float:
+        """A scorer is called a few times only, which could never exclude unseen failures."""
+        return 0.0 if self.session.shape == "scorer" else UNSEEN_FAILURES
+
+    def _pair_amounts(self, arms: ArmResults) -> tuple[PairedScores, ...] | None:
+        return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
+
+    async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
+        """Conclude a gain on validation: by the test set, if it has enough cases to decide anything."""
+        test = self.session.test
+        if test is None:
+            return self.conclude("improved_on_validation", [on_validation])
+        if len(test.cases) < FEWEST_TEST_CASES:
+            cases = plural(len(test.cases), "test case")
+            reason = f"{cases} cannot decide anything and were not run; give at least {FEWEST_TEST_CASES}"
+            return self.conclude("improved_on_validation", [on_validation], reason)
+        return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+
+    async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        result = decide_on_test_set(self.goal, arms.scores, alpha=self.alpha, seed=self.session.seed)
+        result = decide_on_test_set(
+            self.goal,
+            arms.scores,
+            alpha=self.alpha,
+            amounts=self._pair_amounts(arms),
+            objective=self.session.request.objective,
+        )
         return await self._finish(result, arms)
 
     async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
@@ -210,29 +226,28 @@ class _TestedGain:
         for case in self.arms.scores:
             before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
             itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
-        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_shown:
+        if decide_non_inferiority(itself, margin=self.goal.margin, blocks=self.blocks).is_shown:
             return self.conclude("no_evidence", [result])
         loss = f"a loss of {self.goal.margin:g}"
         reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
         return self.conclude("underpowered", [result], reason)
 
-    def conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+    def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
         if self.problem is not None:
-            return self.conclude("improved", [on_validation], self.problem)
-        worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
-        if on_test.gain is not None and on_test.gain < worst:
+            return self.conclude("improved_on_validation", [on_validation], self.problem)
+        if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
             return self.conclude("overfit_risk", [on_validation, on_test], reason)
-        return self.conclude("improved", [on_validation, on_test])
+        verdict: Verdict = "improved" if on_test.is_shown else "improved_on_validation"
+        return self.conclude(verdict, [on_validation, on_test])
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
         session, objective = self.session, self.session.request.objective
-        shown = [result for result in results if result.is_shown] if verdict == "improved" else []
         count = session.state.candidates_tried
         tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
-        scope = shown[-1].scope if shown else None
+        scope = self._find_shown_scope(verdict)
         limits = _describe_limits(session) if scope not in (None, "new cases") else ()
         return Conclusion(
             verdict=verdict,
@@ -253,6 +268,11 @@ class _TestedGain:
             runs=tuple(self.tested),
         )
 
+    def _find_shown_scope(self, verdict: Verdict) -> Scope | None:
+        if verdict == "improved":
+            return "new cases"
+        return _find_scope(self.session) if verdict == "improved_on_validation" else None
+
     @cached_property
     def _smallest_gain(self) -> float | None:
         """The smallest gain that these cases can show, by the noise of the initial profile alone."""
@@ -260,4 +280,5 @@ class _TestedGain:
         if all(len(each) < 2 for each in repeats):
             return None
         noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
-        return FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks).smallest_gain()
+        plan = FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks, unseen_failures=self._unseen_failures)
+        return plan.smallest_gain()

@@ -18,13 +18,14 @@ from typing import cast
 
 from promptiter.agents.base import Agent
 from promptiter.concurrency import run_in_thread
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
 from promptiter.engine.services import RunServices, make_services
-from promptiter.engine.session import Search, Session
+from promptiter.engine.session import Search
 from promptiter.engine.type_checks import (
     check_journal,
     check_observers,
@@ -166,7 +167,7 @@ class Engine:
         run_id = request.run_id or new_run_id(started, checked)
         meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
         log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
-        session = Session(
+        active = ActiveRun(
             checked,
             log,
             agent=checked.choose_agent(self.agent),
@@ -174,7 +175,7 @@ class Engine:
             interrupt=interrupt or Interrupt(),
             reviewer=reviewer,
         )
-        run = Run(session=session, log=log, search=self.search)
+        run = Run(active, self.search)
         async with self.using_agent():
             with evaluator.gateway.active():
                 return await run.execute(started)

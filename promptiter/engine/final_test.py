@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import is_replayable
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.session import Session
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
@@ -53,7 +53,7 @@ class ArmResults:
 class FinalTestRuns:
     """Runs the initial profile of a run and its accepted one again, both at once and interleaved."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ActiveRun) -> None:
         self._session = session
         self._arms: tuple[Evaluation, Evaluation] | None = None
         changes = session.baseline.profile.changes(session.accepted.profile, session.snapshot)
@@ -142,7 +142,7 @@ def _drop_noise(case: PairedScores, all_cases: Sequence[PairedScores]) -> Paired
     return PairedScores(case_id=case.case_id, before=same, after=same)
 
 
-async def reserve_for_final_test(session: Session) -> None:
+async def reserve_for_final_test(session: ActiveRun) -> None:
     """Reserve the expected cost of the final test, so that the search cannot spend it.
 
     The amount is recorded: a resumed run reserves the same, although it has spent more by then.
@@ -158,7 +158,7 @@ async def reserve_for_final_test(session: Session) -> None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
-def _estimate_cost(session: Session, rule: FinalTest) -> Spending:
+def _estimate_cost(session: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
     rows = session.baseline.validation.rows
     repeats = sum(block.repeats for block in plan_blocks(session.request.alpha, repeats=rule.repeats))

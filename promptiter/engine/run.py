@@ -10,6 +10,7 @@ from datetime import datetime
 from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
+from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.conclusion import conclude_by_final_test, conclude_without_test
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import reserve_for_final_test
@@ -25,7 +26,6 @@ from promptiter.policies.goals import check_scores
 from promptiter.policies.stopping import StopDecision, stop_if
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
-from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.fold import build_result, fold_lazily
 from promptiter.runlog.payloads import (
     EvalSetSummary,
@@ -74,11 +74,11 @@ class RunOutcome:
 
 
 class Run:
-    """One run in progress. Its session is what the search sees of it."""
+    """Executes one run. Its search sees it as a Session."""
 
-    def __init__(self, *, session: Session, log: EventLog, search: Search) -> None:
-        self.session = session
-        self.log = log
+    def __init__(self, active: ActiveRun, search: Search) -> None:
+        self.active = active
+        self.log = active.log
         self.search = search
         self.budget_ended = False
         self._stop: StopDecision | None = None
@@ -123,7 +123,7 @@ class Run:
 
     def _release_reserve(self) -> None:
         """Release what the budget reserved for the final test."""
-        if (budget := self.session.evaluator.gateway.budget) is not None:
+        if (budget := self.active.evaluator.gateway.budget) is not None:
             budget.release()
 
     async def _outcome_not_in_journal(self, status: Status, error: BaseException) -> RunOutcome:
@@ -134,27 +134,27 @@ class Run:
         return RunOutcome(replace(await self._fold(), status=status, error=message), error)
 
     async def _run(self, started: datetime) -> None:
-        session = self.session
-        initial = session.request.initial_profile
-        profile = Profile.of(session.snapshot, {} if initial is None else initial.overrides)
+        active = self.active
+        initial = active.request.initial_profile
+        profile = Profile.of(active.snapshot, {} if initial is None else initial.overrides)
         await self._note_start(profile, started)
-        if session.request.teacher is not None:
-            await self._write_references(session.request.teacher)
-        baseline = EvaluationRequest(eval_set=session.validation, profile=profile, phase="baseline")
-        await session.evaluations.evaluate(baseline)
-        if warning := find_uncounted_calls(session.baseline.validation, session.evaluator.gateway):
-            session.report(warning)
-        if not session.baseline.validation.is_reliable:
-            self._stop = stop_if(True, "invalid_eval", _describe_failures(session.baseline.validation))
+        if active.request.teacher is not None:
+            await self._write_references(active.request.teacher)
+        baseline = EvaluationRequest(eval_set=active.validation, profile=profile, phase="baseline")
+        await active.evaluations.evaluate(baseline)
+        if warning := find_uncounted_calls(active.baseline.validation, active.evaluator.gateway):
+            active.report(warning)
+        if not active.baseline.validation.is_reliable:
+            self._stop = stop_if(True, "invalid_eval", _describe_failures(active.baseline.validation))
             return
-        if session.request.max_rounds > 0:
-            check_scores(session.request.goal, session.baseline.validation)
-            await reserve_for_final_test(session)
+        if active.request.max_rounds > 0:
+            check_scores(active.request.goal, active.baseline.validation)
+            await reserve_for_final_test(active)
             await self._search()
-        if self._get_stop() is None and not await session.should_stop():
+        if self._get_stop() is None and not await active.should_stop():
             self._stop = (
                 stop_if(True, "exhausted", "the search has nothing left to try")
-                if session.request.max_rounds > 0
+                if active.request.max_rounds > 0
                 else stop_if(True, "max_rounds", "only the baseline was requested")
             )
         if not self._is_stopped_by_user:
@@ -166,49 +166,50 @@ class Run:
 
     async def _search(self) -> None:
         """Run the search. If the budget ends after a candidate was accepted, the run continues with the final test."""
-        session = self.session
+        active = self.active
         try:
             await self._run_search()
         except BudgetEndedError as ended:
-            if session.request.final_test is None or not session.state.has_accepted:
+            if active.request.final_test is None or not active.state.has_accepted:
                 raise
-            await session.record_budget_end(ended)
+            await active.record_budget_end(ended)
             self._stop = stop_if(True, ended.cap, ended.message)
 
     async def _run_search(self) -> None:
+        session = Session(self.active)
         try:
-            await self.search.search(self.session)
+            await self.search.search(session)
         finally:
-            was_left = await self.session.cancel_request()
+            was_left = await session.cancel_request()
         if was_left:
             raise RuntimeError("the search ended while one of its requests was in progress; await every request")
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""
-        session, rule = self.session, self.session.request.final_test
-        if rule is None or not session.state.has_accepted:
-            found = conclude_without_test(session)
+        active, rule = self.active, self.active.request.final_test
+        if rule is None or not active.state.has_accepted:
+            found = conclude_without_test(active)
         else:
-            found = await conclude_by_final_test(session, rule)
-        await session.note(RunConcluded(conclusion=found))
+            found = await conclude_by_final_test(active, rule)
+        await active.note(RunConcluded(conclusion=found))
 
     async def _write_references(self, teacher: Runner | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""
-        session, gateway = self.session, self.session.evaluator.gateway
+        active, gateway = self.active, self.active.evaluator.gateway
 
         async def write() -> ReferencesWritten:
-            train = await write_expected_answers(session.train, teacher, gateway=gateway)
-            if session.shape != "two_sets":
+            train = await write_expected_answers(active.train, teacher, gateway=gateway)
+            if active.shape != "two_sets":
                 return ReferencesWritten(train=train, validation=train)
-            validation = await write_expected_answers(session.validation, teacher, gateway=gateway)
+            validation = await write_expected_answers(active.validation, teacher, gateway=gateway)
             return ReferencesWritten(train=train, validation=validation)
 
-        found = await session.record(ReferencesWritten, write)
+        found = await active.record(ReferencesWritten, write)
         for case_id, error in dict.fromkeys((*found.train.errors, *found.validation.errors)):
-            session.report(f"the teacher gave no answer for case {case_id}: {error}")
+            active.report(f"the teacher gave no answer for case {case_id}: {error}")
 
     async def _complete(self, status: Status, error: BaseException | None) -> None:
-        session = self.session
+        active = self.active
         self.log.phase = "end"
         before, after = self._compute_scores()
         completed = RunCompleted(
@@ -221,10 +222,10 @@ class Run:
             best=after,
             measured=RunMeasured(
                 run_id=self.log.run_id,
-                duration_s=session.meter.elapsed_s,
-                case_runs=session.evaluations.case_runs,
-                paid_case_runs=session.evaluations.paid_case_runs,
-                spent=session.meter.ledger,
+                duration_s=active.meter.elapsed_s,
+                case_runs=active.evaluations.case_runs,
+                paid_case_runs=active.evaluations.paid_case_runs,
+                spent=active.meter.ledger,
                 problems=tuple(self.log.problems),
             ),
         )
@@ -244,7 +245,7 @@ class Run:
         return stop is not None and stop.is_user_stop
 
     def _describe_error(self, error: BaseException) -> str:
-        return self.session.redact(f"{type(error).__name__}: {error}")
+        return self.active.redact(f"{type(error).__name__}: {error}")
 
     def _decide_verdict(self) -> Verdict:
         state = self.log.state
@@ -256,15 +257,15 @@ class Run:
         return "budget_ended" if self.budget_ended and is_undecided else "no_evidence"
 
     async def _note_start(self, profile: Profile, started: datetime) -> None:
-        session, request = self.session, self.session.request
+        active, request = self.active, self.active.request
         head = RunStarted(
-            structure=session.snapshot.to_json(),
+            structure=active.snapshot.to_json(),
             profile=profile,
-            targets=tuple(sorted(session.targets)),
-            train=_describe_eval_set(session.train),
-            validation=_describe_eval_set(session.validation),
-            test=None if session.test is None else _describe_eval_set(session.test),
-            shape=session.shape,
+            targets=tuple(sorted(active.targets)),
+            train=_describe_eval_set(active.train),
+            validation=_describe_eval_set(active.validation),
+            test=None if active.test is None else _describe_eval_set(active.test),
+            shape=active.shape,
             objective=request.objective,
             goal=request.goal,
             acceptance=describe_policy(request.acceptance),
@@ -272,10 +273,10 @@ class Run:
             stop=describe_policy(request.stop),
             max_rounds=request.max_rounds,
             search=type(self.search).__name__,
-            seed=session.seed,
+            seed=active.seed,
         )
         measured = StartMeasured(started_at=started.isoformat(timespec="seconds"))
-        await session.note(replace(head, measured=measured), request=to_plain(head))
+        await active.note(replace(head, measured=measured), request=to_plain(head))
 
 
 async def restore_agent(agent: Agent) -> None:

@@ -3,45 +3,43 @@
 Each service records its results in the event log and answers from there when a run is resumed. So a Search is a plain
 async function, and resuming a run means calling it again. A search takes randomness and time from the session only and
 makes one request at a time; several evaluations at once are one request (`evaluate_many`).
+
+Of validation, a search learns only which candidates were accepted. That is why the validation cases can still show, at
+the end, whether a gain holds for new cases. A search that needs more calls `read_validation`, which is recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
-from promptiter.engine.comparison import Comparison, Validator
-from promptiter.engine.evaluations import EvaluationRequest, Evaluations
-from promptiter.engine.interrupts import Interrupt
-from promptiter.engine.one_request import OneRequest
-from promptiter.engine.request_checks import CheckedRequest
+from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.comparison import Comparison
+from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.review import Reviewer
-from promptiter.engine.session_checks import check_candidate, check_pairs
-from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.engine.session_checks import check_candidate, check_pairs, includes_case
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
-from promptiter.policies.stopping import Progress, complete_stop
 from promptiter.profile import PatchSet, Profile
-from promptiter.runlog.event_log import EventLog
-from promptiter.runlog.events import Payload, Phase, check_payload_class
+from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import (
-    BudgetEnded,
     CandidateDecided,
     CandidateProposed,
     RoundCompleted,
     RoundStarted,
-    StopDecided,
-    StopMeasured,
+    ValidationRead,
 )
-from promptiter.runlog.run_state import ENGINE_PHASES, RunState, ValidatedProfile
-from promptiter.wording import shorten
-from traces import ExecutionTrace, digest
+from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.run_state import ENGINE_PHASES, RunState
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace
 from traces.model import Json
 
 P = TypeVar("P", bound=Payload)
@@ -54,50 +52,54 @@ class Search(Protocol):
         """Look for better profiles until `session.should_stop()`. Accepted candidates are kept, whatever is raised."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionProfile:
+    """A profile of a run as its search sees it: without its validation."""
+
+    profile: Profile
+
+    @property
+    def validation(self) -> NoReturn:
+        raise _describe_hidden("validation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRecord:
+    """What validation says: its cases, and the `state` of the run, which changes with every event.
+
+    The state has the validation of the baseline, of the accepted profile and of the candidates of the round, and the
+    decisions with their reasons.
+    """
+
+    eval_set: EvalSet
+    state: RunState
+
+    @property
+    def accepted(self) -> Evaluation:
+        """The validation of the best profile so far."""
+        assert self.state.accepted is not None, "the baseline is validated before a search starts"
+        return self.state.accepted.validation
+
+
 class Session:
     """One run in progress, as its search sees it.
 
-    `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets;
-    `test` cases are used by the final test only. `targets` are the surfaces that may change, `snapshot` is the
-    structure, `accepted` the best profile so far with its validation, and `rng` the only source of randomness. All
-    fields are read-only.
+    `train` are the cases that the search learns from. `targets` are the surfaces that may change, `snapshot` is the
+    structure, `accepted` the best profile so far, `baseline` the initial one, and `rng` the only source of randomness.
+    `request` is what the run was asked for, without its validation and test cases. All fields are read-only.
     """
 
-    def __init__(
-        self,
-        checked: CheckedRequest,
-        log: EventLog,
-        *,
-        agent: Agent,
-        evaluator: Evaluator,
-        interrupt: Interrupt,
-        reviewer: Reviewer | None = None,
-    ) -> None:
-        self.request = request = checked.request
-        self.agent = agent
-        self.evaluator = evaluator
-        self.snapshot = checked.snapshot
-        self.shape = checked.shape
-        self.test = checked.test
-        self.targets = frozenset(checked.targets)
-        self.reviewer = reviewer
-        self.seed = evaluator.seed
-        self.rng = Random(self.seed)
-        self.evaluations = Evaluations(log, agent, evaluator)
-        self.validator = Validator(self)
-        self.meter = log.meter
-        self._checked = checked
-        self._log = log
-        self._interrupt = interrupt
-        self._records = 0
-        self._one_request = OneRequest()
-        self._stopping = complete_stop(
-            request.stop,
-            max_rounds=request.max_rounds,
-            objective=request.objective,
-            is_for_score=request.goal.kind == "score",
-        )
-        self._acceptance = protect_cases(request.acceptance, request.protected)
+    def __init__(self, run: ActiveRun) -> None:
+        self.request: RunRequest = replace(run.request, validation=None, test=None)
+        self.agent: Agent = run.agent
+        self.evaluator: Evaluator = run.evaluator
+        self.snapshot: StructureSnapshot = run.snapshot
+        self.shape: RunShape = run.shape
+        self.targets: frozenset[str] = run.targets
+        self.reviewer: Reviewer | None = run.reviewer
+        self.seed: int = run.seed
+        self.rng: Random = run.rng
+        self._run = run
         self._is_ready = True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -106,51 +108,53 @@ class Session:
         super().__setattr__(name, value)
 
     @property
-    def state(self) -> RunState:
-        """The run after the events so far."""
-        return self._log.state
+    def validation(self) -> NoReturn:
+        raise _describe_hidden("validation")
+
+    @property
+    def state(self) -> NoReturn:
+        raise _describe_hidden("state")
 
     @property
     def round(self) -> int:
-        return self._log.round
+        return self._run.round
 
     @property
     def train(self) -> EvalSet:
         """The train cases, with the teacher's answers if there is a teacher."""
-        references = self.state.references
-        if self.shape != "two_sets":
-            return self.validation
-        return self._checked.train if references is None else references.train.eval_set
+        return self._run.train
 
     @property
-    def validation(self) -> EvalSet:
-        """The validation cases, with the teacher's answers if there is a teacher."""
-        references = self.state.references
-        return self._checked.validation if references is None else references.validation.eval_set
-
-    @property
-    def accepted(self) -> ValidatedProfile:
+    def accepted(self) -> SessionProfile:
         """The best profile so far; at first the initial profile."""
-        assert self.state.accepted is not None, "the baseline is validated before a search starts"
-        return self.state.accepted
+        return SessionProfile(self._run.accepted.profile)
 
     @property
-    def baseline(self) -> ValidatedProfile:
+    def baseline(self) -> SessionProfile:
         """The initial profile of the run."""
-        assert self.state.baseline is not None, "the baseline is validated before a search starts"
-        return self.state.baseline
+        return SessionProfile(self._run.baseline.profile)
+
+    async def read_validation(self) -> ValidationRecord:
+        """Return the validation cases and all results on them, and record that the search has read them.
+
+        The validation cases can then no longer show a gain for new cases: without a test set, the verdict is at most
+        `improved_on_validation`.
+        """
+        if not self._run.state.is_validation_read:
+            await self.note(ValidationRead())
+        return ValidationRecord(eval_set=self._run.validation, state=self._run.state)
 
     async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
-        return await self.evaluator.trace_store.get(trace_digest)
+        return await self._run.trace(trace_digest)
 
     def redact(self, text: str) -> str:
         """Return a text without secrets."""
-        return self.evaluator.gateway.redactor.redact_text(text)
+        return self._run.redact(text)
 
     def report(self, problem: str) -> None:
         """Report a problem that the user should know of and that does not end the run."""
-        self._log.problems.append(self.redact(problem))
+        self._run.report(problem)
 
     def candidate(self, patches: PatchSet, *, parent: Profile | None = None) -> Profile:
         """Return the accepted profile, or another parent, with these patches. Only targets may change."""
@@ -164,30 +168,11 @@ class Session:
 
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
-        check_payload_class(kind)
-        request_digest = digest(request)
-        with self._one_request.make():
-            known = await self._log.take(kind, request=request_digest)
-            if known is None:
-                with self._one_request.work():
-                    payload = await work()
-                if not isinstance(payload, kind):
-                    raise SetupError(f"the work of a record returned {shorten(payload)}; return a {kind.__qualname__}")
-                self._log.phase = phase or self._log.phase
-                known = await self._log.append(payload, request=request_digest)
-        self._records += 1
-        self.rng.seed(f"{self.seed} after {self._records}")  # the same after a resume, which does not repeat the work
-        return known
+        return await self._run.record(kind, work, request=request, phase=phase)
 
     async def note(self, payload: P, *, request: Json = None, phase: Phase | None = None) -> P:
         """Record a fact that follows from earlier ones, and return it as the log has it: without secrets."""
-        with self._one_request.make():
-            self._log.phase = phase or self._log.phase
-            return await self._log.note(payload, request=None if request is None else digest(request))
-
-    async def record_budget_end(self, ended: BudgetEndedError) -> None:
-        """Record that the budget ended the search or the ablation; the run continues with the next part."""
-        await self.note(BudgetEnded(cap=ended.cap, message=self.redact(ended.message)))
+        return await self._run.note(payload, request=request, phase=phase)
 
     async def evaluate(
         self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
@@ -201,11 +186,13 @@ class Session:
     ) -> list[Evaluation]:
         """Run several evaluations at once, under one concurrency limit; the results are in the order of the pairs.
 
-        `phase` says what they are for, in a word of the search's own.
+        `phase` says what they are for, in a word of the search's own. Test cases are refused. Validation cases count as
+        read (see `read_validation`).
         """
         if phase in ENGINE_PHASES:
             raise SetupError(f"the phase {phase!r} is the engine's own; name another, such as 'screening'")
         check_pairs(pairs, repeats)
+        await self._guard_cases([eval_set for eval_set, _ in pairs])
         requests = [
             EvaluationRequest(
                 eval_set=eval_set,
@@ -216,22 +203,35 @@ class Session:
             )
             for eval_set, profile in pairs
         ]
-        with self._one_request.make():
-            return await self.evaluations.evaluate_many(requests)
+        with self._run.one_request.make():
+            return await self._run.evaluations.evaluate_many(requests)
+
+    async def _guard_cases(self, eval_sets: Sequence[EvalSet]) -> None:
+        """Refuse test cases, and record that validation cases are read."""
+        run = self._run
+        if run.test is not None and includes_case(eval_sets, run.test, known=self.train):
+            raise SetupError("a search may not run test cases: only the final test does; evaluate train cases")
+        if run.shape == "two_sets" and includes_case(eval_sets, run.validation, known=self.train):
+            await self.read_validation()
 
     def _find_known_rows(self, eval_set: EvalSet, profile: Profile) -> tuple[CaseRow, ...]:
         """The rows of the baseline, if its validation ran the same cases under the same profile."""
-        is_same = eval_set is self.validation and profile.digest == self.baseline.profile.digest
-        return self.baseline.validation.rows if is_same else ()
+        run = self._run
+        is_same = eval_set is run.validation and profile.digest == run.baseline.profile.digest
+        return run.baseline.validation.rows if is_same else ()
+
+    def count_replays(self, replays: int) -> None:
+        """Count case runs that the search made itself, without `evaluate`."""
+        self._run.evaluations.count_replays(replays)
 
     async def restore_traces(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Record missing traces of an evaluation again; a resumed run may not have kept them."""
-        await self.evaluations.restore_traces(evaluation, eval_set, profile)
+        await self._run.evaluations.restore_traces(evaluation, eval_set, profile)
 
     async def begin_round(self) -> None:
         """Start the next round from the accepted profile."""
-        with self._one_request.make():
-            self._log.round += 1
+        with self._run.one_request.make():
+            self._run.log.round += 1
             await self.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
 
     async def complete_round(self) -> None:
@@ -272,21 +272,22 @@ class Session:
     async def validate(self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = ()) -> AcceptanceDecision:
         """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
 
-        See `propose` for `parents`; a candidate that this round has proposed already needs none.
+        The search learns whether it was accepted, and no figure. See `propose` for `parents`; a candidate that this
+        round has proposed already needs none.
         """
-        with self._one_request.make():
+        with self._run.one_request.make():
             profile = await self._propose_once(candidate, parents)
             if profile.digest == self.accepted.profile.digest:
                 return await self._record_rejection("it changes nothing", profile)
-            comparison = Comparison(self.validator, profile)
-            decision = await decide_sequentially(self._acceptance, comparison.gather)
-            return await self._record_decision(decision, profile, comparison.record)
+            comparison = Comparison(self._run.validator, profile)
+            decision = await decide_sequentially(self._run.acceptance, comparison.gather)
+            return (await self._record_decision(decision, profile, comparison.record)).without_figures
 
     async def reject(
         self, candidate: Profile | PatchSet, reason: str, *, parents: Sequence[Profile] = ()
     ) -> AcceptanceDecision:
         """Reject a candidate before its validation is paid."""
-        with self._one_request.make():
+        with self._run.one_request.make():
             return await self._record_rejection(reason, await self._propose_once(candidate, parents))
 
     async def skip_round(self, reason: str) -> AcceptanceDecision:
@@ -295,9 +296,9 @@ class Session:
         return await self._record_rejection(reason, None)
 
     async def _propose_once(self, candidate: Profile | PatchSet, parents: Sequence[Profile]) -> Profile:
-        known = () if self.state.round is None else self.state.round.candidates
+        current = self._run.state.round
         profile = self._build_profile(candidate, parents)
-        for each in known:
+        for each in () if current is None else current.candidates:
             if each.profile.digest == profile.digest and each.decision is None:
                 return each.profile
         return await self._propose(candidate, profile, parents)
@@ -330,32 +331,22 @@ class Session:
         return (await self.note(decided, request=name, phase="validation")).decision
 
     async def should_stop(self) -> bool:
-        """Return whether the stop policies end the run. `session.state.run.stop` has their reasons."""
-        with self._one_request.make():
-            decided = await self._log.take(StopDecided)
-            if decided is None:
-                decision = self._stopping.decide(self._progress())
-                measured = StopMeasured(spent=self.meter.spent)
-                decided = await self._log.append(StopDecided(decision=decision, measured=measured))
-            return decided.decision.stop
+        """Return whether the stop policies end the run."""
+        return await self._run.should_stop()
 
     async def cancel_request(self) -> bool:
         """Cancel a request that the search has left in progress; False if there is none. The engine calls this."""
-        return await self._one_request.cancel()
+        return await self._run.one_request.cancel()
 
     def _check_round(self) -> None:
         if self.round == 0:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")
 
-    def _progress(self) -> Progress:
-        return Progress(
-            round=self.round,
-            rounds_without_acceptance=self.state.rounds_without_acceptance,
-            best=self.accepted.validation,
-            objective=self.request.objective,
-            elapsed_s=self.meter.elapsed_s,
-            evaluations=self.evaluations.paid,
-            spent=self.meter.spent,
-            user_stop=self._interrupt.reason,
-            test_now=self._interrupt.test_now,
-        )
+
+def _describe_hidden(name: str) -> AttributeError:
+    """The error of a search that reads validation results without saying so."""
+    return AttributeError(
+        f"{name!r} is hidden from the search, so that validation cases can show whether a gain holds for new cases; "
+        "a search that needs validation results calls `await session.read_validation()`, and without a test set its "
+        "verdict is then at most improved_on_validation"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
@@ -41,3 +41,12 @@ def check_candidate(candidate: object, parents: object) -> None:
         raise SetupError(f"parents is {shorten(parents)}; give a list of profiles")
     if wrong := [each for each in parents if not isinstance(each, Profile)]:
         raise SetupError(f"a parent is {shorten(wrong[0])}; give the profile itself")
+
+
+def includes_case(eval_sets: Iterable[EvalSet], of: EvalSet, *, known: EvalSet) -> bool:
+    """Whether some eval sets have a case with the content of one of another set. The `known` cases are not of it."""
+    skipped = {id(case) for case in known.cases}
+    others = {id(case): case for each in eval_sets for case in each.cases if id(case) not in skipped}
+    return bool(others) and not {case.content_digest for case in of.cases}.isdisjoint(
+        case.content_digest for case in others.values()
+    )

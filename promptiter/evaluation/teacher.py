@@ -1,6 +1,7 @@
 """The teacher: an agent, a function or a model that writes missing expected answers, once, before a run.
 
 An agent runs with its own baseline, never with a candidate profile, so references do not change between candidates.
+`TeacherAgent` answers the cases in the place of the agent, to see what the teacher itself reaches.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.runner import Runner, ask_runner, check_runner
 from promptiter.errors import BudgetEndedError, RunnerError, SetupError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
+from promptiter.profile import Profile
+from promptiter.structure import Node, StructureSnapshot
 
 GENERATED = "generated_expected"
 """The metadata key that lists the turns whose expected answer was written by a teacher."""
@@ -39,7 +42,12 @@ async def write_expected_answers(eval_set: EvalSet, teacher: Runner | str, *, ga
     """
     slots = asyncio.Semaphore(MAX_CONCURRENT_CASES)
     teacher = teacher if isinstance(teacher, str) else check_runner(teacher, what="teacher")
-    answer = _answer_with_model(teacher, gateway) if isinstance(teacher, str) else _answer_with_runner(teacher, gateway)
+
+    async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
+        context = RunContext(case_id=case.id, seed=gateway.seed, role="teacher")
+        return await _ask_teacher(
+            teacher, CaseInput(text=text, history=history, state=case.state), context, gateway=gateway
+        )
 
     async def label_case(case: EvalCase) -> EvalCase:
         async with slots:
@@ -57,6 +65,26 @@ async def write_expected_answers(eval_set: EvalSet, teacher: Runner | str, *, ga
         cases.append(case)
         errors.append((case.id, gateway.redactor.redact_text(_describe_error(result))))
     return LabelledSet(eval_set=replace(eval_set, cases=tuple(cases)), errors=tuple(errors))
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherAgent:
+    """A teacher that is a model or a function, as an agent that has no surfaces."""
+
+    teacher: Runner | str
+    gateway: Gateway
+
+    def describe(self) -> StructureSnapshot:
+        return StructureSnapshot(nodes=(Node(id="teacher"),), entry="teacher", name="teacher")
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        asked = replace(context, role="teacher")
+        return AgentRun(output=await _ask_teacher(self.teacher, case, asked, gateway=self.gateway))
+
+
+def has_generated_references(case: EvalCase) -> bool:
+    """Whether a teacher wrote expected answers of a case."""
+    return bool(case.metadata.get(GENERATED))
 
 
 _Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
@@ -84,22 +112,12 @@ async def _label_case(case: EvalCase, answer: _Answer) -> EvalCase:
     return replace(case, turns=(*turns, *case.turns[len(turns) :]), metadata={**case.metadata, GENERATED: marked})
 
 
-def _answer_with_runner(teacher: Runner, gateway: Gateway) -> _Answer:
-    async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
-        context = RunContext(case_id=case.id, seed=gateway.seed, role="teacher")
-        message = CaseInput(text=text, history=history, state=case.state)
+async def _ask_teacher(teacher: Runner | str, message: CaseInput, context: RunContext, *, gateway: Gateway) -> str:
+    if not isinstance(teacher, str):
         return await ask_runner(teacher, message, context, gateway)
-
-    return answer
-
-
-def _answer_with_model(model: str, gateway: Gateway) -> _Answer:
-    async def answer(case: EvalCase, text: str, history: tuple[Message, ...]) -> str:
-        request = ModelRequest(model=model, messages=(*history, Message("user", text)))
-        site = CallSite(role="teacher", case_id=case.id)
-        return (await gateway.ask(request, site, node_id="teacher")).text
-
-    return answer
+    request = ModelRequest(model=teacher, messages=(*message.history, Message("user", message.text)))
+    site = CallSite(role=context.role, case_id=context.case_id, repeat=context.repeat)
+    return (await gateway.ask(request, site, node_id="teacher")).text
 
 
 def _describe_error(error: Exception) -> str:

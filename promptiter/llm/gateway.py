@@ -97,6 +97,7 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight: dict[CacheKey, InFlightCall] = {}
         self._paid_since: int | None = None
+        self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
@@ -126,6 +127,12 @@ class Gateway:
         """
         other = self._derive()
         other._paid_since = mark
+        return other
+
+    def with_agent_model(self, model: str) -> Gateway:
+        """The same gateway with this model in the place of those that the agent asks for."""
+        other = self._derive()
+        other._agent_model = model
         return other
 
     async def ask(
@@ -223,6 +230,8 @@ class Gateway:
         return other
 
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+        if self._agent_model is not None and site.role == "agent":
+            request = replace(request, model=self._agent_model)
         if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
         call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)

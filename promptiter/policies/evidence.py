@@ -31,6 +31,12 @@ class AcceptanceDecision:
     delta: float | None
     reason: str
 
+    @property
+    def without_figures(self) -> AcceptanceDecision:
+        """Whether the candidate was accepted, and nothing else that validation says."""
+        reason = f"{'accepted' if self.accepted else 'not accepted'} on validation"
+        return AcceptanceDecision(accepted=self.accepted, delta=None, reason=reason)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreEvidence:

@@ -12,13 +12,26 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
+from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
 from promptiter.numbers import is_number
 from promptiter.policies.paired_runs import PairedRuns
 
-Verdict: TypeAlias = Literal["improved", "no_evidence", "underpowered", "overfit_risk", "budget_ended", "invalid_eval"]
+Verdict: TypeAlias = Literal[
+    "improved",
+    "improved_on_validation",
+    "no_evidence",
+    "underpowered",
+    "overfit_risk",
+    "budget_ended",
+    "invalid_eval",
+]
+"""What a run may claim. `improved` is shown for new cases, `improved_on_validation` for the validation cases only."""
 
 FEWEST_CASES = 5
 """With fewer validation cases, a gain that is not shown may still be there."""
+
+FEWEST_TEST_CASES = FEWEST_NEW_CASES
+"""Fewer test cases almost never show a gain, so they are not spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +61,8 @@ class Conclusion:
 
     `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
     is the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
-    the case runs behind each result; see `describe_runs`.
+    the case runs behind each result; see `describe_runs`. A profile that was accepted in a run without a final test
+    `is_untested`.
     """
 
     verdict: Verdict
@@ -61,8 +75,14 @@ class Conclusion:
     cases: int = 0
     smallest_gain: float | None = None
     runs: tuple[PairedRuns, ...] = ()
+    is_untested: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the final test shows the gain, for new cases or for the validation cases only."""
+        return self.verdict in ("improved", "improved_on_validation")
 
     @property
     def adopts(self) -> bool:
-        """Whether the accepted profile is adopted."""
-        return self.verdict == "improved"
+        """Whether the accepted profile is adopted: its gain is shown, or the user wanted no test."""
+        return self.is_shown or self.is_untested

@@ -175,6 +175,12 @@ class ReadsAudited(Payload):
     undeclared: tuple[UndeclaredRead, ...] = ()
 
 
+@event_type("validation_read")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRead(Payload):
+    """The search has read validation cases or results on them."""
+
+
 @event_type("decision")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDecided(Payload):

@@ -19,6 +19,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
 from promptiter.evaluation.scorer import Scorer, ScorerFunction
+from promptiter.evaluation.stats.final_test import Scope
 from promptiter.evaluation.unscored import describe_unscored
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
@@ -58,9 +59,9 @@ class RunRequest:
     `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
     `teacher` writes expected answers that cases lack, and `judge` replaces the judges of metrics: each is an agent, a
     function from message to answer, or the name of a model. `acceptance` decides which candidates the search keeps,
-    and `final_test` whether they are better than the initial profile; with None they are adopted untested. `alpha` is
-    the false-positive rate of the final test, and bounds that of an acceptance policy with one. `protected` cases must
-    still pass, whatever else `acceptance` says.
+    and `final_test` whether they are better than the initial profile; with None they are adopted untested, with the
+    verdict `no_evidence`. `alpha` is the false-positive rate of the final test, and bounds that of an acceptance policy
+    with one. `protected` cases must still pass, whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
     accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
@@ -259,6 +260,16 @@ class RunResult:
         return self.stop.reason if self.stop is not None else None
 
     @property
+    def scope(self) -> Scope | None:
+        """What the gain is shown for: `new cases`, `these cases`, or `this scorer`; None if no gain is shown."""
+        return self.conclusion.scope if self.conclusion is not None else None
+
+    @property
+    def is_shown_for_new_cases(self) -> bool:
+        """Whether the gain is shown for cases that the run has never seen; the verdict is then `improved`."""
+        return self.scope == "new cases"
+
+    @property
     def changes(self) -> ProfileDiff:
         """How the accepted profile differs from the initial one."""
         return self.initial_profile.changes(self.accepted_profile, self.structure)
@@ -311,10 +322,9 @@ class RunResult:
     @property
     def _limit(self) -> str:
         """What a gain is about, if that is less than the cases of a validation set."""
-        is_new = self.conclusion is not None and self.conclusion.scope == "new cases"
-        if self.verdict != "improved" or self.shape == "two_sets" or is_new:
+        if self.verdict != "improved_on_validation" or self.shape == "two_sets":
             return ""
-        return " on the cases it learned from" if self.shape == "one_set" else " by its scorer"
+        return " (the cases it learned from)" if self.shape == "one_set" else " (its scorer)"
 
     @property
     def _spending(self) -> str:

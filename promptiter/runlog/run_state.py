@@ -34,6 +34,7 @@ from promptiter.runlog.payloads import (
     RunConcluded,
     RunStarted,
     StopDecided,
+    ValidationRead,
 )
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
@@ -70,6 +71,7 @@ class RunState:
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
+        self._is_validation_read = False
         self._run = run
         self._evaluations: list[Evaluation] = []
         self._notes: list[SearchNote] = []
@@ -131,6 +133,11 @@ class RunState:
         return self._references
 
     @property
+    def is_validation_read(self) -> bool:
+        """Whether the search has read validation cases or results on them."""
+        return self._is_validation_read
+
+    @property
     def has_accepted(self) -> bool:
         """Whether the best profile is not the initial one."""
         return self._accepted is not self._baseline
@@ -169,6 +176,8 @@ class RunState:
             case ReadsAudited(undeclared=undeclared) if undeclared:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
+            case ValidationRead():
+                self._is_validation_read = True
             case StopDecided(decision=decision):
                 if self._round is not None:
                     self._round.stop(decision)

@@ -62,8 +62,10 @@ def classify_end(verdict: Verdict, *, rounds: int, stop_reason: str | None) -> O
 def write_headline(result: RunResult, outcome: Outcome) -> str:
     """The outcome as a phrase, with the cases it applies to."""
     saved = SAVINGS.get(result.goal.kind)
-    if outcome == "improved":
+    if outcome in ("improved", "improved_on_validation"):
         return _describe_improvement(result, "Improved" if saved is None else f"Fewer {saved} and no worse")
+    if outcome == "no_evidence" and result.conclusion is not None and result.conclusion.is_untested:
+        return "Adopted without a final test, so there is no evidence of an improvement"
     if saved is not None and outcome in ("no_evidence", "underpowered"):
         if result.working_profile != result.initial_profile:
             return "A loss of quality could not be ruled out, nothing adopted"
@@ -78,15 +80,13 @@ def write_headline(result: RunResult, outcome: Outcome) -> str:
 
 
 def _describe_improvement(result: RunResult, what: str) -> str:
-    conclusion = result.conclusion
-    if conclusion is None or conclusion.scope is None:
-        return f"{what} by the acceptance rule, not tested"
-    if conclusion.scope == "new cases":
+    if result.scope == "new cases":
         return f"{what} on new cases"
-    if conclusion.scope == "this scorer":
+    if result.scope == "this scorer":
         return f"{what} by this scorer"
     learned = ", which the search learned from" if result.shape == "one_set" else ""
-    return f"{what} on these {conclusion.cases} cases{learned}"
+    cases = "cases" if result.conclusion is None else f"{result.conclusion.cases} cases"
+    return f"{what} on these {cases}{learned}"
 
 
 def explain_outcome(result: RunResult, outcome: Outcome) -> str:

@@ -119,8 +119,7 @@ class BlameFinder:
             )
             self.failures.handle("aggregator", describe_failed_merge(merged, self.aggregator))
             kept, below_support = (
-                order_by_priority(each, evaluation.rows, unsure=session.validator.untrusted_nodes)
-                for each in (merged.signals, merged.below_support)
+                order_by_priority(each, evaluation.rows) for each in (merged.signals, merged.below_support)
             )
             return GradientsMerged(signals=kept, below_support=below_support)
 
@@ -185,7 +184,7 @@ class BlameFinder:
 
         key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
         found = await session.record(GradientsChecked, replay, request=key, phase=phase)
-        session.evaluations.count_replays(found.replays)
+        session.count_replays(found.replays)
         return weight_gradients(gradients, found.checks)
 
 

@@ -1,16 +1,19 @@
 """ModelDownsizing: the search for the same quality at a lower price. It tries cheaper models node by node.
 
 The largest expected saving is tried first: the price difference times the tokens that the node used in the accepted
-profile's validation runs. A node's cheapest model therefore comes first, and its other models only if that one was
-rejected. Every candidate is validated; NonInferior accepts it if the score holds and the run costs less.
+profile's validation runs, which this search therefore reads. A node's cheapest model comes first, and its other models
+only if that one was rejected. Every candidate is validated; NonInferior accepts it if the score holds and the run costs
+less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptiter.engine.outline import SearchOutline
-from promptiter.engine.session import Session
+from promptiter.engine.session import Session, ValidationRecord
+from promptiter.evaluation.result import CaseRow
 from promptiter.llm.prices import Price
 from promptiter.policies.goals import list_other_models
 from promptiter.profile import PatchEvidence, PatchSet, SurfacePatch
@@ -48,7 +51,8 @@ class ModelDownsizing:
     """The search for the goal `cheaper`. Its models are those of the goal, or the choices of each node."""
 
     async def search(self, session: Session) -> None:
-        swaps = (await session.record(SwapsRanked, lambda: _rank_swaps(session))).swaps
+        known = await session.read_validation()
+        swaps = (await session.record(SwapsRanked, lambda: _rank_swaps(session, known))).swaps
         done: set[str] = set()
         for swap in swaps:
             if swap.surface_id in done:
@@ -66,20 +70,19 @@ class ModelDownsizing:
         return SearchOutline(screened_cases=0)
 
 
-async def _rank_swaps(session: Session) -> SwapsRanked:
+async def _rank_swaps(session: Session, known: ValidationRecord) -> SwapsRanked:
     """All swaps that save money, the largest saving first."""
-    accepted = session.accepted
-    await session.restore_traces(accepted.validation, session.validation, accepted.profile)
+    await session.restore_traces(known.accepted, known.eval_set, session.accepted.profile)
     surfaces = [session.snapshot.surface(target) for target in sorted(session.targets)]
-    found = [swap for surface in surfaces if surface.type == "model" for swap in await _find_swaps(surface, session)]
+    models = [surface for surface in surfaces if surface.type == "model"]
+    found = [swap for surface in models for swap in await _find_swaps(surface, session, known.accepted.rows)]
     ranked = sorted(found, key=lambda swap: (-swap.saves_usd, swap.surface_id, swap.model))
     return SwapsRanked(swaps=tuple(ranked))
 
 
-async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
+async def _find_swaps(surface: Surface, session: Session, rows: Sequence[CaseRow]) -> list[Swap]:
     current = str(session.accepted.profile.value(surface.id, session.snapshot))
-    usage, evidence = await _measure_usage(surface.node_id, session)
-    runs = len(session.accepted.validation.rows)
+    usage, evidence = await _measure_usage(surface.node_id, session, rows)
     now = _price_usage(session.evaluator.gateway.price(current), usage)
     if now is None:
         return []  # price or usage is unknown, so no saving can be estimated
@@ -87,17 +90,16 @@ async def _find_swaps(surface: Surface, session: Session) -> list[Swap]:
     for model in list_other_models(session.request.goal, surface, current):
         then = _price_usage(session.evaluator.gateway.price(model), usage)
         if then is not None and then < now:
-            saves = round((now - then) / runs, 12)
+            saves = round((now - then) / len(rows), 12)
             swaps.append(Swap(surface_id=surface.id, current=current, model=model, saves_usd=saves, evidence=evidence))
     return swaps
 
 
-async def _measure_usage(node_id: str, session: Session) -> tuple[Usage, PatchEvidence]:
+async def _measure_usage(node_id: str, session: Session, rows: Sequence[CaseRow]) -> tuple[Usage, PatchEvidence]:
     """The usage of a node over all validation runs of the accepted profile, and its steps, the largest first.
 
     If no step has usage, the usage is that of the whole runs, and there are no steps.
     """
-    rows = session.accepted.validation.rows
     found = [(row, step) for row in rows for name in row.trace_digests for step in (await session.trace(name)).steps]
     if all(step.usage is None for _, step in found):
         return sum_usage(row.usage for row in rows), PatchEvidence(

@@ -8,7 +8,7 @@ re-run the cases that read the surface; by tokens where prices are unknown, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from promptiter.backprop.loss import GAPS
 from promptiter.evaluation.result import CaseRow
@@ -20,18 +20,16 @@ LOSSES: Mapping[Severity, float] = {**{severity: gap for gap, severity in GAPS},
 """The least share of the threshold that a score of each severity misses; for P3, which has no lower bound, a guess."""
 
 
-def order_by_priority(
-    signals: Sequence[AggregateResult], rows: Sequence[CaseRow], *, unsure: Collection[str] = ()
-) -> tuple[AggregateResult, ...]:
+def order_by_priority(signals: Sequence[AggregateResult], rows: Sequence[CaseRow]) -> tuple[AggregateResult, ...]:
     """Sort signals by the loss they may remove per cost; `rows` are the runs that the signals were found in.
 
     The whole cost of a run counts for every surface that it read or may have read. This is an upper bound: a re-run
-    pays only for what follows the first patched read. Nodes in `unsure` may read any surface.
+    pays only for what follows the first patched read.
     """
     prices = _price_runs(rows)
 
     def compute_priority(signal: AggregateResult) -> float:
-        touched = [may_touch(row.reads, (signal.surface_id,), unsure=unsure) for row in rows]
+        touched = [may_touch(row.reads, (signal.surface_id,)) for row in rows]
         price = math.fsum(price for price, is_touched in zip(prices, touched, strict=True) if is_touched)
         removed = signal.support * LOSSES[signal.severity]
         return removed / price if price else math.inf

@@ -31,12 +31,17 @@ from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel, Optimizer, Rejection
 from promptiter.stages.roles import check_stages
+from promptiter.wording import join_names
+from traces.text import cut
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""
 
 MOST_RERUN = 12
 """Maximum number of failed train cases that are re-run with the patches."""
+
+MOST_FAILURES, MOST_REASON = 3, 120
+"""Maximum number of failed train cases in the reason of a rejection, and of characters that say why one failed."""
 
 NO_TRACES = (
     "the scorer returned no traces, which backprop rounds need to find the cause of a low score; "
@@ -222,17 +227,30 @@ def _is_improvement(before: Evaluation, rerun: Evaluation, objective: Objective)
 
 
 def _build_rejections(proposal: RoundProposal, decision: AcceptanceDecision) -> list[Rejection]:
+    """What optimizers learn of a rejected candidate: the decision, and the train cases that failed with it."""
     names = sorted(proposal.patches.surface_ids)
+    failed = "" if proposal.rerun is None else _describe_failures(proposal.rerun)
     together = f" (together with {', '.join(names)})" if len(names) > 1 else ""
     return [
         Rejection(
             surface_id=patch.surface_id,
             value=patch.value,
-            reason=f"{decision.reason}{together}",
+            reason=f"{decision.reason}{together}{failed}",
             kind="tried_together" if together else "tried",
         )
         for patch in proposal.patches
     ]
+
+
+def _describe_failures(rerun: Evaluation) -> str:
+    found: dict[str, str] = {}
+    for row in rerun.rows:
+        if not row.passed:
+            reasons = (score.reason for score in row.scores if not score.passed and score.reason)
+            reason = next(reasons, "") if row.error is None else row.error.message
+            found.setdefault(row.case_id, f"{row.case_id}: {cut(reason, MOST_REASON)}" if reason else row.case_id)
+    failures = join_names([*found.values()], limit=MOST_FAILURES)
+    return f"; train cases that still fail with it: {failures}" if found else ""
 
 
 def _find_model(stage: object) -> str | None:

@@ -78,10 +78,11 @@ def test_without_noise_repeats_add_no_evidence(run: Run, desk: Path) -> None:
 def test_a_desk_that_always_fails_says_nothing_about_noise(run: Run, desk: Path) -> None:
     in_file(desk, metrics=[{"metric_name": "regex", "criterion": {"expected": "never in an answer"}}])
     shown = plain(run("noise", "--gain", "0.1"))
-    assert "Run noise unknown: all cases failed in all 6 repeats, which says nothing about noise" in shown
-    assert "Wanted gain whether 0.1 can be detected is unknown: all cases failed in all repeats" in shown
+    assert "Run noise unknown: every case has the worst score in all 6 repeats, which says nothing about noise" in shown
+    assert "Wanted gain whether 0.1 can be detected is unknown: every case has the worst score" in shown
+    assert "never met: regex" in shown
     found = orjson.loads(run("noise", "--json"))
-    assert (found["noise"]["is_at_floor"], found["power"], found["wanted"]) == (True, [], None)
+    assert (found["noise"]["bound"], found["power"], found["wanted"]) == ("floor", [], None)
 
 
 @pytest.mark.slow
@@ -90,6 +91,9 @@ def test_a_desk_that_cannot_improve_is_reported(run: Run, desk: Path) -> None:
     in_file(desk, metrics=metrics)
     shown = plain(run("noise", "--gain", "0.1", code=4, stream="out"))
     assert "Smallest gain none: every repeat already has the best score; add harder cases" in shown
+    assert "Run noise unknown: every case has the best score in all 6 repeats, which says nothing about noise" in shown
+    assert "Headroom ████████ 8 of 8 cases pass in every repeat, 0 in some, 0 in none" in shown
+    assert "nothing to win: every run has the best score; add harder cases" in shown
 
 
 @pytest.mark.slow

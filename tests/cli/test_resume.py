@@ -62,7 +62,7 @@ def test_a_killed_run_is_listed_as_interrupted_and_resumes_to_the_same_end(run: 
     assert HEADLINE in shown.splitlines()
     assert read_unmeasured(desk / "runs") == whole
     [one] = list_as_json(run)
-    assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved", 1)
+    assert (one["status"], one["verdict"], one["rounds"]) == ("succeeded", "improved_on_validation", 1)
     assert (one["baseline"], one["best"], one["can_resume"]) == (0.5, 1.0, False)
 
 
@@ -127,7 +127,7 @@ def test_options_of_the_first_command_hold_when_a_run_is_resumed_and_others_may_
     run("run", "--max-rounds", "2", "--seed", "3", "--quiet")
     cut(only_run(desk), 20)
     found = orjson.loads(run("resume", "--concurrency", "1", "--no-quiet", "--json"))
-    assert found["verdict"] == "improved"
+    assert found["verdict"] == "improved_on_validation"
     header = orjson.loads((only_run(desk) / "run.json").read_bytes())
     assert header["configuration"]["settings"] == {"max_rounds": 2, "seed": 3, "quiet": True}
     assert header["request"]["max_rounds"] == 2

@@ -102,7 +102,7 @@ def test_standard_output_is_only_json(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(agent.read_text() + '\nprint("agents may print")\n')
     found = orjson.loads(run("run", "--json", "--runs", desk / "elsewhere"))
-    assert (found["verdict"], found["status"], found["exit_code"]) == ("improved", "succeeded", 0)
+    assert (found["verdict"], found["status"], found["exit_code"]) == ("improved_on_validation", "succeeded", 0)
     assert found["stop"]["reasons"][0]["kind"] == "target_score"
     assert Path(found["path"]).parent == desk / "elsewhere"
     assert orjson.loads((Path(found["path"]) / "result.json").read_bytes())["rounds"] == found["rounds"]
@@ -233,7 +233,7 @@ def test_wrong_inputs_are_readable(run: Run, desk: Path) -> None:
 
 
 def test_exit_codes_are_documented_once(run: Run) -> None:
-    codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 130 cancelled."
+    codes = "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 8 not shown for"
     assert codes in re.sub(r"\s+", " ", run("--help"))
     assert codes not in re.sub(r"\s+", " ", run("run", "--help"))
 

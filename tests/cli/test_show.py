@@ -60,7 +60,7 @@ def test_a_broken_configuration_does_not_hide_runs(run: Run, finished: Path, mon
     (project / "promptiter.yaml").write_text("agent: [\nmax_rounds: many")
     assert run("show", "latest").startswith(f"support_desk  {finished.name}")
     assert run("show", finished.name[-8:], "--rounds").startswith("support_desk")
-    assert "improved" in run("runs")
+    assert "improved_on_validation" in run("runs")
     (project / "promptiter.yaml").unlink()
 
 
@@ -113,7 +113,7 @@ def test_an_unknown_case_is_named_with_the_nearest(run: Run, finished: Path) -> 
 
 def test_json_has_the_whole_summary(run: Run, finished: Path) -> None:
     found = orjson.loads(run("show", finished, "--json"))
-    assert (found["outcome"], found["score"]["before"], found["score"]["after"]) == ("improved", 0.5, 1.0)
+    assert (found["outcome"], found["score"]["before"], found["score"]["after"]) == ("improved_on_validation", 0.5, 1.0)
     assert [each["surface_id"] for each in found["changes"]] == ["filing#instruction", "reception#instruction"]
     assert found["changes"][0]["reasons"][0]["round"] == 1
     assert found["failing"] == []

@@ -5,21 +5,26 @@ from random import Random
 
 import pytest
 
+from promptiter.agents.base import AgentRun
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.stats.headroom import Reached
 from promptiter.evaluation.stats.noise import NoiseReport
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
-from tests.worlds.desk import DRAFT, agent, engine, eval_set, evaluator, model, request
+from tests.worlds.chances import make_eval_set
+from tests.worlds.desk import DRAFT, agent, engine, eval_set, evaluator, model, request, score
+from tests.worlds.noisy_judge import RUBRICS, CoinJudge, clerk
 from traces import Usage
 
 
@@ -162,3 +167,90 @@ async def test_a_teacher_writes_missing_references_first() -> None:
 async def test_one_repeat_is_refused() -> None:
     with pytest.raises(SetupError, match=r"repeats is 1, .*; give 2 or more"):
         await measure_noise(engine(), request(), repeats=1)
+
+
+async def test_the_noise_of_a_judge_is_told_apart_from_that_of_the_agent() -> None:
+    coin = CoinJudge("noise")
+    gateway = Gateway(models={"coin": coin})
+    metrics = build_metrics(
+        [
+            {
+                "metric_name": "llm_rubric_response",
+                "criterion": {"llm_judge": {"judge_model": "coin", "rubrics": RUBRICS}},
+            }
+        ],
+        gateway=gateway,
+    )
+    asked = request(validation=make_eval_set("validation", 12))
+    found = await measure_noise(Engine(clerk, Evaluator(metrics, gateway=gateway)), asked, repeats=4)
+    assert coin.asked == 12 * 4 * 2
+    assert found.noise.std == pytest.approx(0.5, abs=0.1)
+    assert found.split.judge_share == pytest.approx(1.0, abs=0.25)
+    assert [each.metric for each in found.metrics] == ["llm_rubric_response"]
+    again = await measure_noise(Engine(clerk, Evaluator(metrics, gateway=gateway)), asked, repeats=4, judge_repeats=1)
+    assert (again.rejudged, again.split.judge_share) == ((), None)
+
+
+async def test_a_case_run_is_judged_once_in_the_cost_of_a_plan() -> None:
+    def judged(_: ModelRequest) -> ModelReply:
+        verdicts = '{"verdicts": [{"id": "right", "reason": "", "passed": true}]}'
+        return ModelReply(text=verdicts, usage=Usage(input_tokens=6, output_tokens=4, cost_usd=0.01))
+
+    gateway = Gateway(models={"scripted": model(), "judge": ScriptedModel(judged)})
+    criterion = {"llm_judge": {"judge_model": "judge", "rubrics": RUBRICS}}
+    metrics = build_metrics([{"metric_name": "llm_rubric_response", "criterion": criterion}], gateway=gateway)
+    found = await measure_noise(Engine(agent(), Evaluator(metrics, gateway=gateway)), request(), repeats=2)
+    assert (found.spent.calls, found.judge_spent.calls) == (4 * 2 + 4 * 2, 4 * 2)
+    assert found.case_run_cost.tokens == pytest.approx(2 * 15 + 10)
+    assert found.case_run_cost.usd == pytest.approx(2 * 0.001 + 0.01)
+
+
+async def test_a_stronger_model_takes_the_place_of_the_models_of_the_agent() -> None:
+    strong = ScriptedModel(lambda asked: ModelReply(text=f"{asked.messages[-1].content} careful"))
+    gateway = Gateway(models={"scripted": model(), "strong": strong})
+    found = await measure_noise(engine(gateway=gateway), request(), repeats=2, stronger="strong")
+    (reached,) = found.headroom.reached
+    assert (reached.name, reached.problem, len(strong.requests)) == ("strong", None, 2 * 2)
+    assert reached.passed == {"validation-0", "validation-1"} == set(found.headroom.failing)
+    assert found.noise.mean == 0.0
+    assert found.spent.calls == 2 * 2 * 2  # not those of the stronger model
+
+
+async def test_a_model_that_the_agent_cannot_be_given_reaches_nothing() -> None:
+    asked = request(validation=make_eval_set("validation", 2))
+    gateway = Gateway(models={"strong": model()})
+    subject = Evaluator([FunctionMetric(name="careful", function=score)], gateway=gateway)
+    found = await measure_noise(Engine(clerk, subject), asked, repeats=2, stronger="strong")
+    assert found.headroom.reached == (Reached(name="strong", problem="the agent asked no model through the gateway"),)
+
+
+async def test_a_stronger_model_that_cannot_be_called_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    subject = Wavering()
+    with pytest.raises(RequestError, match="stronger: openai/gpt-none needs OPENAI_API_KEY"):
+        await measure_noise(wavering(subject), request(), stronger="openai/gpt-none")
+    assert subject.asked == []
+
+
+async def test_a_teacher_is_scored_on_the_cases_whose_references_are_not_its_own() -> None:
+    def is_same(case: EvalCase, run: AgentRun) -> float:
+        return float(run.output == case.turns[0].expected)
+
+    mixed = EvalSet(
+        id="mixed",
+        cases=(
+            EvalCase(id="known", turns=(Turn(user="one", expected="ONE"),)),
+            EvalCase(id="taught", turns=(Turn(user="two"),)),
+        ),
+    )
+    metric = FunctionMetric(name="same", function=is_same, needs_reference=True)
+    conducted = Engine(agent(), Evaluator([metric], gateway=Gateway(models={"scripted": model()})))
+    found = await measure_noise(conducted, request(validation=mixed, teacher=str.upper), repeats=2)
+    (reached,) = found.headroom.reached
+    assert (reached.name, set(reached.passed)) == ("teacher", {"known"})
+    assert reached.evaluation is not None
+    assert [row.case_id for row in reached.evaluation.rows] == ["known"]
+
+    only_taught = EvalSet(id="taught", cases=mixed.cases[1:])
+    found = await measure_noise(conducted, request(validation=only_taught, teacher=str.upper), repeats=2)
+    assert found.reached == (Reached(name="teacher", problem="it wrote the references of all cases itself"),)

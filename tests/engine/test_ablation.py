@@ -67,7 +67,7 @@ async def test_a_useless_part_is_dropped_and_a_useful_one_stays() -> None:
     assert result.ablation is not None
     assert result.ablation.dropped == (P,)
     assert result.ablation.losses == {D: 0.5, P: 0.0}
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert [change.surface_id for change in result.changes] == [D]
     assert result.rounds[0].candidate is not None
     assert result.rounds[0].candidate.profile.value(P, SNAPSHOT) == "Polish nicely.", "the round has what was tried"
@@ -79,7 +79,7 @@ async def test_of_two_parts_with_the_same_effect_one_stays() -> None:
     assert result.ablation is not None
     assert result.ablation.dropped == (D,), "the first of two equally useless parts"
     assert result.ablation.losses == {D: 0.0, P: 0.0}
-    assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved", [P])
+    assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved_on_validation", [P])
 
 
 async def test_parts_that_help_stay() -> None:
@@ -105,7 +105,7 @@ def test_the_most_harmful_part_is_dropped_first() -> None:
 
 async def test_a_profile_of_one_part_is_not_ablated() -> None:
     result = await desk.engine(DRAFT).run(request())
-    assert (result.ablation, result.verdict) == (None, "improved")
+    assert (result.ablation, result.verdict) == (None, "improved_on_validation")
 
 
 async def test_ablation_can_be_turned_off() -> None:

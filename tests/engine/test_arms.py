@@ -105,6 +105,12 @@ def request(*, cases: int = 10, **changes: object) -> RunRequest:
     return desk.request(**(values | changes))
 
 
+def is_claimed(result: RunResult) -> bool:
+    """Whether the final test showed a gain, for these cases or for new ones."""
+    assert result.conclusion is not None
+    return result.conclusion.adopts
+
+
 def list_pairs(runs: Sequence[CaseRun]) -> list[tuple[CaseRun, CaseRun]]:
     """The runs two by two; raises if two that follow each other are not the same run of both profiles."""
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
@@ -123,11 +129,11 @@ def find_final_runs(agent: WatchedAgent, cases: int) -> list[CaseRun]:
 # Interleaved
 
 
-@pytest.mark.parametrize("test", [None, desk.eval_set("test", 6)], ids=["validation", "test set"])
+@pytest.mark.parametrize("test", [None, desk.eval_set("test", 8)], ids=["validation", "test set"])
 async def test_the_final_test_runs_both_profiles_side_by_side(test: object) -> None:
     agent = WatchedAgent(lambda run: float(run.is_patched or run.case_id.startswith("train")))
     result = await make_engine(agent, DRAFT, concurrency=1).run(request(test=test))
-    assert result.verdict.startswith("improved")
+    assert is_claimed(result)
     pairs = list_pairs(find_final_runs(agent, 10))
     assert 0.2 < sum(first.is_patched for first, _ in pairs) / len(pairs) < 0.8, "neither is always first"
     order = [first.case_id for first, _ in pairs if first.case_id.startswith("validation")]
@@ -173,7 +179,7 @@ async def test_a_step_in_quality_during_the_final_test_is_not_a_gain() -> None:
     for seed in range(5):
         agent = WatchedAgent(lambda run: float(run.number >= 64))  # 4 train, 2 * 10 in the search, half of a block
         result = await make_engine(agent, RESTYLED, seed=seed, concurrency=4).run(request())
-        assert result.verdict != "improved", result.conclusion
+        assert not is_claimed(result), result.conclusion
 
 
 async def test_a_model_that_drifts_is_rarely_claimed_as_a_gain() -> None:
@@ -181,7 +187,7 @@ async def test_a_model_that_drifts_is_rarely_claimed_as_a_gain() -> None:
     for seed in range(20):
         agent = WatchedAgent(lambda run, seed=seed: float(run.dice(seed) < 0.3 + run.number / 250))  # type: ignore[misc]
         result = await make_engine(agent, RESTYLED, seed=seed).run(request(cases=12))
-        claimed += result.verdict == "improved"
+        claimed += is_claimed(result)
     assert claimed <= 3
 
 
@@ -215,7 +221,7 @@ async def test_an_agent_in_place_alternates_profiles_in_segments_at_full_concurr
     agent = InPlaceAgent(answer, {"bot#instruction": FileSource(prompt)}, state_folder=tmp_path / "state")
     engine = make_engine(agent, {"bot#instruction": "Be careful."}, concurrency=4)
     result = await engine.run(request(cases=8, train=desk.eval_set("train", 1)))
-    assert result.verdict == "improved"
+    assert is_claimed(result)
     tested = held[1 + 8 + 8 :]  # after train, the baseline and the first validation
     assert len(tested) == 2 * 2 * 8
     segments = [tested[start : start + 4] for start in range(0, len(tested), 4)]
@@ -250,7 +256,7 @@ async def test_rate_limits_of_one_profile_are_not_a_gain(cases: int) -> None:
         assert max(agent.attempts.values()) in (2, 3), "lost runs are made again, up to twice"
         assert runs.before.lost <= 0.05 * runs.before.runs
         assert (runs.after.lost, runs.before.failed) == (0, 0)
-        claimed += result.verdict == "improved"
+        claimed += is_claimed(result)
     assert claimed <= 3
 
 
@@ -284,7 +290,7 @@ async def test_pairs_that_stay_lost_are_left_out_and_counted_for_each_profile() 
     assert result.conclusion is not None
     [runs], [test] = result.conclusion.runs, result.conclusion.results
     assert (runs.before.runs, runs.before.lost, runs.after.lost, runs.pairs) == (28, 5, 1, 23)
-    assert (result.verdict, test.gain) == ("improved", 1.0), "a lost run is not a 0"
+    assert (is_claimed(result), test.gain) == (True, 1.0), "a lost run is not a 0"
     assert (result.conclusion.before, result.conclusion.after) == (0.0, 1.0)
     assert result.baseline_score == 0.0
     [event] = [each for each in journal.events if each.type == "final_test"]
@@ -335,7 +341,7 @@ async def test_if_too_many_runs_are_lost_the_run_fails_and_resumes_with_them() -
     known = sum(event.type == "case" for event in journal.events)
     is_down, agent = False, WatchedAgent(behave)
     result = await make_engine(agent, DRAFT).run(request(), journal=journal)
-    assert result.verdict == "improved"
+    assert is_claimed(result)
     assert len(agent.runs) == sum(event.type == "case" for event in journal.events) - known
 
 
@@ -376,7 +382,7 @@ async def test_harm_on_rarely_visited_nodes_is_seen() -> None:
         result = await make_engine(agent, POLISH, seed=seed).run(request(cases=30, final_test=FinalTest(repeats=6)))
         final = [run for run in agent.runs if run.repeat > 0]
         assert len({run.case_id for run in final}) == 30, "cases that did not visit the node on record are run, too"
-        assert result.verdict != "improved"
+        assert not is_claimed(result)
         assert result.conclusion is not None
         gains.append(result.conclusion.results[0].looks[0].gain)
     assert -0.06 < sum(gains) / len(gains) < 0.06
@@ -387,12 +393,12 @@ async def test_harm_on_rarely_visited_nodes_is_seen() -> None:
 
 def long_run(agent: WatchedAgent) -> tuple[Engine, RunRequest]:
     """A final test of several blocks with lost runs, and a test set."""
-    return make_engine(agent, DRAFT, concurrency=3), request(cases=4, alpha=0.5, test=desk.eval_set("test", 3))
+    return make_engine(agent, DRAFT, concurrency=3), request(cases=4, alpha=0.5, test=desk.eval_set("test", 8))
 
 
 def flip(run: CaseRun) -> float | Failure:
     is_lost = (run.is_patched, run.case_id, run.repeat) == (True, "validation-2", 2)
-    return rate_limit(run) if is_lost else float(run.dice() < 0.35 + 0.45 * run.is_patched)
+    return rate_limit(run) if is_lost else float(run.dice() < 0.1 + 0.85 * run.is_patched)
 
 
 async def test_a_run_killed_at_any_event_of_its_final_test_resumes_to_the_same_result() -> None:

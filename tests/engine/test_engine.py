@@ -49,7 +49,7 @@ from tests.worlds.results import drop_measured
 
 async def test_a_run_accepts_what_validation_shows_to_be_better() -> None:
     result = await desk.engine(DRAFT, WORSE, POLISH).run(desk.request())
-    assert (result.status, result.verdict) == ("succeeded", "improved")
+    assert (result.status, result.verdict) == ("succeeded", "improved_on_validation")
     assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
     assert [each.decision.accepted for each in result.rounds if each.decision] == [True, False, True]
     assert [change.surface_id for change in result.changes] == ["draft#instruction", "polish#instruction"]
@@ -153,8 +153,8 @@ def test_a_request_is_checked_once(tmp_path: Path) -> None:
     once = metric.asked
     assert once > 0
     forecast_run(engine, checked, runs=tmp_path)
-    assert RunDirectory.begin(tmp_path, engine, checked).run_sync().verdict == "improved"
-    assert engine.run_sync(checked).verdict == "improved"
+    assert RunDirectory.begin(tmp_path, engine, checked).run_sync().verdict == "improved_on_validation"
+    assert engine.run_sync(checked).verdict == "improved_on_validation"
     assert metric.asked == once
     engine.run_sync(desk.request())
     assert metric.asked == 2 * once
@@ -219,7 +219,7 @@ async def test_an_observer_that_fails_is_reported_once_and_does_not_end_the_run(
 
     watcher = Watcher()
     result = await desk.engine(DRAFT).run(desk.request(), observers=[Broken(), watcher])
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert watcher.types()[-1] == "run_completed"
     [problem] = result.measured.problems
     assert "Broken failed at event 0" in problem
@@ -252,7 +252,7 @@ async def test_a_budget_that_ends_after_a_gain_leaves_enough_for_the_final_test(
     journal, tries = MemoryJournal(), [DRAFT, *[WORSE | {"polish#instruction": f"be {n}"} for n in range(40)]]
     stop = Patience(40)
     result = await desk.engine(*tries, gateway=gateway).run(desk.request(stop=stop, max_rounds=40), journal=journal)
-    assert (result.verdict, result.stop_reason, result.is_final) == ("improved", "max_calls", True)
+    assert (result.verdict, result.stop_reason, result.is_final) == ("improved_on_validation", "max_calls", True)
     assert result.rounds[-1].decision is None
     cut = [event.seq for event in journal.events if event.type == "budget_ended"]
     assert len(cut) == 1
@@ -276,7 +276,7 @@ async def test_a_resumed_run_reserves_as_much_for_the_final_test_as_one_that_nev
     asked = desk.request(stop=Patience(40), max_rounds=40)
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=150))
     whole = await desk.engine(*tries, gateway=gateway).run(asked)
-    assert (whole.verdict, whole.stop_reason) == ("improved", "max_calls")
+    assert (whole.verdict, whole.stop_reason) == ("improved_on_validation", "max_calls")
     assert len(whole.rounds) > 8
 
     cache, journal = MemoryCache(), MemoryJournal()
@@ -298,7 +298,7 @@ async def test_the_budget_ends_the_ablation_rather_than_the_final_test() -> None
     gateway = Gateway(models={"scripted": desk.model()}, cache=cache, budget=Budget(max_calls=72))
     engine, asked = desk.engine(DRAFT, POLISH, gateway=gateway), desk.request(validation=desk.eval_set("validation", 4))
     result = await engine.run(asked, journal=journal)
-    assert (result.verdict, result.ablation, result.is_final) == ("improved", None, True)
+    assert (result.verdict, result.ablation, result.is_final) == ("improved_on_validation", None, True)
     assert result.accepted is not None
     assert len(result.accepted.rows) == len(result.baseline.rows if result.baseline else ())
     types = [event.type for event in journal.events]
@@ -318,7 +318,7 @@ async def test_a_final_test_that_the_budget_ends_has_no_verdict() -> None:
     assert result.conclusion is None
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=200))
     result = await desk.engine(DRAFT, POLISH, gateway=gateway).run(desk.request(), journal=journal)
-    assert (result.verdict, result.is_final) == ("improved", True)
+    assert (result.verdict, result.is_final) == ("improved_on_validation", True)
 
 
 async def test_a_baseline_that_mostly_fails_is_an_invalid_eval() -> None:
@@ -348,7 +348,7 @@ async def test_a_policy_that_asks_for_more_evidence_gets_both_profiles_again() -
     assert policy.looks == [2, 6]
     assert result.accepted is not None
     assert [row.repeat for row in result.accepted.rows] == [0, 1, 2, 0, 1, 2]
-    assert result.verdict == "improved"
+    assert result.verdict == "no_evidence"
 
 
 async def test_a_policy_that_never_decides_rejects() -> None:
@@ -364,7 +364,7 @@ async def test_a_policy_that_never_decides_rejects() -> None:
 
 async def test_policies_compose_in_a_run() -> None:
     result = await desk.engine(DRAFT).run(desk.request(acceptance=MinGain(0.4) & NoRegression()))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
 
 
 @pytest.mark.parametrize("concurrency", [1, 64])
@@ -383,11 +383,11 @@ def _unmeasured(result: RunResult) -> object:
 
 
 def test_run_sync_works_in_plain_code() -> None:
-    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved"
+    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved_on_validation"
 
 
 async def test_run_sync_works_inside_a_running_loop() -> None:
-    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved"
+    assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved_on_validation"
 
 
 def test_the_first_ctrl_c_finishes_the_current_round() -> None:
@@ -411,7 +411,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
     try:
         press = Tries(DRAFT, POLISH, at_round=lambda _: os.kill(os.getpid(), signal.SIGINT))
         result = desk.engine(search=press).run_sync(desk.request())
-        assert (len(result.rounds), result.verdict) == (2, "improved")
+        assert (len(result.rounds), result.verdict) == (2, "improved_on_validation")
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -431,8 +431,8 @@ async def test_a_stopped_run_resumes_or_makes_its_final_test() -> None:
         engine = desk.engine(search=Tries(DRAFT, POLISH))
         ends[test_now] = await engine.run(desk.request(), journal=journal, interrupt=Interrupt(test_now=test_now))
     assert [(each.verdict, len(each.rounds), each.is_final) for each in ends.values()] == [
-        ("improved", 2, True),
-        ("improved", 1, True),
+        ("improved_on_validation", 2, True),
+        ("improved_on_validation", 1, True),
     ]
     assert ends[True].stop_reason == "test_now"
 
@@ -570,7 +570,7 @@ async def test_a_teacher_writes_missing_references_once_before_the_baseline() ->
     )
     assert asked == ["what?"]
     assert watcher.types()[:3] == ["run_started", "references", "evaluation_started"]
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
 
 
 async def test_patches_of_unknown_surfaces_cannot_become_a_candidate() -> None:

@@ -24,7 +24,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import Answer, Evidence
 from promptiter.policies.final_test import FinalTest
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
@@ -110,7 +109,7 @@ async def test_a_gain_beyond_noise_is_shown_for_these_cases_on_fresh_repeats() -
     journal = MemoryJournal()
     agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(), journal=journal)
-    assert outcome(result) == ("improved", "these cases", ["shown"])
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown"])
     assert [change.surface_id for change in result.changes] == [D]
     assert list_repeats(journal, "final_test").isdisjoint(
         list_repeats(journal, "baseline") | list_repeats(journal, "validation")
@@ -165,15 +164,15 @@ async def test_four_cases_without_noise_are_too_few_for_no_evidence() -> None:
     assert "there are only 4 validation cases" in result.conclusion.reasons
 
 
-async def test_without_run_noise_one_fixed_case_is_shown_after_four_repeats() -> None:
+async def test_without_run_noise_one_fixed_case_is_shown_after_six_repeats() -> None:
     journal = MemoryJournal()
     agent = InstructedAgent(lambda case, draft, _: float(draft or case != "validation-3"))
     result = await engine(agent, DRAFT).run(request(), journal=journal)
-    assert outcome(result) == ("improved", "these cases", ["shown"])
-    assert len(list_repeats(journal, "final_test")) == 4, "two could hide a coin flip"
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown"])
+    assert len(list_repeats(journal, "final_test")) == 6, "five failures of the candidate may be unseen"
     assert result.conclusion is not None
-    assert "every case scored the same in 4 repeats" in result.conclusion.reasons[0]
-    assert result.conclusion.smallest_gain == 0.0
+    assert "every case scored the same in 6 repeats" in result.conclusion.reasons[0]
+    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.98 / 60, abs=0.001)
 
 
 async def test_without_run_noise_a_patch_that_changes_nothing_is_never_shown() -> None:
@@ -205,16 +204,24 @@ async def test_a_small_gain_on_the_test_set_leaves_the_verdict_for_these_cases()
     agent = InstructedAgent(
         lambda case, draft, _: 0.9 if draft and (case.startswith("validation") or case == "test-1") else 0.2
     )
-    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 4)))
-    assert outcome(result) == ("improved", "these cases", ["shown", "not_shown"])
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 8)))
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown", "not_shown"])
+    assert not result.is_shown_for_new_cases
+
+
+async def test_a_test_set_that_is_too_small_to_decide_anything_is_not_spent() -> None:
+    agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 7)))
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown"])
+    assert not [case for _, case, _ in agent.runs if case.startswith("test-")]
     assert result.conclusion is not None
-    assert "too few cases to show any gain" in result.conclusion.reasons[1]
+    assert "7 test cases cannot decide anything and were not run; give at least 8" in result.conclusion.reasons
 
 
 async def test_a_loss_on_the_test_set_is_an_overfit_risk_and_nothing_is_adopted() -> None:
     agent = InstructedAgent(lambda case, draft, _: float(draft == case.startswith("validation")))
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result) == ("overfit_risk", None, ["shown", "not_shown"])
+    assert outcome(result) == ("overfit_risk", None, ["shown", "loss"])
     assert result.changes == ()
 
 
@@ -232,19 +239,19 @@ async def test_an_unreliable_test_set_leaves_the_verdict_for_these_cases() -> No
         lambda _, draft, __: float(draft), fails=lambda context, draft: draft and context.case_id.startswith("test")
     )
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result)[:2] == ("improved", "these cases")
+    assert outcome(result)[:2] == ("improved_on_validation", "these cases")
     assert result.conclusion is not None
     assert "on the test set, the candidate is unreliable" in " ".join(result.conclusion.reasons)
 
 
-@pytest.mark.parametrize(("calls", "verdict"), [(400, "improved"), (120, "budget_ended")])
+@pytest.mark.parametrize(("calls", "verdict"), [(400, "improved_on_validation"), (120, "budget_ended")])
 async def test_if_the_budget_ends_the_search_the_final_test_follows(calls: int, verdict: str) -> None:
     """A case run takes 2 calls, so one block of the final test takes 80. Half of what is left is reserved at most."""
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=calls))
     rounds = (DRAFT, *({P: f"Polish. Version {number}."} for number in range(9)))
     result = await desk.engine(*rounds, gateway=gateway).run(request(acceptance=MinGain(0.1)))
     assert (result.verdict, result.stop_reason) == (verdict, "max_calls")
-    assert (result.conclusion is not None) == (verdict == "improved")
+    assert (result.conclusion is not None) == (verdict == "improved_on_validation")
     assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
     assert result.measured.spent.total.calls <= calls
 
@@ -254,7 +261,7 @@ async def test_test_cases_that_fail_under_the_initial_profile_are_not_a_gain() -
         lambda *_: 1.0 * _[1], fails=lambda context, draft: context.case_id.startswith("test") and not draft
     )
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result) == ("improved", "these cases", ["shown"])
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown"])
     assert result.conclusion is not None
     assert any("on the test set, the accepted profile is unreliable" in each for each in result.conclusion.reasons)
 
@@ -322,12 +329,13 @@ async def test_a_listed_run_has_the_scores_of_its_final_test() -> None:
     assert (last.data["baseline"], last.data["best"]) == (result.baseline_score, result.accepted_score)
 
 
-async def test_a_policy_that_bounds_false_accepts_needs_no_final_test() -> None:
+async def test_without_a_final_test_a_profile_is_adopted_and_there_is_no_evidence() -> None:
     agent = InstructedAgent(lambda _, draft, __: 0.95 if draft else 0.1)
-    result = await engine(agent, DRAFT).run(request(cases=30, acceptance=PairedGain(), final_test=None))
-    assert outcome(result) == ("improved", "these cases", [])
+    result = await engine(agent, DRAFT).run(request(cases=30, final_test=None))
+    assert outcome(result) == ("no_evidence", None, [])
+    assert [change.surface_id for change in result.changes] == [D]
     assert result.conclusion is not None
-    assert "which bounds false accepts at 5% per run" in result.conclusion.reasons[0]
+    assert result.conclusion.reasons[0] == "no final test was run"
 
 
 async def test_the_alpha_of_the_request_is_the_alpha_of_the_final_test() -> None:
@@ -341,7 +349,7 @@ async def test_the_alpha_of_the_request_is_the_alpha_of_the_final_test() -> None
 def whole_run(agent: InstructedAgent | None = None) -> tuple[Engine, RunRequest]:
     """Two parts, one of them useless, an ablation, a final test of three blocks, and a test set."""
     subject = agent or InstructedAgent(lambda _, draft, __: 0.85 if draft else 0.3)
-    return engine(subject, DRAFT, POLISH), request(cases=4, alpha=0.5, test=desk.eval_set("test", 2))
+    return engine(subject, DRAFT, POLISH), request(cases=8, alpha=0.5, test=desk.eval_set("test", 8))
 
 
 @pytest.mark.slow

@@ -273,7 +273,7 @@ async def test_a_cancelled_run_leaves_the_candidate_of_another_in_place(tmp_path
     assert run.cancelled()
     assert file.read_text() == "Be careful."
     may_answer.set()
-    assert (await other).verdict == "improved"
+    assert (await other).verdict == "improved_on_validation"
     assert file.read_text() == "Answer."
 
 
@@ -314,5 +314,5 @@ async def test_eight_runs_share_one_rate_limit_over_http() -> None:
         engine = engine_over_http(server, rate)
         results = await asyncio.gather(*(engine.run(make_request(number % 2)) for number in REQUESTS))
     assert results == expected * 4
-    assert {each.verdict for each in results} == {"improved"}
+    assert {each.verdict for each in results} == {"improved_on_validation"}
     assert rate.granted == sum(each.measured.spent.total.attempts for each in results)

@@ -13,6 +13,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario
+from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.fold import fold, fold_lazily
@@ -150,18 +151,90 @@ def test_a_search_does_not_evaluate_in_the_name_of_the_engine(phase: str) -> Non
 def test_fields_of_a_session_and_its_state_are_read_only() -> None:
     async def ask(session: Session) -> None:
         fields = [name for name in (*vars(session), *dir(type(session))) if not name.startswith("_")]
-        assert {"request", "rng", "targets", "evaluator", "state", "accepted", "train", "round"} <= set(fields)
+        assert {"request", "rng", "targets", "evaluator", "accepted", "train", "round"} <= set(fields)
+        state = (await session.read_validation()).state
         for name in (*fields, "something_new"):
             with pytest.raises(AttributeError):
                 setattr(session, name, None)
-        properties = [name for name, value in vars(type(session.state)).items() if isinstance(value, property)]
+        properties = [name for name, value in vars(type(state)).items() if isinstance(value, property)]
         assert {"run", "round", "accepted", "candidates_tried"} <= set(properties)
         for name in properties:
             with pytest.raises(AttributeError):
-                setattr(session.state, name, None)
-        assert not [name for name in vars(session.state) if not name.startswith("_")]
+                setattr(state, name, None)
+        assert not [name for name in vars(state) if not name.startswith("_")]
 
     assert run(ask).status == "succeeded"
+
+
+HIDDEN: list[Callable[[Session], object]] = [
+    lambda session: session.validation,
+    lambda session: session.state,
+    lambda session: session.accepted.validation,
+    lambda session: session.baseline.validation,
+]
+
+
+@pytest.mark.parametrize("read", HIDDEN)
+def test_a_search_does_not_see_validation_results_by_the_way(read: Callable[[Session], object]) -> None:
+    async def ask(session: Session) -> None:
+        read(session)
+
+    with pytest.raises(RunFailedError, match=r"calls `await session\.read_validation\(\)`"):
+        run(ask)
+
+
+def test_the_request_of_a_session_has_no_validation_and_no_test_cases() -> None:
+    async def ask(session: Session) -> None:
+        assert (session.request.validation, session.request.test) == (None, None)
+        assert session.request.max_rounds == desk.request().max_rounds
+
+    assert run(ask).status == "succeeded"
+
+
+def test_a_search_learns_only_whether_validation_accepts_a_candidate() -> None:
+    seen: list[AcceptanceDecision] = []
+
+    async def ask(session: Session) -> None:
+        seen.extend([await session.validate(BEST), await session.validate(session.baseline.profile)])
+
+    result = run(ask)
+    assert seen == [
+        AcceptanceDecision(accepted=True, delta=None, reason="accepted on validation"),
+        AcceptanceDecision(accepted=False, delta=None, reason="not accepted on validation"),
+    ]
+    recorded = [each.decision.delta for each in result.rounds[0].candidates if each.decision is not None]
+    assert recorded == [1.0, -1.0], "the record has the figures"
+
+
+async def evaluate_validation(session: Session) -> None:
+    await session.evaluate(desk.eval_set("validation", 2), session.accepted.profile, phase="screening")
+
+
+@pytest.mark.parametrize("read", [Session.read_validation, evaluate_validation])
+def test_a_search_that_reads_validation_is_recorded_once(read: Callable[[Session], Awaitable[object]]) -> None:
+    async def ask(session: Session) -> None:
+        await read(session)
+        await read(session)
+
+    journal = MemoryJournal()
+    assert run(ask, journal).status == "succeeded"
+    assert [event.type for event in journal.events].count("validation_read") == 1
+
+
+def test_evaluating_train_cases_reads_nothing_of_validation() -> None:
+    journal = MemoryJournal()
+    assert run(evaluate, journal).status == "succeeded"
+    assert "validation_read" not in {event.type for event in journal.events}
+
+
+def test_a_search_may_not_run_test_cases() -> None:
+    held_out = desk.eval_set("held-out", 8)
+
+    async def ask(session: Session) -> None:
+        await session.evaluate(held_out, session.accepted.profile, phase="screening")
+
+    with pytest.raises(RunFailedError, match="a search may not run test cases"):
+        desk.engine(search=Does(ask)).run_sync(desk.request(test=held_out))
 
 
 def test_eval_sets_of_one_batch_may_differ() -> None:
@@ -253,7 +326,7 @@ def test_rows_name_the_eval_set_that_their_case_came_from() -> None:
     request = desk.request(
         train=[desk.eval_set(f"train-{name}", 2) for name in names],
         validation=[desk.eval_set(name, 6) for name in names],
-        test=desk.eval_set("held-out", 6),
+        test=desk.eval_set("held-out", 8),
     )
     result = RunResult.from_json(desk.engine(DRAFT, POLISH).run_sync(request).to_json())
     found = {each.phase: each.by_eval_set for each in result.evaluations}

@@ -329,7 +329,7 @@ async def test_policies_of_ones_own_compose_from_both_sides() -> None:
     )
     assert repr(request.stop) == "MyStop() | MyStop() & MaxRounds(1) | MaxRounds(9) & MyStop()"
     result = await desk.engine(desk.DRAFT, desk.POLISH).run(request)
-    assert (result.verdict, len(result.rounds)) == ("improved", 2)
+    assert (result.verdict, len(result.rounds)) == ("improved_on_validation", 2)
     assert result.rounds[0].decision is not None
     assert result.rounds[0].decision.reason.startswith("mine")
 

@@ -391,7 +391,7 @@ def test_what_a_search_does_before_its_first_round_is_kept_with_the_run() -> Non
 
     result = desk.engine(search=Early(DRAFT)).run_sync(desk.request())
     again = RunResult.from_json(result.to_json())
-    assert (result.verdict, [each.round for each in result.rounds]) == ("improved", [1])
+    assert (result.verdict, [each.round for each in result.rounds]) == ("improved_on_validation", [1])
     assert [(each.type, each.data) for each in again.notes] == [("remark", {"text": "early"})]
     phases = [each.phase for each in again.evaluations]
     assert phases[:2] == ["baseline", "survey"]

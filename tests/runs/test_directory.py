@@ -77,7 +77,7 @@ class StopsInRound:
 def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     result = run.run_sync()
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert run.path.parent == tmp_path / "runs"
     assert run.path.name == result.run_id
     assert files(run.path) == {
@@ -127,7 +127,7 @@ def test_a_run_keeps_its_name_when_it_is_resumed_from_inside_its_folder(
     run.run_sync(interrupt=interrupt)
     monkeypatch.chdir(run.path)
     again = RunDirectory.resume(".", desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id=""))
-    assert again.run_sync().verdict == "improved"
+    assert again.run_sync().verdict == "improved_on_validation"
     assert {event.run_id for event in again.journal.read()} == {"mine"}
 
 
@@ -154,7 +154,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT)
     with RunLock(run.path), pytest.raises(RunLockedError, match=f"locked by process {os.getpid()}"):
         run.run_sync()
-    assert run.run_sync().verdict == "improved"
+    assert run.run_sync().verdict == "improved_on_validation"
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_failed_run_can_be_resumed_when_the_cause_is_gone(tmp_path: Path) -> N
     assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "failed"
     is_down = False
     result = RunDirectory.resume(run.path, engine(), desk.request(run_id="")).run_sync()
-    assert (result.status, result.error, result.verdict) == ("succeeded", None, "improved")
+    assert (result.status, result.error, result.verdict) == ("succeeded", None, "improved_on_validation")
 
 
 class Hours:
@@ -256,7 +256,7 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path) -> 
 def test_result_files_that_cannot_be_written_do_not_make_a_run_fail(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT)
     (run.path / "profiles").touch()
-    assert run.run_sync().verdict == "improved"
+    assert run.run_sync().verdict == "improved_on_validation"
     assert "the result could not be written" in run.notes[-1]
 
 
@@ -320,7 +320,7 @@ def test_a_candidate_in_place_is_gone_when_the_run_ends(tmp_path: Path) -> None:
     agent = InPlaceAgent(bot, {"bot#instruction": FileSource(prompt)}, state_folder=tmp_path / "state")
     engine = Engine(agent, desk.evaluator(), search=desk.Tries({"bot#instruction": "Be careful."}))
     result = RunDirectory.begin(tmp_path / "runs", engine, desk.request(run_id="")).run_sync()
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert prompt.read_text() == "Answer."
     assert not (tmp_path / "state" / "in_place.json").exists()
 
@@ -392,7 +392,7 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_res
 
     assert process(kill_at).returncode == -signal.SIGKILL
     done = process(0)
-    assert done.stdout == f"improved {30 - kill_at + 1}\n", done.stderr
+    assert done.stdout == f"improved_on_validation {30 - kill_at + 1}\n", done.stderr
     assert (tmp_path / "prompt.txt").read_bytes() == b"Answer.\r\n"
     assert not [path for path in tmp_path.iterdir() if "promptiter-lock" in path.name]
 
@@ -425,7 +425,7 @@ def test_a_run_out_of_budget_resumes_with_a_larger_one(tmp_path: Path) -> None:
     again = run(60).run_sync()
     assert again == ended
     resumed = run(400).run_sync()
-    assert (resumed.verdict, resumed.is_final) == ("improved", True)
+    assert (resumed.verdict, resumed.is_final) == ("improved_on_validation", True)
     assert resumed == Shop().run(tmp_path / "other")
     assert resumed.measured.spent.total.calls == 332
 
@@ -477,7 +477,7 @@ class Exits:
 
 def test_an_observer_that_exits_does_not_end_the_run(tmp_path: Path) -> None:
     result = begin(tmp_path, desk.DRAFT).run_sync(observers=[Exits()])
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     assert "observer Exits failed at event 0" in result.measured.problems[0]
 
 

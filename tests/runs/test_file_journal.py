@@ -111,7 +111,7 @@ def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     journal = FileJournal(path)
     result = desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(), journal=journal)
     assert fold(EventFile(path).read()) == result == desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request())
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def improved() -> RunResult:
 
 def test_an_improvement_is_summarized_with_its_scores_and_changes(improved: RunResult) -> None:
     found = summarize(improved)
-    assert (found.agent, found.run_id, found.outcome, found.adopted) == ("desk", "r", "improved", True)
+    assert (found.agent, found.run_id, found.outcome, found.adopted) == ("desk", "r", "improved_on_validation", True)
     assert found.headline == "Improved on these 2 cases"
     assert found.score is not None
     assert (found.score.name, found.score.before, found.score.after) == ("mean score", 0.0, 1.0)
@@ -227,7 +227,7 @@ def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
 
 def test_figures_are_given_for_each_eval_set_and_metric() -> None:
     request = desk.request(
-        validation=[desk.eval_set("north", 4), desk.eval_set("south", 2)], test=desk.eval_set("held-out", 6)
+        validation=[desk.eval_set("north", 4), desk.eval_set("south", 2)], test=desk.eval_set("held-out", 8)
     )
     found = summarize(desk.engine(desk.DRAFT).run_sync(request))
     assert found.baseline is not None
@@ -239,7 +239,7 @@ def test_figures_are_given_for_each_eval_set_and_metric() -> None:
     assert {name: part.score for name, part in found.validation.eval_sets.items()} == {"north": 0.5, "south": 0.5}
     assert found.test_baseline is not None
     assert found.test is not None
-    assert (found.test_baseline.score, found.test.score, found.test.cases) == (0.0, 0.5, 6)
+    assert (found.test_baseline.score, found.test.score, found.test.cases) == (0.0, 0.5, 8)
     assert found.test.eval_sets == {}  # the test cases come from one set
     [only] = found.rounds
     [candidate] = only.candidates

@@ -35,7 +35,7 @@ async def test_an_equally_good_cheaper_model_is_accepted_and_a_worse_one_rejecte
     result = await shop.engine(ModelDownsizing(), shop.agent(), tiny=0.3).run(request())
     assert list_tried(result) == [("tiny", False), ("small", True)]
     assert [(change.before, change.after) for change in result.changes] == [("large", "small")]
-    assert (result.verdict, result.stop_reason, result.accepted_score) == ("improved", "exhausted", 1.0)
+    assert (result.verdict, result.stop_reason, result.accepted_score) == ("no_evidence", "exhausted", 1.0)
     assert result.baseline is not None
     assert result.accepted is not None
     before, after = average_usage(result.baseline).usd, average_usage(result.accepted).usd
@@ -97,11 +97,11 @@ async def test_a_resumed_run_ends_like_an_uninterrupted_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cases", "verdict"), [(40, "improved"), (6, "underpowered")])
+@pytest.mark.parametrize(("cases", "verdict"), [(40, "improved_on_validation"), (6, "underpowered")])
 async def test_an_accepted_model_is_adopted_if_a_loss_of_the_margin_is_ruled_out(cases: int, verdict: str) -> None:
     asked = request(validation=shop.eval_set("validation", cases), final_test=FinalTest())
     result = await shop.engine(ModelDownsizing(), shop.agent()).run(asked)
-    assert (result.verdict, bool(result.changes)) == (verdict, verdict == "improved")
+    assert (result.verdict, bool(result.changes)) == (verdict, verdict == "improved_on_validation")
     assert result.working_profile != result.initial_profile
     assert result.conclusion is not None
     assert result.conclusion.results[0].scope == "these cases"

@@ -14,6 +14,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.trace_store import FolderTraceStore
 from promptiter.llm.gateway import Gateway
+from promptiter.policies.acceptance import MinGain
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
@@ -78,6 +79,20 @@ async def test_after_a_rejection_nothing_known_is_paid_again_and_the_optimizer_s
     assert "did no better" in last.rejected[0].reason
 
 
+async def test_the_optimizer_learns_nothing_of_validation_but_the_rejection() -> None:
+    optimizer = Writes(lambda request: f"{request.surface.value} Be careful {len(request.rejected)}.")
+    asked = desk.request(acceptance=MinGain(1.0), targets=("draft#instruction",), max_rounds=2)
+    journal = MemoryJournal()
+    result = await engine(optimizer=optimizer).run(asked, journal=journal)
+    first = result.rounds[0].decision
+    assert first is not None
+    assert "+0.500" in first.reason, "the record has the figures"
+    [rejection] = optimizer.requests[-1].rejected
+    failing = "train-0, train-1, train-2"
+    assert rejection.reason == f"not accepted on validation; train cases that still fail with it: {failing}"
+    assert "validation_read" not in {event.type for event in journal.events}
+
+
 async def test_a_candidate_that_does_not_help_its_own_cases_is_not_validated() -> None:
     watcher = Watcher()
     result = await engine(optimizer=Writes(lambda _: "Something else.")).run(
@@ -96,7 +111,7 @@ async def test_a_patch_that_lint_refuses_is_written_again_with_the_reason() -> N
 
     optimizer = Writes(write)
     result = await engine(optimizer=optimizer).run(desk.request(stop=TargetScore(1.0)))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     refused = get_passes(result.rounds[0])[0].refused
     assert {rejection.surface_id for rejection in refused} == {"draft#instruction", "polish#instruction"}
     assert len(optimizer.requests) == 4
@@ -147,7 +162,7 @@ async def test_a_stage_that_fails_on_some_cases_skips_those() -> None:
             return await super().backward(request)
 
     result = await engine(Shaky()).run(desk.request(stop=TargetScore(1.0)))
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"
     errors = [step.error for blame in get_passes(result.rounds[0])[0].blames for step in blame.results if step.error]
     assert errors == ["ValueError: no idea"]
 
@@ -246,7 +261,7 @@ async def test_the_search_ends_when_the_optimizer_only_repeats_itself() -> None:
     reasons = [each.decision.reason for each in result.rounds if each.decision is not None]
     assert len(reasons) == 2
     assert reasons[1].count("this value was rejected before") == 1
-    assert f"({reasons[0]})" in reasons[1]
+    assert f"({reasons[0]}; train cases that still fail with it: train-0, train-1, train-2)" in reasons[1]
 
 
 async def test_the_good_half_of_a_rejected_pair_may_be_tried_again() -> None:

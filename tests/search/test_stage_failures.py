@@ -290,4 +290,4 @@ async def test_a_signal_without_support_has_that_of_its_gradients() -> None:
     result = await engine(None, CountsNothing()).run(desk.request(stop=TargetScore(1.0)))
     [only] = result.rounds
     assert [signal.support for signal in get_passes(only)[0].signals] == [3.0, 3.0]
-    assert result.verdict == "improved"
+    assert result.verdict == "improved_on_validation"

@@ -86,7 +86,8 @@ def find_missed_bars(outcome: Outcome, made: Scenario) -> list[str]:
         f"{result.measured.case_runs} case runs": result.measured.case_runs <= MAX_CASE_RUNS,
         f"{calls['optimizer']} optimizer calls": calls["optimizer"] <= len(made.faulty),
         f"{calls['aggregator']} aggregator calls": calls["aggregator"] <= len(made.faulty),
-        f"{result.verdict}, {result.stop_reason}": (result.verdict, result.stop_reason) == ("improved", "target_score"),
+        f"{result.verdict}, {result.stop_reason}": (result.verdict, result.stop_reason)
+        == ("improved_on_validation", "target_score"),
     }
     return [what for what, is_reached in reached.items() if not is_reached]
 

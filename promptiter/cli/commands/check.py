@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredEvaluation
     from promptiter.evaluation.evaluator import Evaluator
 
-JUDGE_REPEATS = 2
-"""Judgements of each output: with several cases and repeats, two show the noise of a judge."""
-
 INVALID_EVAL = 7
 
 
@@ -156,15 +153,13 @@ async def _measure(
 ) -> list[CheckedSet]:
     from promptiter.cli.views.evaluation import show_progress
     from promptiter.evaluation.data.health import check_runs
-    from promptiter.evaluation.stats.metric_noise import measure_metric_noise
+    from promptiter.evaluation.judgements import measure_metric_noise
     from promptiter.llm.models import any_simulated
 
     measured = []
     for each, evaluator in zip(checked, evaluators, strict=True):
         with show_progress(len(each.eval_set.cases) * repeats, each.source) as on_row:
-            noise = await measure_metric_noise(
-                evaluator, agent, each.eval_set, repeats=repeats, judge_repeats=JUDGE_REPEATS, on_row=on_row
-            )
+            noise = await measure_metric_noise(evaluator, agent, each.eval_set, repeats=repeats, on_row=on_row)
         findings = check_runs([noise.evaluation])
         failing = sum(finding.kind == "always_errors" for finding in findings)
         health = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,14 @@ def noise(
         float | None,
         typer.Option(metavar="GAIN", help="Exit with 4 if a gain of this size could not be detected."),
     ] = None,
+    judge_repeats: Annotated[
+        int,
+        typer.Option(min=1, max=100, metavar="N", help="Judgements of each run; 1 leaves the judge's noise unknown."),
+    ] = 2,
+    stronger: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Also run each case once with this model, to see what it reaches."),
+    ] = None,
     max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
     seed: Seed = None,
@@ -36,10 +45,11 @@ def noise(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
 ) -> None:
-    """Measure noise, and which gains could be detected.
+    """Measure noise, which gains could be detected, and what could be won.
 
-    Runs the baseline several times on the validation cases (an A/A test). No candidate is tried. Options override
-    the keys of the same name in CONFIG.
+    Runs the baseline several times on the validation cases (an A/A test), and judges each run several times. No
+    candidate is tried. A teacher of CONFIG also answers each case once. Options override the keys of the same name in
+    CONFIG.
 
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """
@@ -61,7 +71,7 @@ def noise(
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report, not for what an agent prints
         configured = build_run(read_config(config, settings=settings))
         try:
-            report = _measure(configured, repeats)
+            report = _measure(configured, repeats, judge_repeats=judge_repeats, stronger=stronger)
         finally:
             configured.gateway.cache.close()
     is_simulated = any_simulated(configured.gateway.ledger.snapshot().by_model())
@@ -79,15 +89,16 @@ def noise(
     raise typer.Exit(code)
 
 
-def _measure(configured: ConfiguredRun, repeats: int) -> NoiseReport:
+def _measure(configured: ConfiguredRun, repeats: int, *, judge_repeats: int, stronger: str | None) -> NoiseReport:
     from promptiter.cli.views.evaluation import show_progress
     from promptiter.engine.request_checks import merge_eval_sets
 
     def notify(_: str) -> None:
         typer.echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
 
+    measure = partial(configured.noise, repeats=repeats, judge_repeats=judge_repeats, stronger=stronger, notify=notify)
     if configured.config.quiet:
-        return configured.noise(repeats=repeats, notify=notify)
+        return measure()
     cases = merge_eval_sets(configured.request.validation or configured.request.cases or (), name="validation")
     with show_progress(len(cases.cases) * repeats, cases.id) as on_row:
-        return configured.noise(repeats=repeats, on_row=on_row, notify=notify)
+        return measure(on_row=on_row)

@@ -20,6 +20,8 @@ from promptiter.cli.options import (
     InitialProfile,
     MaxUsd,
     Quiet,
+    Require,
+    Requirement,
     Review,
     Run,
     Runs,
@@ -55,6 +57,7 @@ def run(
     ] = None,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    require: Require = None,
     costs: Costs = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
@@ -87,6 +90,7 @@ def run(
         runs=runs,
         json=as_json,
         quiet=quiet,
+        require=require,
     )
     if dry_run:
         _print_forecast(read_config(config, settings=settings))
@@ -104,6 +108,7 @@ def resume(
     ] = False,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    require: Require = None,
     costs: Costs = False,
 ) -> None:
     """Resume an interrupted, failed or stopped run.
@@ -118,14 +123,16 @@ def resume(
     from promptiter.runs.directory import read_finished_run
 
     folder = find_run_folder(run, runs)
-    settings = collect_settings(evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet)
+    settings = collect_settings(
+        evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet, require=require
+    )
     prepare = partial(load_resume, folder, settings=settings)
     try:
         _execute(prepare, folder=folder, test_now=final_test, costs=costs)
     except SetupError:
         if (finished := read_finished_run(folder)) is None:
             raise
-        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), costs=costs)
+        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
 
 
 def rerun(
@@ -135,6 +142,7 @@ def rerun(
     runs: Runs = None,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
+    require: Require = None,
     costs: Costs = False,
 ) -> None:
     """Start a new run with the settings of an earlier one.
@@ -145,7 +153,12 @@ def rerun(
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
-        evaluation={"concurrency": concurrency}, review=review, runs=runs, json=as_json, quiet=quiet
+        evaluation={"concurrency": concurrency},
+        review=review,
+        runs=runs,
+        json=as_json,
+        quiet=quiet,
+        require=require,
     )
     _execute(partial(load_rerun, folder, settings=settings), costs=costs)
 
@@ -194,26 +207,31 @@ def _execute(
     for note in directory.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
     config = configured.config
-    _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, costs=costs)
+    _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, require=config.require, costs=costs)
 
 
-def _end(result: RunResult, folder: Path, *, as_json: bool, quiet: bool, costs: bool) -> NoReturn:
+def _end(
+    result: RunResult, folder: Path, *, as_json: bool, quiet: bool, require: Requirement | None, costs: bool
+) -> NoReturn:
     """Show the outcome of a run, and exit with its code."""
-    from promptiter.cli.exit_codes import EXIT_CODES
+    from promptiter.cli.exit_codes import NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.costs import print_costs
     from promptiter.runs.summary import summarize
 
     summary = summarize(result, folder)
+    exit_code = choose_exit_code(summary.outcome, require=require)
     if as_json:
-        write_text(run_view.result_as_json(result, folder), None)
+        write_text(run_view.result_as_json(result, folder, exit_code=exit_code), None)
     elif quiet:
         run_view.print_line(console(), summary)
     else:
         run_view.print_end(console(), summary)
         if costs:
             print_costs(console(), summary)
-    raise typer.Exit(EXIT_CODES[summary.outcome])
+    if exit_code == NOT_SHOWN and not as_json:
+        typer.echo("the gain is not shown for new cases, which --require unseen asks for", err=True)
+    raise typer.Exit(exit_code)
 
 
 def _prepare(parsed: ParsedConfig) -> ConfiguredRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.output import json_text, new_table, print_rows
+from promptiter.cli.output import json_text, print_rows
+from promptiter.cli.views.headroom import describe_sample, headroom_rows, print_metrics
 from promptiter.cli.views.noise import noise_as_plain, noise_rows
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.data.health import Health, HealthFinding, HealthKind
-from promptiter.evaluation.stats.metric_noise import MetricNoiseReport
 from promptiter.evaluation.stats.noise import NoiseReport
 from promptiter.wording import join_names, plural
 from traces.model import Json
@@ -36,7 +35,7 @@ class CheckedSet:
     source: str
     eval_set: EvalSet
     health: Health
-    noise: MetricNoiseReport | None = None
+    noise: NoiseReport | None = None
     is_simulated: bool = False
 
 
@@ -52,7 +51,7 @@ def findings_as_json(checked: Sequence[CheckedSet], shared: Sequence[HealthFindi
                 "scorable": each.health.scorable,
                 "counts": each.health.counts,
                 "findings": each.health.findings,
-                "noise": each.noise and _metric_noise_as_plain(each.noise, is_simulated=each.is_simulated),
+                "noise": each.noise and _noise_as_plain(each.noise, is_simulated=each.is_simulated),
             }
             for each in checked
         ],
@@ -120,45 +119,21 @@ def _print_kind(
     screen.print()
 
 
-def _metric_noise_as_plain(noise: MetricNoiseReport, *, is_simulated: bool) -> dict[str, Json]:
+def _noise_as_plain(report: NoiseReport, *, is_simulated: bool) -> dict[str, Json]:
     return {
-        **noise_as_plain(NoiseReport(evaluation=noise.evaluation)),
-        "judge_repeats": noise.judge_repeats,
+        **noise_as_plain(report),
         "is_simulated": is_simulated,
-        "pass_rate": noise.evaluation.pass_rate,
-        "metrics": noise.metrics,
+        "pass_rate": report.evaluation.pass_rate,
     }
 
 
-def _print_noise(screen: Console, noise: MetricNoiseReport, *, is_simulated: bool) -> None:
-    report = NoiseReport(evaluation=noise.evaluation)
-    sample = f"{report.repeats} repeats of each case, {noise.judge_repeats} judgements each"
+def _print_noise(screen: Console, report: NoiseReport, *, is_simulated: bool) -> None:
     title = "noise (offline model)" if is_simulated else "noise"
-    screen.print(Text.assemble((title, "bold"), f": standard deviations of one score, {sample}"))
-    table = new_table("metric", ">agent", ">judge")
-    table.add_column("")
-    for metric in noise.metrics:
-        advice = _noise_advice(metric.agent_variance, metric.judge_variance)
-        variances = (metric.agent_variance, metric.judge_variance)
-        table.add_row(Text(one_line(metric.metric)), *map(_deviation, variances), Text(advice, "dim"))
-    screen.print(table)
+    screen.print(Text.assemble((title, "bold"), f": standard deviations of one score, {describe_sample(report)}"))
+    print_metrics(screen, report)
     screen.print()
-    print_rows(screen, noise_rows(report))
+    print_rows(screen, [*(() if report.problem else headroom_rows(report)), *noise_rows(report)])
     screen.print()
-
-
-def _noise_advice(agent: float | None, judge: float | None) -> str:
-    if agent is None or judge is None:
-        return "unknown: too few scores; fix what could not be scored"
-    if judge > agent:
-        return "the judge is noisier than the agent: raise num_samples, or make the rubrics clearer"
-    if agent > 0:
-        return "the agent's answers vary: use more repeats"
-    return "every run scored the same: more repeats add no evidence"
-
-
-def _deviation(variance: float | None) -> str:
-    return "unknown" if variance is None else f"{math.sqrt(variance):.3f}"
 
 
 def _list_cases(finding: HealthFinding) -> str:

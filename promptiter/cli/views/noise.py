@@ -10,6 +10,7 @@ from rich.text import Text
 
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
 from promptiter.cli.output import json_text, print_rows
+from promptiter.cli.views.headroom import headroom_as_plain, headroom_rows, print_metrics
 from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, RequiredSize
 from promptiter.evaluation.stats.power import POWER
 from promptiter.wording import dollars, plural
@@ -54,7 +55,9 @@ def print_noise(screen: Console, report: NoiseReport, required: RequiredSize, *,
         )
     )
     screen.print()
-    print_rows(screen, noise_rows(report))
+    print_metrics(screen, report)
+    screen.print()
+    print_rows(screen, [*headroom_rows(report), *noise_rows(report)])
     screen.print()
     if report.noise.variance:
         _print_curve(screen, report)
@@ -90,11 +93,11 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
 
 
 def _describe_noise(report: NoiseReport) -> Iterator[str]:
-    if report.is_at_floor:
-        yield (
-            f"unknown: all cases failed in all {report.repeats} repeats, which says nothing about noise; measure again "
-            "with a profile that passes some cases, or with easier cases"
-        )
+    if report.bound is not None:
+        advice = "add easier cases" if report.bound == "floor" else "add harder cases"
+        if report.bound == "either":
+            advice = "add cases in between"
+        yield f"unknown: {_describe_bound(report)}, which says nothing about noise; {advice}, and measure again"
         return
     if not report.noise.variance:
         yield f"none: every case scored the same in all {report.repeats} repeats, so repeats add no evidence"
@@ -104,7 +107,14 @@ def _describe_noise(report: NoiseReport) -> Iterator[str]:
         f"standard deviation {report.noise.std:.3f} between repeats of a case; {settled} of "
         f"{plural(len(report.cases), 'case')} scored the same in every repeat, {flipping} flipped between pass and fail"
     )
+    if (share := report.split.judge_share) is not None:
+        yield f"the agent's share of the variance is {1 - share:.0%}, the judge's {share:.0%}"
     yield f"noisiest: {', '.join(map(_list_scores, report.noisiest[:MAX_NAMED]))}"
+
+
+def _describe_bound(report: NoiseReport) -> str:
+    scores = {"floor": "the worst score", "ceiling": "the best score", "either": "either the worst or the best score"}
+    return f"every case has {scores[report.bound or 'either']} in all {report.repeats} repeats"
 
 
 def compute_curve(report: NoiseReport) -> list[tuple[float, float]]:
@@ -124,6 +134,8 @@ def noise_as_plain(report: NoiseReport) -> dict[str, Json]:
         "objective": report.objective,
         "cases": len(report.cases),
         "repeats": report.repeats,
+        "judge_repeats": len(report.judgements),
+        "metrics": report.metrics,
         "problem": report.problem,
     }
     if report.problem is not None:
@@ -131,23 +143,26 @@ def noise_as_plain(report: NoiseReport) -> dict[str, Json]:
     return plain | {
         "mean": report.noise.mean,
         "best": report.noise.best,
-        "std": None if report.is_at_floor else report.noise.std,
-        "is_at_floor": report.is_at_floor,
+        "std": None if report.bound else report.noise.std,
+        "bound": report.bound,
+        "agent_variance": report.split.agent_variance,
+        "judge_variance": report.split.judge_variance,
         "settled": [case.case_id for case in report.settled],
         "flipping": [case.case_id for case in report.flipping],
         "gain": report.gain,
-        "noise_floor": None if report.is_at_floor else report.floor(),
+        "noise_floor": None if report.bound else report.floor(),
         "smallest_gain": [
             {"cases": times * len(report.cases), "gain": report.smallest_gain(times=times)}
-            for times in (() if report.is_at_floor else TIMES)
+            for times in (() if report.bound else TIMES)
         ],
+        "headroom": headroom_as_plain(report),
     }
 
 
 def noise_as_json(report: NoiseReport, required: RequiredSize | None, *, is_simulated: bool, code: int) -> str:
     """The whole report; what differs from run to run is under `measured`."""
     evaluation, cost = report.evaluation, report.case_run_cost
-    can_tell = report.problem is None and not report.is_at_floor
+    can_tell = report.problem is None and report.bound is None
     document: dict[str, Json] = {
         "schema_version": 1,
         "eval_set_id": evaluation.eval_set_id,
@@ -208,8 +223,8 @@ def _required_rows(report: NoiseReport, required: RequiredSize) -> Iterator[tupl
         why = f"{gain} is impossible: these cases leave room for a gain of {report.noise.room:.3g}"
         yield "Wanted gain", f"{why}; add harder cases"
         return
-    if report.is_at_floor:
-        yield "Wanted gain", f"whether {gain} can be detected is unknown: all cases failed in all repeats"
+    if report.bound is not None:
+        yield "Wanted gain", f"whether {gain} can be detected is unknown: {_describe_bound(report)}"
         return
     if not report.noise.variance:
         yield "Wanted gain", f"{gain} can be detected on these cases, as any difference can"
@@ -249,10 +264,10 @@ def _describe_new_cases(report: NoiseReport, required: RequiredSize) -> str:
 
 
 def _describe_smallest_gain(report: NoiseReport) -> str:
-    if report.is_at_floor:
-        return "unknown, as the noise is"
-    if not report.noise.room:
+    if report.bound == "ceiling":
         return "none: every repeat already has the best score; add harder cases"
+    if report.bound is not None:
+        return "unknown, as the noise is"
     if not report.noise.variance:
         return "any difference can be detected on these cases; to learn about new cases, add cases"
     gains = [(times * len(report.cases), report.smallest_gain(times=times)) for times in TIMES]

@@ -10,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.cli.exit_codes import EXIT_CODES
 from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line, describe_uncertain_costs
 from promptiter.cli.views.diff import diff_table
@@ -19,7 +18,6 @@ from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
-from promptiter.runs.outcome import classify_result
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.wording import format_score, join_names, plural
 from traces.text import cut, one_line
@@ -31,6 +29,7 @@ FIRST_DIFF_LINES = 8
 
 MARKS = {
     "improved": ("✓", "bold green"),
+    "improved_on_validation": ("✓", "bold green"),
     "baseline_only": ("●", "bold"),
     "target_reached": ("✓", "bold green"),
     "running": ("●", "bold cyan"),
@@ -38,9 +37,11 @@ MARKS = {
     "invalid_eval": ("✗", "bold red"),
 }
 OTHER_MARK = ("●", "bold yellow")
+SHORT_REASONS = ("improved", "improved_on_validation", "no_evidence", "underpowered", "overfit_risk")
+"""The outcomes whose reason is a p-value or a few words."""
 
 
-def result_as_json(result: RunResult, path: Path) -> str:
+def result_as_json(result: RunResult, path: Path, *, exit_code: int) -> str:
     """The result, with its folder, the forecast in total and by stage, and the exit code."""
     forecast = read_forecast(path)
     document = {
@@ -48,7 +49,7 @@ def result_as_json(result: RunResult, path: Path) -> str:
         "forecast": None if forecast is None else to_plain(forecast.total),
         "stages": None if forecast is None else stages_as_json(forecast, spent_by_stage(path)),
         "path": str(path),
-        "exit_code": EXIT_CODES[classify_result(result)],
+        "exit_code": exit_code,
     }
     return orjson.dumps(
         document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
@@ -92,7 +93,7 @@ def _format_reason(summary: RunSummary) -> Text:
         where = f" on {searched}" if summary.headline.endswith("new cases") else ""
         text.append(f": {format_change(summary.score)}{where}")
     if summary.reason:
-        is_long = summary.outcome not in ("improved", "no_evidence", "underpowered", "overfit_risk")
+        is_long = summary.outcome not in SHORT_REASONS
         reason = shorten_reason(summary.reason, limit=MAX_CAUSE)
         text.append(f" ({reason})" if not is_long else f"; {reason}" if text else f": {reason}")
     return text

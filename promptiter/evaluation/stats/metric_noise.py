@@ -1,78 +1,105 @@
-"""Metric noise: how much of the run noise of a metric comes from the agent, and how much from the judge."""
+"""Metric noise: how much of the noise comes from the agent, and how much from the judge, for each metric and in all.
+
+Each run of a case is judged several times. What differs between the judgements of one run is the judge's noise; what
+runs differ by beyond that is the agent's.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from promptiter.agents.base import Agent, AgentRun
-from promptiter.concurrency import call_any
-from promptiter.errors import SetupError
-from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
-from promptiter.evaluation.metrics.metric import Metric, check_score
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.score import Score
-from promptiter.llm.judgement import judge_again
-from promptiter.profile import Profile
+from promptiter.grouping import group_by
+
+Bound: TypeAlias = Literal["floor", "ceiling", "either"]
+"""Where all scores are, if there is no room between them: the worst, the best, or for each case one of both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricNoise:
-    """The variance of one metric between runs of a case, and between judgements of one output. None: unknown."""
+class NoiseSplit:
+    """The variance of a score between runs of a case, and between judgements of one run. None: unknown."""
 
-    metric: str
     agent_variance: float | None
     judge_variance: float | None
 
+    @property
+    def judge_share(self) -> float | None:
+        """The judge's share of the variance of one score; None if it is unknown, or there is no noise."""
+        if self.agent_variance is None or self.judge_variance is None:
+            return None
+        total = self.agent_variance + self.judge_variance
+        return self.judge_variance / total if total else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricNoiseReport:
-    """The noise of each metric, and the evaluation it was measured on, with the first judgement of each run."""
+class MetricNoise(NoiseSplit):
+    """The noise of one metric, its mean, and the share of runs that reach its threshold.
 
-    judge_repeats: int
-    metrics: tuple[MetricNoise, ...]
-    evaluation: Evaluation
-
-
-async def measure_metric_noise(
-    evaluator: Evaluator,
-    agent: Agent,
-    eval_set: EvalSet,
-    *,
-    repeats: int,
-    judge_repeats: int,
-    on_row: Callable[[CaseRow], None] | None = None,
-) -> MetricNoiseReport:
-    """Run each case `repeats` times, judge each output `judge_repeats` times, and separate the two sources of noise.
-
-    A judge is really asked again: each judgement has its own answers in the cache, so measuring a second time costs
-    nothing.
+    `bound` is set if every case has only the worst or only the best score. Then nothing is known about noise.
     """
-    if repeats < 2 or judge_repeats < 2:
-        raise SetupError(
-            f"metric noise needs at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"
+
+    metric: str
+    mean: float | None = None
+    met: float | None = None
+    bound: Bound | None = None
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether every run reaches the threshold, so that nothing can be won."""
+        return self.met == 1.0
+
+    @property
+    def is_never_met(self) -> bool:
+        """Whether no run reaches the threshold."""
+        return self.met == 0.0
+
+
+def estimate_metric_noise(judgements: Sequence[Evaluation]) -> tuple[MetricNoise, ...]:
+    """The noise of each metric, from evaluations that are judgements of the same runs."""
+    found = []
+    for metric in judgements[0].thresholds:
+        cases = _collect_values(judgements, lambda row, metric=metric: _find_value(row, metric))  # type: ignore[misc]
+        values = [[value for run in runs for value in run] for runs in cases]
+        bound = find_bound(values, worst=0.0, best=1.0)
+        agent, judge = estimate_variances(cases) if bound is None else (None, None)
+        scores = [score for row in judgements[0].rows for score in row.scores if score.metric == metric]
+        known = [score for score in scores if score.value is not None]
+        found.append(
+            MetricNoise(
+                metric=metric,
+                agent_variance=agent,
+                judge_variance=judge,
+                mean=judgements[0].metric_means[metric],
+                met=sum(score.passed for score in known) / len(known) if known else None,
+                bound=bound,
+            )
         )
-    profile = Profile.baseline(agent.describe())
-    rows: list[CaseRow] = []
-    judging = evaluator.with_metrics(
-        _Judgement(metric, number) for number in range(judge_repeats) for metric in evaluator.metrics
-    )
-    async for row in judging.stream_rows(agent, eval_set, profile, runs=list_case_runs(eval_set, range(repeats))):
-        rows.append(row)
-        if on_row is not None:
-            on_row(row)
-    rows.sort(key=lambda row: (row.case_id, row.repeat))  # sums of floats must not depend on which case finished first
-    names = [metric.name for metric in evaluator.metrics]
-    first_judgements = (
-        replace(row, scores=tuple(replace(score, metric=name) for score, name in zip(row.scores, names, strict=False)))
-        for row in rows
-    )
-    metrics = tuple(_estimate_metric_noise(name, rows, at=at, step=len(names)) for at, name in enumerate(names))
-    evaluation = evaluator.build_evaluation(first_judgements, eval_set, profile)
-    return MetricNoiseReport(judge_repeats=judge_repeats, metrics=metrics, evaluation=evaluation)
+    return tuple(found)
+
+
+def split_noise(judgements: Sequence[Evaluation], figure: Callable[[CaseRow], float | None]) -> NoiseSplit:
+    """The noise of one figure of a run, such as its mean score."""
+    agent, judge = estimate_variances(_collect_values(judgements, figure))
+    return NoiseSplit(agent_variance=agent, judge_variance=judge)
+
+
+def find_bound(cases: Iterable[Sequence[float]], *, worst: float, best: float) -> Bound | None:
+    """Whether the scores of each case are all the worst or all the best; None if one has another score, or none is."""
+    found = set[Bound]()
+    for scores in cases:
+        if not scores:
+            continue
+        if all(score <= worst for score in scores):
+            found.add("floor")
+        elif all(score >= best for score in scores):
+            found.add("ceiling")
+        else:
+            return None
+    return found.pop() if len(found) == 1 else "either" if found else None
 
 
 def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[float | None, float | None]:
@@ -101,34 +128,18 @@ def estimate_variances(cases: Iterable[Sequence[Sequence[float]]]) -> tuple[floa
     return max(0.0, (between - between_df * judge) / per_run), judge
 
 
-def _estimate_metric_noise(name: str, rows: Iterable[CaseRow], *, at: int, step: int) -> MetricNoise:
-    by_case: dict[str, list[list[float]]] = {}
-    for row in rows:
-        values = [score.value for score in row.scores[at::step] if score.value is not None]
-        by_case.setdefault(row.case_id, []).append(values)
-    agent, judge = estimate_variances(by_case.values())
-    return MetricNoise(metric=name, agent_variance=agent, judge_variance=judge)
+def _collect_values(
+    judgements: Sequence[Evaluation], figure: Callable[[CaseRow], float | None]
+) -> list[list[list[float]]]:
+    """The figures by case, run and judgement, without unscored ones."""
+    rows = [row for evaluation in judgements for row in evaluation.rows]
+    by_run = group_by(rows, lambda row: (row.case_id, row.repeat))
+    cases: dict[str, list[list[float]]] = {}
+    for (case_id, _), judged in sorted(by_run.items()):
+        values = [value for row in judged if (value := figure(row)) is not None]
+        cases.setdefault(case_id, []).append(values)
+    return list(cases.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Judgement:
-    """One of several judgements by a metric, as a metric of its own."""
-
-    metric: Metric
-    number: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.number} {self.metric.name}"
-
-    @property
-    def threshold(self) -> float:
-        return self.metric.threshold
-
-    @property
-    def needs_reference(self) -> bool:
-        return self.metric.needs_reference
-
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
-        with judge_again(self.number):
-            return check_score(await call_any(self.metric, case, run), self.metric)
+def _find_value(row: CaseRow, metric: str) -> float | None:
+    return next((score.value for score in row.scores if score.metric == metric), None)

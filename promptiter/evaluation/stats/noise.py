@@ -1,8 +1,10 @@
 """Run noise: how much the repeats of one profile differ, and which gains can be detected despite that.
 
 An A/A run compares a profile with itself, so every difference is noise. A `NoiseReport` can be made from any evaluation
-with two or more repeats of each case. What it says about gains is planned from the noise, never from an observed gain.
-If the figures of the evaluation are not meaningful, `problem` says why.
+with two or more repeats of each case; with several judgements of each run it also says how much of the noise is the
+judge's. What it says about gains is planned from the noise, never from an observed gain. If the figures of the
+evaluation are not meaningful, `problem` says why. If all scores are the worst or the best, `bound` says so: then
+nothing is known about noise.
 """
 
 from __future__ import annotations
@@ -12,8 +14,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
+from promptiter.evaluation.result import CaseRow, Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
+from promptiter.evaluation.stats.headroom import Headroom, Reached, find_headroom
+from promptiter.evaluation.stats.metric_noise import (
+    Bound,
+    MetricNoise,
+    NoiseSplit,
+    estimate_metric_noise,
+    find_bound,
+    split_noise,
+)
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 from promptiter.evaluation.stats.power import (
     POWER,
@@ -109,15 +120,20 @@ class CaseRunCost:
 class NoiseReport:
     """The noise of one profile on these cases. `stop_reason` says why the measurement ended early, if it did.
 
-    `spent` is the cost of `paid_runs` case runs of the measurement; `blocks` are those of the planned final test.
+    `rejudged` are further judgements of the runs of `evaluation`. `spent` is the cost of `paid_runs` case runs, with
+    the `judge_spent` of judges; `blocks` are those of the planned final test. `reached` is what a stronger model or the
+    teacher reaches on these cases.
     """
 
     evaluation: Evaluation
+    rejudged: tuple[Evaluation, ...] = ()
     objective: Objective = "mean_score"
     stop_reason: str | None = None
     spent: Spending = NOTHING
+    judge_spent: Spending = NOTHING
     paid_runs: int = 0
     blocks: Sequence[Block] = BLOCKS
+    reached: tuple[Reached, ...] = ()
 
     @cached_property
     def cases(self) -> tuple[CaseScores, ...]:
@@ -148,11 +164,46 @@ class NoiseReport:
     def noise(self) -> RunNoise:
         return estimate_run_noise([case.figures for case in self.cases], best=get_best_value(self.objective))
 
+    @cached_property
+    def bound(self) -> Bound | None:
+        """Set if every case has only the worst or only the best score, so that nothing is known about noise.
+
+        A profile between these may be noisy.
+        """
+        figures = [case.figures for case in self.cases]
+        return find_bound(figures, worst=get_worst_value(self.objective), best=get_best_value(self.objective))
+
     @property
-    def is_at_floor(self) -> bool:
-        """Whether every run has the worst score, so that nothing is known about noise: a better profile may have it."""
-        worst = get_worst_value(self.objective)
-        return bool(self.cases) and all(figure <= worst for case in self.cases for figure in case.figures)
+    def judgements(self) -> tuple[Evaluation, ...]:
+        """The evaluation, and the further judgements of its runs."""
+        return (self.evaluation, *self.rejudged)
+
+    @cached_property
+    def metrics(self) -> tuple[MetricNoise, ...]:
+        """The noise of each metric: the agent's and the judge's."""
+        return estimate_metric_noise(self.judgements)
+
+    @cached_property
+    def split(self) -> NoiseSplit:
+        """How much of the noise of the objective is the agent's, and how much the judge's."""
+        if self.bound is not None:
+            return NoiseSplit(agent_variance=None, judge_variance=None)
+
+        def find_figure(row: CaseRow) -> float | None:
+            return replace(self.evaluation, rows=(row,)).objective(self.objective) if row.is_scored else None
+
+        return split_noise(self.judgements, find_figure)
+
+    @cached_property
+    def headroom(self) -> Headroom:
+        """Whether there is anything to win on these cases."""
+        return find_headroom(
+            {case.case_id: case.passed for case in self.cases},
+            [case.figures for case in self.cases],
+            saturated=[each.metric for each in self.metrics if each.is_saturated],
+            never_met=[each.metric for each in self.metrics if each.is_never_met],
+            reached=self.reached,
+        )
 
     @property
     def settled(self) -> tuple[CaseScores, ...]:
@@ -214,10 +265,13 @@ class NoiseReport:
 
     @property
     def case_run_cost(self) -> CaseRunCost:
-        """The cost of a case run, including judges. If all answers were cached, the original cost of the agent."""
+        """The cost of a case run, judged once. If all answers were cached, the original cost of the agent."""
         if self.paid_runs:
+            again = 1 - 1 / len(self.judgements)
             usd = None if self.spent.unpriced_calls else self.spent.cost_usd
-            return _divide_cost(self.spent.tokens, usd, self.paid_runs)
+            if usd is not None:
+                usd -= again * (self.judge_spent.cost_usd or 0.0)
+            return _divide_cost(self.spent.tokens - again * self.judge_spent.tokens, usd, self.paid_runs)
         usage = self.evaluation.usage
         return _divide_cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
 

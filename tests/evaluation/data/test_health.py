@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.agents.base import AgentRun
-from promptiter.agents.function import agent, ask
 from promptiter.errors import SetupError
 from promptiter.evaluation.data import near_duplicates
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
@@ -24,15 +22,9 @@ from promptiter.evaluation.data.health import (
     normalize_text,
 )
 from promptiter.evaluation.data.near_duplicates import group_near_duplicates
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
-from promptiter.evaluation.metrics.metric import Metric
-from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.metric_noise import MetricNoise, estimate_variances, measure_metric_noise
-from promptiter.llm.gateway import Gateway, current_gateway
-from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.messages import Message
 from traces import Failure
 
 LONG = "please write a short and friendly note to the customer who asked about the delivery of the red bicycle last"
@@ -283,153 +275,3 @@ def test_one_run_of_each_case_is_an_error() -> None:
     with pytest.raises(SetupError, match="was run once a case; run it with at least 2 repeats"):
         check_runs([evaluation(a=[1], b=[0])])
     assert check_runs([evaluation(a=[1], b=[0, 0])])[0].case_ids == ("b",)
-
-
-@pytest.mark.parametrize(
-    ("cases", "agent_variance", "judge_variance"),
-    [
-        ([[[1, 3], [5, 7]]], 7.0, 2.0),  # squares 16 between (1 df), 4 within (2 df): (16 - 2) / 2
-        ([[[0, 2], [1, 1]]], 0.0, 1.0),  # (0 - 1) / 2 is below 0
-        ([[[1, 3], [6]]], pytest.approx(6.5), 2.0),  # squares 32/3 and 2, 1 df each, 4/3 judgements: (32/3 - 2) / (4/3)
-        ([[[1, 3], [5, 7]], [[11, 13], [15, 17]]], 7.0, 2.0),  # differences between cases are not noise
-        ([[[0.1] * 3, [0.1] * 3, [0.1] * 3]], 0.0, 0.0),
-        ([[[0.1] * 3, [0.7] * 3]], pytest.approx(0.18), 0.0),
-        ([[[1, 2]], [[], [3]]], None, 0.5),
-        ([[[1], [2]]], None, None),
-        ([], None, None),
-    ],
-)
-def test_variances_are_those_worked_out_by_hand(cases: Any, agent_variance: Any, judge_variance: Any) -> None:
-    assert estimate_variances(cases) == (agent_variance, judge_variance)
-
-
-@pytest.mark.parametrize(("agent_sd", "judge_sd"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.0), (0.0, 0.2)])
-def test_variances_of_a_simulation_are_recovered(agent_sd: float, judge_sd: float) -> None:
-    rng = random.Random(5)
-    cases = []
-    for _ in range(1_500):
-        level = rng.uniform(-10, 10)
-        runs = [level + rng.gauss(0, agent_sd) for _ in range(3)]
-        cases.append([[run + rng.gauss(0, judge_sd) for _ in range(rng.randint(1, 4))] for run in runs])
-    agent_variance, judge_variance = estimate_variances(cases)
-    assert agent_variance == pytest.approx(agent_sd**2, rel=0.1, abs=0.003)
-    assert judge_variance == pytest.approx(judge_sd**2, rel=0.1)
-
-
-class RandomModel:
-    """A model with a random answer for each request and repeat; it counts its calls."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = answers
-        self.asked = 0
-
-    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
-        self.asked += 1
-        return ModelReply(text=random.Random(f"{request.digest} {repeat}").choice(self.answers))
-
-
-@agent(instruction="Answer.")
-async def steady(text: str) -> str:
-    return text
-
-
-@agent(instruction="Answer.")
-async def random_agent(text: str) -> str:
-    return await ask(text, model="agent")
-
-
-QUESTIONS = eval_set(*(case(f"c{number}", f"q{number}") for number in range(20)))
-
-
-def judge(gateway: Gateway, **options: Any) -> Metric:
-    criterion = {"llm_judge": {"judge_model": {"model_name": "judge", **options}}}
-    config = parse_eval_config([{"metric_name": "llm_final_response", "criterion": criterion}])
-    return build_metrics(config, gateway=gateway)[0]
-
-
-def is_yes(_: EvalCase, run: AgentRun) -> float:
-    return float(run.output == "yes") / 3
-
-
-VERDICTS = ('{"reason": "r", "valid": true}', '{"reason": "r", "valid": false}')
-
-
-@pytest.mark.slow
-async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again() -> None:
-    model = RandomModel(*VERDICTS)
-    gateway = Gateway(models={"judge": model})
-    subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
-    assert model.asked == 20 * 3 * 4
-    judged, exact = report.metrics
-    assert judged.judge_variance == pytest.approx(0.25, rel=0.15)
-    assert judged.agent_variance == pytest.approx(0.0, abs=0.03)
-    assert exact == MetricNoise(metric="exact", agent_variance=0.0, judge_variance=0.0)
-
-    again = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
-    assert (again, model.asked) == (report, 20 * 3 * 4)  # the cache knows all samples
-
-
-@pytest.mark.slow
-async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
-    gateway = Gateway(models={"agent": RandomModel("yes", "no"), "judge": RandomModel(VERDICTS[0])})
-    subject = Evaluator([judge(gateway), FunctionMetric(name="exact", function=is_yes)], gateway=gateway)
-    report = await measure_metric_noise(subject, random_agent, QUESTIONS, repeats=4, judge_repeats=2)
-    judged, exact = report.metrics
-    assert judged == MetricNoise(metric="llm_final_response", agent_variance=0.0, judge_variance=0.0)
-    assert exact.agent_variance == pytest.approx(0.25 / 9, rel=0.15)
-    assert exact.judge_variance == 0.0
-
-
-async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
-    model = RandomModel(*VERDICTS)
-    gateway = Gateway(models={"judge": model})
-    await measure_metric_noise(
-        Evaluator([judge(gateway, num_samples=3)], gateway=gateway), steady, QUESTIONS, repeats=2, judge_repeats=2
-    )
-    assert model.asked == 20 * 2 * 2 * 3
-
-
-async def test_a_user_metric_that_uses_the_gateway_is_asked_again() -> None:
-    async def by_model(_: EvalCase, run: AgentRun) -> float:
-        request = ModelRequest(model="judge", messages=(Message("user", run.output),))
-        return float((await current_gateway().ask(request, CallSite(role="judge"))).text)
-
-    model = RandomModel("0", "1")
-    subject = Evaluator([FunctionMetric(name="own", function=by_model)], gateway=Gateway(models={"judge": model}))
-    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=3)
-    assert model.asked == 20 * 2 * 3
-    assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
-
-
-async def test_the_evaluation_of_a_metric_noise_report_has_as_many_repeats() -> None:
-    def subject(repeats: int) -> Evaluator:
-        gateway = Gateway(models={"agent": RandomModel("yes", "no")})
-        options = EvaluationOptions(repeats=repeats, concurrency=3)
-        return Evaluator([FunctionMetric(name="exact", function=is_yes)], gateway=gateway, options=options)
-
-    report = await measure_metric_noise(subject(1), random_agent, QUESTIONS, repeats=3, judge_repeats=2)
-    assert report.evaluation == await subject(3).evaluate(random_agent, QUESTIONS)
-    assert (report.judge_repeats, len(report.evaluation.rows)) == (2, 60)
-
-
-async def test_cases_that_cannot_be_scored_have_no_noise() -> None:
-    def broken(_: EvalCase, run: AgentRun) -> float:
-        raise ValueError(run.output)
-
-    subject = Evaluator([FunctionMetric(name="broken", function=broken)])
-    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2, judge_repeats=2)
-    assert report.metrics == (MetricNoise(metric="broken", agent_variance=None, judge_variance=None),)
-    assert {finding.kind for finding in check_runs([report.evaluation])} == {"always_errors"}
-
-
-@pytest.mark.parametrize(("repeats", "judge_repeats"), [(1, 2), (2, 1)])
-async def test_metric_noise_needs_two_repeats_and_two_judgements(repeats: int, judge_repeats: int) -> None:
-    with pytest.raises(SetupError, match=f"at least 2 repeats and 2 judge_repeats, got {repeats} and {judge_repeats}"):
-        await measure_metric_noise(
-            Evaluator([FunctionMetric(name="exact", function=is_yes)]),
-            steady,
-            QUESTIONS,
-            repeats=repeats,
-            judge_repeats=judge_repeats,
-        )
