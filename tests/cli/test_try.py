@@ -48,7 +48,7 @@ def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: 
     shown = run("try")
     assert "filing#instruction" in shown
     assert "reception#instruction" in shown
-    assert "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (gain +0.500" in shown
+    assert "✓ Improved on these 8 cases: mean score 0.500 → 1.000; gain +0.500" in shown
     assert "8 of 8 cases read the 2 edited texts" in shown
     assert "other cases were not tested" in shown
     assert "Better: 8 cases" in shown

@@ -100,7 +100,7 @@ def print_line(screen: Console, found: ProfileComparison) -> None:
     before, after = (_format(each.objective(found.objective), found.objective) for each in (found.before, found.after))
     name = _name(found.objective)
     figures = f": {name} {before} → {after}" if found.before.rows else ""
-    screen.print(Text.assemble((f"{mark} {what} {cases}", f"bold {style}"), f"{figures} ({found.reason})"))
+    screen.print(Text.assemble((f"{mark} {what} {cases}", f"bold {style}"), f"{figures}; {found.reason}"))
 
 
 def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain: float) -> Iterator[str]:
