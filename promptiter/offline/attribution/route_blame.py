@@ -90,7 +90,7 @@ class _RouteBlame:
     def _blame_for_tool(self, finding: Finding, ways: Sequence[MissedRoute]) -> None:
         """Blame the step that chose the route, or one before it that lost what the call needs."""
         arguments = finding.expected.get("arguments") if isinstance(finding.expected, Mapping) else None
-        step = ways[0].step
+        step = self.context.find_nearest_editable(ways[0].step) or ways[0].step
         if not blame_source_of(arguments, finding, self.collector, step=step, severity=self.severity):
             reason = "The output of this step led to a branch that lacks an expected tool"
             subject = f"{describe_call(finding.expected)} needs the route {_describe_turn(ways[0])}"
