@@ -97,9 +97,11 @@ class _Attribution:
 
     def _blame_wrong_route(self) -> bool:
         """Blame the step that chose a wrong route. What ran after it is unobserved."""
+        if not self.located:
+            return False
         findings = [finding for located in self.located for finding in located.analysis.tool_findings]
-        severity = min((located.analysis.loss.severity for located in self.located), default="P3")
-        return blame_wrong_route(findings, self.collector, severity=severity)
+        worst = min(located.analysis.loss.severity for located in self.located)
+        return blame_wrong_route(findings, self.collector, severity=worst)
 
     def _blame_steps(self) -> None:
         self._blame_errors()
