@@ -84,6 +84,11 @@ class SampleSet:
         return [(sample, sample.reference or "") for sample in take_one_per_case(known)]
 
     @property
+    def is_of_router(self) -> bool:
+        """Whether the step is blamed for the route that it chose."""
+        return any(finding.predicate == "route" for sample in self.failing for finding in sample.findings)
+
+    @property
     def is_whole(self) -> bool:
         """Whether references are whole outputs, so that their form matters from the first word to the last."""
         return self.compared in ("whole", "none")

@@ -113,7 +113,10 @@ def guess_language(text: str) -> str | None:
 
 
 def _find_labels(evidence: SampleSet) -> tuple[str, ...]:
-    """The labels, if the references are a few short texts, each of them that of several cases."""
+    """The labels, if the references are a few short texts, each of them that of several cases.
+
+    The references of a router are its outputs in passing runs: any output may lead to the branch that is the default.
+    """
     if not evidence.is_whole:
         return ()
     spellings: dict[str, Counter[str]] = {}
@@ -123,7 +126,8 @@ def _find_labels(evidence: SampleSet) -> tuple[str, ...]:
         cases.setdefault(strip_answer(text), set()).add(sample.case_id)
     shared = {label for label, case_ids in cases.items() if len(case_ids) >= evidence.min_cases - 1}
     covered = sum(len(cases[label]) for label in shared)
-    is_closed = 2 <= len(shared) <= MAX_LABELS and covered >= MIN_SHARE * sum(map(len, cases.values()))
+    are_most = evidence.is_of_router or covered >= MIN_SHARE * sum(map(len, cases.values()))
+    is_closed = 2 <= len(shared) <= MAX_LABELS and are_most
     is_short = all(0 < len(label.split()) <= MAX_LABEL_WORDS for label in shared)
     is_numeric = any(re.fullmatch(r"[\d.,%]+", label) for label in shared)
     if not is_closed or not is_short or is_numeric or max(map(len, cases.values())) < evidence.min_cases:

@@ -367,6 +367,8 @@ def test_a_router_learns_the_answers_that_lead_to_the_right_branch() -> None:
         for n in range(3)
     ]
     assert found(misled, routed) == [("label_cue", ("pharmacy", "medicine"))]
+    slip = replace(routed[0], output="That depends.")
+    assert found(misled, [slip, *routed[1:]]) == [("label_cue", ("pharmacy", "medicine"))]
     ended_here = example(20, given="Any time? (pet: p9)", output="Well.", expected="Monday")
     assert ("label_cue", ("pharmacy", "medicine")) in found([*misled, ended_here], routed)
 
