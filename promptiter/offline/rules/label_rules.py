@@ -40,8 +40,9 @@ def detect_enumeration(evidence: SampleSet) -> Iterator[Predicate]:
 
 
 def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
-    """The output is a label where the input has a word that only inputs with that label have."""
+    """The output is a label where the input has a word that only inputs with that label have, best a field's name."""
     labels = _find_labels(evidence)
+    named = {word for sample in evidence.samples for name in sample.fields for word in name.split()}
     inputs = {
         label: [sample.input for sample, text in evidence.referenced if strip_answer(text) == strip_answer(label)]
         for label in labels
@@ -54,7 +55,8 @@ def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
             cues = [word for word, count in counts.items() if count >= evidence.min_cases and not others[word]]
             if not cues:
                 break
-            cue = min(cues, key=lambda word: (-counts[word], normalize(left[0]).find(word) % 100_000, word))
+            place = normalize(left[0]).find
+            cue = min(cues, key=lambda word: (-counts[word], word not in named, place(word) % 100_000, word))
             yield _label_cue_predicate(label, cue)
             left = [text for text in left if not contains_words(text, cue)]
 
