@@ -16,6 +16,7 @@ from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
+from promptiter.stages.routes import MissedRoute
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
 from traces import ExecutionTrace, Step
@@ -74,6 +75,9 @@ class BackwardRequest:
 
     `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
     targets that the step read. `predecessors` are the steps that packets may go to.
+
+    `missed_routes` are the branches that the run did not take after this step, or after a predecessor that led to this
+    step instead. `absent_owners` has the expected tools that only nodes have which did not run, with these nodes.
     """
 
     case_id: str
@@ -87,6 +91,8 @@ class BackwardRequest:
     input: str = ""
     expected: str | None = None
     reasons: tuple[str, ...] = ()
+    missed_routes: tuple[MissedRoute, ...] = ()
+    absent_owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,14 +129,11 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
-    """Print calls that were lost, surfaces that are never read, and problems."""
+    """Print calls that were lost, and problems."""
     costs = summary.costs
     if lost := costs.models.lost_calls + costs.tools.lost_calls + costs.functions.lost_calls:
         text = f"{plural(lost, 'call')} in flight when the run was killed: made again, possibly paid twice"
         print_indented(screen, Text(text, "yellow"))
-    if summary.unread:
-        text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"
-        print_indented(screen, Text(one_line(text), "yellow"))
     for problem in summary.problems:
         print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 

@@ -14,22 +14,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from promptiter.backprop.routes import MissedRoute, RouteMap
 from promptiter.backprop.step_text import json_leaves, json_text, snapshot_text
 from promptiter.evaluation.score import Finding
 from promptiter.offline.attribution.blame_results import Blame, BlameCollector
-from promptiter.offline.attribution.tool_blame import (
-    blame_source_of,
-    describe_call,
-    find_usual_callers,
-    read_tool_name,
-)
+from promptiter.offline.attribution.tool_blame import blame_source_of, describe_call, find_usual_callers
 from promptiter.offline.attribution.value_search import normalize_name
 from promptiter.offline.rules.label_rules import MAX_LABEL_WORDS, strip_answer
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import read_document
 from promptiter.stages.losses import Severity
+from promptiter.stages.routes import MissedRoute, RouteMap, find_missing_tool, read_tool_name
 from traces import ExecutionTrace, Step
 
 PROVEN, LIKELY = 0.9, 0.7
@@ -72,7 +67,7 @@ class _RouteBlame:
 
     def blame(self, findings: Sequence[Finding], missed: Sequence[MissedRoute]) -> bool:
         for finding in findings:
-            tool = _read_missing_tool(finding)
+            tool = find_missing_tool(finding)
             if tool and (ways := self._find_ways_to(tool)):
                 self._blame_for_tool(finding, ways)
                 return True
@@ -189,12 +184,6 @@ class _RouteBlame:
     def _list_visits(self, trace: ExecutionTrace) -> list[_Visit]:
         taken = self.routes.list_taken(trace)
         return [_Visit(trace, step, taken[step.id]) for step in trace.steps if taken.get(step.id)]
-
-
-def _read_missing_tool(finding: Finding) -> str:
-    """The tool whose call a finding misses; empty if it is about something else."""
-    is_missing = finding.kind == "missing" and finding.predicate == "tool_call"
-    return read_tool_name(finding.expected) if is_missing or finding.predicate == "tool_name" else ""
 
 
 def _read_traits(step: Step) -> frozenset[str]:

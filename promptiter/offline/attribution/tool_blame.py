@@ -18,6 +18,7 @@ from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import normalize_name, read_value
 from promptiter.stages.losses import Category, Severity
+from promptiter.stages.routes import read_tool_name
 from traces import Step, ToolCall
 from traces.model import Json
 
@@ -186,10 +187,6 @@ def _find_expected_caller(context: TraceContext, tool: str) -> Step | None:
     by_name = (step for step in steps if context.has_tool(step.node_id, tool))
     by_tools = (step for step in steps if context.has_tool(step.node_id) or step.tool_calls)
     return next(by_peers, None) or next(by_name, None) or next(by_tools, None)
-
-
-def read_tool_name(call: Json) -> str:
-    return str(call.get("name", "")) if isinstance(call, Mapping) else str(call or "")
 
 
 def describe_call(call: Json) -> str:

@@ -6,11 +6,13 @@ node could have run that did not, such as the only node with an expected tool.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from promptiter.evaluation.score import Finding
 from promptiter.structure import StructureEdge, StructureSnapshot
 from traces import ExecutionTrace, Step
+from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,11 @@ class RouteMap:
         """The nodes that have a tool of this name."""
         return tuple(self._owners.get(tool, ()))
 
+    def find_absent_owners(self, tools: Iterable[str], trace: ExecutionTrace) -> dict[str, tuple[str, ...]]:
+        """The nodes that have each of these tools, of those tools that only nodes have which did not run."""
+        owners = {tool: self.find_owners(tool) for tool in tools}
+        return {tool: nodes for tool, nodes in owners.items() if nodes and not _has_run(trace, nodes)}
+
     def branches_of(self, node_id: str) -> dict[str, tuple[str, ...]]:
         """The nodes that an output of this node chooses from, each with the routing words that lead to it."""
         found: dict[str, tuple[str, ...]] = {}
@@ -63,7 +70,7 @@ class RouteMap:
             step.id: tuple(
                 branch
                 for branch in self.branches_of(step.node_id)
-                if any(_is_inside(follower, branch) for follower in followers[step.id])
+                if any(is_inside(follower, branch) for follower in followers[step.id])
             )
             for step in trace.steps
             if step.id in followers
@@ -85,14 +92,14 @@ class RouteMap:
 
         There are none if one of the nodes ran.
         """
-        if not node_ids or any(_is_inside(step.node_id, wanted) for step in trace.steps for wanted in node_ids):
+        if not node_ids or _has_run(trace, node_ids):
             return ()
         ways = [route for route in self.list_missed(trace) if self.leads_to(route.node_id, node_ids)]
         return tuple(route for route in ways if route.step is ways[-1].step)
 
     def leads_to(self, node_id: str, node_ids: Collection[str]) -> bool:
         """Whether one of the nodes can run once this one does."""
-        return any(_is_inside(wanted, reached) for reached in self.reach(node_id) for wanted in node_ids)
+        return any(is_inside(wanted, reached) for reached in self.reach(node_id) for wanted in node_ids)
 
     def reach(self, node_id: str) -> frozenset[str]:
         """The node and all that can run after it. The nodes inside of an agent that is a node are not listed."""
@@ -106,7 +113,22 @@ class RouteMap:
         return frozenset(reached)
 
 
-def _is_inside(node_id: str, other: str) -> bool:
+def find_missing_tool(finding: Finding) -> str:
+    """The tool whose call a finding misses; empty if it is about something else."""
+    is_missing = finding.kind == "missing" and finding.predicate == "tool_call"
+    return read_tool_name(finding.expected) if is_missing or finding.predicate == "tool_name" else ""
+
+
+def read_tool_name(call: Json) -> str:
+    """The name of a tool in a finding: of a call, or the name itself."""
+    return str(call.get("name", "")) if isinstance(call, Mapping) else str(call or "")
+
+
+def _has_run(trace: ExecutionTrace, node_ids: Collection[str]) -> bool:
+    return any(is_inside(step.node_id, node_id) for step in trace.steps for node_id in node_ids)
+
+
+def is_inside(node_id: str, other: str) -> bool:
     """Whether a node is another one, or inside of it."""
     return node_id == other or node_id.startswith(f"{other}/")
 

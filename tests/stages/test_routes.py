@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.backprop.routes import MissedRoute, RouteMap
+from promptiter.stages.routes import MissedRoute, RouteMap
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 
