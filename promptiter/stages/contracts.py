@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
@@ -155,12 +156,13 @@ class Backwarder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another run of the same round for comparison: its trace, its reference answer, and whether it passed."""
+    """Another run of the same round for comparison: its trace, what was expected of it, and whether it passed."""
 
     case_id: str
     trace: ExecutionTrace
     passed: bool
     expected: str | None = None
+    expected_tool_calls: tuple[ExpectedToolCall, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

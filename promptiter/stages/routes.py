@@ -49,6 +49,11 @@ class RouteMap:
         owners = {tool: self.find_owners(tool) for tool in tools}
         return {tool: nodes for tool, nodes in owners.items() if nodes and not _has_run(trace, nodes)}
 
+    def find_branches_with(self, tools: Iterable[str], node_id: str) -> tuple[str, ...]:
+        """The branches of a node that lead to one that has any of these tools."""
+        owners = [owner for tool in tools for owner in self.find_owners(tool)]
+        return tuple(branch for branch in self.branches_of(node_id) if self.leads_to(branch, owners))
+
     def branches_of(self, node_id: str) -> dict[str, tuple[str, ...]]:
         """The nodes that an output of this node chooses from, each with the routing words that lead to it."""
         found: dict[str, tuple[str, ...]] = {}

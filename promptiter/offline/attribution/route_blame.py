@@ -1,9 +1,10 @@
 """Blame for a wrong route: on the step whose output sent the run to a branch that is not for its input.
 
 There are two kinds of evidence. An expected tool belongs to nodes that did not run, and another branch leads to one of
-them; the structure proves that. Or the input has what passing runs of another branch have in common, and lacks what
-those of this branch have in common. Of a branch that no passing run took, the inputs are unknown; then its instructions
-must name a field of the input that this branch does not know, or this branch must have made a needless tool call.
+them; the structure proves that. Or the input has what the inputs of another branch have in common, and lacks what those
+of this branch have in common. Inputs are known to be for a branch if a run that took it passed, or if an expected tool
+is in no other branch. If no inputs of the other branch are known, its instructions must name a field of the input that
+this branch does not know, or this branch must have made a needless tool call.
 
 What ran after a wrong route is unobserved, not innocent: it gets no blame now.
 """
@@ -11,7 +12,7 @@ What ran after a wrong route is unobserved, not innocent: it gets no blame now.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from promptiter.backprop.step_text import json_leaves, json_text, snapshot_text
@@ -23,14 +24,15 @@ from promptiter.offline.rules.label_rules import MAX_LABEL_WORDS, strip_answer
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import read_document
+from promptiter.stages.contracts import Peer
 from promptiter.stages.losses import Severity
 from promptiter.stages.routes import MissedRoute, RouteMap, find_missing_tool, read_tool_name
 from traces import ExecutionTrace, Step
 
 PROVEN, LIKELY = 0.9, 0.7
 
-MIN_PASSING = 2
-"""Inputs of at least this many passing runs of a branch show what they have in common."""
+MIN_INPUTS = 2
+"""At least this many inputs of a branch show what they have in common."""
 
 TYPICAL_SHARE = 0.8
 
@@ -46,11 +48,12 @@ def blame_wrong_route(findings: Sequence[Finding], collector: BlameCollector, *,
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A step with branches in some run, and the branches that the run took after it."""
+    """A step with branches in some run, the branches that the run took after it, and the right one, if it is known."""
 
     trace: ExecutionTrace
     step: Step
     taken: tuple[str, ...]
+    right: str = ""
 
 
 class _RouteBlame:
@@ -61,9 +64,7 @@ class _RouteBlame:
         self.context = collector.context
         self.routes = routes
         self.severity = severity
-        peers = self.context.request.peers
-        self._passing = [visit for peer in peers if peer.passed for visit in self._list_visits(peer.trace)]
-        self._failing = [visit for peer in peers if not peer.passed for visit in self._list_visits(peer.trace)]
+        self._visits = [visit for peer in self.context.request.peers for visit in self._list_visits(peer)]
 
     def blame(self, findings: Sequence[Finding], missed: Sequence[MissedRoute]) -> bool:
         for finding in findings:
@@ -71,11 +72,18 @@ class _RouteBlame:
             if tool and (ways := self._find_ways_to(tool)):
                 self._blame_for_tool(finding, ways)
                 return True
+        if any(self._has_run(find_missing_tool(finding)) for finding in findings):
+            return False  # it is in the right branch
         found = self._find_by_inputs(findings, missed)
         if found is not None:
             reason = "The output of this step led to a branch that is not for such inputs"
             self._add(found, reason=reason, subject=_describe_turn(found), confidence=LIKELY, is_certain=True)
         return found is not None
+
+    def _has_run(self, tool: str) -> bool:
+        """Whether a node that has the tool ran."""
+        owners = self.routes.find_owners(tool)
+        return bool(owners) and not self.routes.find_absent_owners([tool], self.context.trace)
 
     def _find_ways_to(self, tool: str) -> tuple[MissedRoute, ...]:
         """The branches to the nodes that have a tool, or that call it in passing runs."""
@@ -92,7 +100,7 @@ class _RouteBlame:
             self._add(ways[0], reason=reason, subject=subject, confidence=PROVEN, is_certain=len(ways) == 1)
 
     def _find_by_inputs(self, findings: Sequence[Finding], missed: Sequence[MissedRoute]) -> MissedRoute | None:
-        """The only branch whose passing runs have inputs like this one, after the last step with such a branch."""
+        """The only branch whose inputs are like this one, after the last step with such a branch."""
         for step_id in dict.fromkeys(route.step.id for route in reversed(missed)):
             routes = [route for route in missed if route.step.id == step_id and len(route.taken) == 1]
             likely = [route for route in routes if self._is_likely(route, findings)]
@@ -103,18 +111,18 @@ class _RouteBlame:
     def _is_likely(self, route: MissedRoute, findings: Sequence[Finding]) -> bool:
         here = _read_traits(route.step)
         usual = self._list_inputs(route.step.node_id, route.taken[0])
-        if len(usual) < MIN_PASSING or not _find_typical(usual) - here:
+        if len(usual) < MIN_INPUTS or not _find_typical(usual) - here:
             return False
         unknown = here.difference(*usual)
         others = self._list_inputs(route.step.node_id, route.node_id)
-        if others:
-            return len(others) >= MIN_PASSING and not unknown.isdisjoint(_find_typical(others))
+        if len(others) >= MIN_INPUTS:
+            return not unknown.isdisjoint(_find_typical(others))
         return self._names_a_field(route, unknown) or self._made_needless_call(route, findings)
 
     def _list_inputs(self, node_id: str, branch: str) -> list[frozenset[str]]:
-        """The traits of the inputs of a node in passing runs that took a branch after it."""
+        """The traits of the inputs of a node that are known to be for a branch after it."""
         return [
-            _read_traits(each.step) for each in self._passing if each.step.node_id == node_id and branch in each.taken
+            _read_traits(each.step) for each in self._visits if (each.step.node_id, each.right) == (node_id, branch)
         ]
 
     def _names_a_field(self, route: MissedRoute, unknown: frozenset[str]) -> bool:
@@ -128,9 +136,9 @@ class _RouteBlame:
         )
 
     def _made_needless_call(self, route: MissedRoute, findings: Sequence[Finding]) -> bool:
-        """Whether a tool was called needlessly that this branch calls in all passing runs and the other lacks."""
+        """Whether a tool was called needlessly that this branch calls for all of its inputs and the other lacks."""
         needless = {read_tool_name(finding.actual) for finding in findings if finding.kind == "unexpected"}
-        runs = [each.trace for each in self._passing if each.taken == route.taken]
+        runs = [each.trace for each in self._visits if each.taken == (each.right,) == route.taken]
         return any(
             not self.routes.leads_to(route.node_id, self.routes.find_owners(tool))
             and all(_calls(trace, tool) for trace in runs)
@@ -162,7 +170,7 @@ class _RouteBlame:
         here = _Visit(self.context.trace, route.step, route.taken)
         answered: Counter[str] = Counter()
         places: Counter[str] = Counter()
-        for visit in (here, *self._passing, *self._failing):
+        for visit in (here, *self._visits):
             if visit.step.node_id != route.step.node_id:
                 continue
             output = _find_output(visit, blamed.node_id)
@@ -181,9 +189,13 @@ class _RouteBlame:
             return Finding(kind="wrong", expected=usual, actual=actual, predicate="route")
         return None
 
-    def _list_visits(self, trace: ExecutionTrace) -> list[_Visit]:
-        taken = self.routes.list_taken(trace)
-        return [_Visit(trace, step, taken[step.id]) for step in trace.steps if taken.get(step.id)]
+    def _list_visits(self, peer: Peer) -> Iterator[_Visit]:
+        expected = [call.name for call in peer.expected_tool_calls or ()]
+        taken = self.routes.list_taken(peer.trace)
+        for step in peer.trace.steps:
+            if branches := taken.get(step.id):
+                right = branches if peer.passed else self.routes.find_branches_with(expected, step.node_id)
+                yield _Visit(peer.trace, step, branches, right[0] if len(right) == 1 else "")
 
 
 def _read_traits(step: Step) -> frozenset[str]:

@@ -61,8 +61,8 @@ class SampleSet:
     """The samples of one surface.
 
     `tool` is the tool that the surface describes, and `field` the output field, whose values the outputs are; both are
-    empty for any other surface. `tools` are those of its node. A literal (a first word, a label, a keyword) becomes a
-    rule only if at least `min_cases` cases share it.
+    empty for any other surface. `tools` are those of its node, and `prompt` is its value. A literal (a first word, a
+    label, a keyword) becomes a rule only if at least `min_cases` cases share it.
     """
 
     failing: tuple[Sample, ...]
@@ -71,6 +71,7 @@ class SampleSet:
     tool: str = ""
     field: str = ""
     tools: frozenset[str] = frozenset()
+    prompt: str = ""
     min_cases: int = MIN_CASES
 
     @property
@@ -156,7 +157,12 @@ def text_predicate(
 
 
 def collect_evidence(
-    failing: Iterable[StepExample], passing: Iterable[StepExample], *, tool: str = "", tools: Iterable[str] = ()
+    failing: Iterable[StepExample],
+    passing: Iterable[StepExample],
+    *,
+    tool: str = "",
+    tools: Iterable[str] = (),
+    prompt: str = "",
 ) -> SampleSet:
     """The evidence of a step's examples, in the order of their cases."""
     bad, good = (sorted(examples, key=_sort_key)[:MAX_SAMPLES] for examples in (failing, passing))
@@ -167,7 +173,12 @@ def collect_evidence(
         _make_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)
     ]
     return SampleSet(
-        tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool=tool, tools=frozenset(tools)
+        tuple(samples[: len(bad)]),
+        tuple(samples[len(bad) :]),
+        compared,
+        tool=tool,
+        tools=frozenset(tools),
+        prompt=prompt,
     )
 
 

@@ -40,8 +40,12 @@ def detect_enumeration(evidence: SampleSet) -> Iterator[Predicate]:
 
 
 def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
-    """The output is a label where the input has a word that only inputs with that label have, best a field's name."""
+    """The output is a label where the input has a word that only inputs with that label have.
+
+    Best is a word that the prompt has already, probably for another label, then the name of a field.
+    """
     labels = _find_labels(evidence)
+    known = count_texts_by_word([evidence.prompt])
     named = {word for sample in evidence.samples for name in sample.fields for word in name.split()}
     inputs = {
         label: [sample.input for sample, text in evidence.referenced if strip_answer(text) == strip_answer(label)]
@@ -56,7 +60,7 @@ def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
             if not cues:
                 break
             place = normalize(left[0]).find
-            cue = min(cues, key=lambda word: (-counts[word], word not in named, place(word) % 100_000, word))
+            cue = min(cues, key=lambda word: (-counts[word], not known[word], word not in named, place(word), word))
             yield _label_cue_predicate(label, cue)
             left = [text for text in left if not contains_words(text, cue)]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,6 +155,28 @@ async def test_an_input_unlike_those_of_its_branch_belongs_to_the_branch_that_kn
     steps = run_of(VISIT.format("Luna"), "pharmacy", *calls)
     asked = failed(steps, answer="Monday", findings=lacking("Monday"), peers=peers, instructions={"booking": booking})
     assert await blamed(asked) == ["triage#instruction"]
+
+
+async def test_failed_runs_whose_tools_are_in_one_branch_show_which_inputs_it_is_for() -> None:
+    wants_stock = (ExpectedToolCall(name="stock"),)
+    peers = [
+        replace(peer(run_of(MEDICINE.format(each), to), case_id=each, passed=False), expected_tool_calls=wants_stock)
+        for each, to in (("bravecto", "pharmacy"), ("cerenia", "booking"))
+    ]
+    asked = failed(run_of(VISIT.format("Luna"), "pharmacy"), answer="Monday", findings=lacking("Monday"), peers=peers)
+    assert await blamed(asked) == ["triage#instruction"]
+    unknown = [replace(each, expected_tool_calls=None) for each in peers]
+    assert await blamed(replace(asked, peers=tuple(unknown))) == ["pharmacy#instruction"]
+
+
+async def test_a_run_whose_missing_tool_is_in_its_branch_was_routed_rightly() -> None:
+    peers = [
+        *passing("booking", VISIT, "Rex", "Tom"),
+        *passing("pharmacy", MEDICINE, "bravecto", "cerenia", calls=["stock"]),
+    ]
+    assert await blamed(failed(run_of(VISIT.format("Luna"), "pharmacy"), "stock", peers=peers)) == [
+        "pharmacy#instruction"
+    ]
 
 
 async def test_a_branch_is_blamed_for_what_it_loses_from_its_usual_inputs() -> None:

@@ -367,6 +367,9 @@ def test_a_router_learns_the_answers_that_lead_to_the_right_branch() -> None:
         for n in range(3)
     ]
     assert found(misled, routed) == [("label_cue", ("pharmacy", "medicine"))]
+    assert found(misled) == [], "without the other label there is nothing to tell apart, and no other rule is of use"
+    said = collect_evidence(misled, routed, prompt='Answer "booking" if it is still open.')
+    assert [each.predicate.parameters for each in find_qualified(said)] == [("pharmacy", "still")]
     slip = replace(routed[0], output="That depends.")
     assert found(misled, [slip, *routed[1:]]) == [("label_cue", ("pharmacy", "medicine"))]
     ended_here = example(20, given="Any time? (pet: p9)", output="Well.", expected="Monday")
