@@ -33,8 +33,12 @@ class RouteMap:
 
     def __init__(self, structure: StructureSnapshot) -> None:
         self._leaving: dict[str, list[StructureEdge]] = {}
+        self._branches: dict[str, dict[str, tuple[str, ...]]] = {}
         for edge in structure.edges:
             self._leaving.setdefault(edge.source, []).append(edge)
+            if edge.condition is not None:
+                branches = self._branches.setdefault(edge.source, {})
+                branches[edge.target] = (*branches.get(edge.target, ()), edge.condition)
         self._owners: dict[str, list[str]] = {}
         for surface in structure.surfaces:
             if surface.type == "tool":
@@ -54,18 +58,14 @@ class RouteMap:
         owners = [owner for tool in tools for owner in self.find_owners(tool)]
         return tuple(branch for branch in self.branches_of(node_id) if self.leads_to(branch, owners))
 
-    def branches_of(self, node_id: str) -> dict[str, tuple[str, ...]]:
+    def branches_of(self, node_id: str) -> Mapping[str, tuple[str, ...]]:
         """The nodes that an output of this node chooses from, each with the routing words that lead to it."""
-        found: dict[str, tuple[str, ...]] = {}
-        for edge in self._leaving.get(node_id, ()):
-            if edge.condition is not None:
-                found[edge.target] = (*found.get(edge.target, ()), edge.condition)
-        return found
+        return self._branches.get(node_id, {})
 
     def list_taken(self, trace: ExecutionTrace) -> dict[str, tuple[str, ...]]:
         """For each step with branches, by its id, those that the run took after it."""
         followers: dict[str, list[str]] = {}
-        for step in trace.steps:
+        for step in trace.steps if self._branches else ():
             if self.branches_of(step.node_id):
                 followers[step.id] = []
             for source in step.predecessors:

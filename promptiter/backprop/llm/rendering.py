@@ -78,13 +78,14 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
         expected_calls = (
             None if example.expected_tool_calls is None else render_value(list(example.expected_tool_calls))
         )
+        of_run = "" if example.is_terminal else " of the whole run"
         quotes = (
             *quote_optional("user", asked),
             Quote("step input", example.input),
             Quote("step output", example.output),
-            *quote_optional("expected" if example.is_terminal else "expected of the whole run", example.expected),
+            *quote_optional(f"expected{of_run}", example.expected),
             *quote_optional("findings", "\n".join(describe_findings(example.findings))),
-            *quote_optional("expected tool calls", expected_calls),
+            *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
         yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)

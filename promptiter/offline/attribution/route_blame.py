@@ -100,8 +100,12 @@ class _RouteBlame:
             self._add(ways[0], reason=reason, subject=subject, confidence=PROVEN, is_certain=len(ways) == 1)
 
     def _find_by_inputs(self, findings: Sequence[Finding], missed: Sequence[MissedRoute]) -> MissedRoute | None:
-        """The only branch whose inputs are like this one, after the last step with such a branch."""
-        for step_id in dict.fromkeys(route.step.id for route in reversed(missed)):
+        """The only branch whose inputs are like this one, after the last step with such a branch.
+
+        In a loop, the inputs of a node differ from visit to visit, and a limit may have ended it: they show nothing.
+        """
+        visits = Counter(step.node_id for step in self.context.trace.steps)
+        for step_id in dict.fromkeys(route.step.id for route in reversed(missed) if visits[route.step.node_id] == 1):
             routes = [route for route in missed if route.step.id == step_id and len(route.taken) == 1]
             likely = [route for route in routes if self._is_likely(route, findings)]
             if len(likely) == 1:

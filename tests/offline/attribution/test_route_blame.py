@@ -169,6 +169,21 @@ async def test_failed_runs_whose_tools_are_in_one_branch_show_which_inputs_it_is
     assert await blamed(replace(asked, peers=tuple(unknown))) == ["pharmacy#instruction"]
 
 
+async def test_a_loop_that_went_on_is_not_a_wrong_route() -> None:
+    said = VISIT.format("Luna")
+    peers = [
+        *passing("booking", VISIT, "Rex", "Tom"),
+        *passing("pharmacy", MEDICINE, "bravecto", "cerenia", calls=["stock"]),
+    ]
+    again = [
+        *run_of(said, "pharmacy"),
+        step("triage~2", said, "pharmacy", after="pharmacy"),
+        step("pharmacy~2", said, "Well.", after="triage~2", edges=(DataEdge(source="triage~2", kind="control"),)),
+    ]
+    asked = failed(again, answer="Monday", findings=lacking("Monday"), peers=peers)
+    assert await blamed(asked) == ["pharmacy#instruction"]
+
+
 async def test_a_run_whose_missing_tool_is_in_its_branch_was_routed_rightly() -> None:
     peers = [
         *passing("booking", VISIT, "Rex", "Tom"),
