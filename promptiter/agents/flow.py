@@ -18,14 +18,11 @@ from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import GraphNode
 from promptiter.agents.step_calls import StepCalls, current_calls
-from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, AgentError, PromptiterError
 from promptiter.structure import NodeKind, Surface, child_ids
 from promptiter.wording import shorten
 from traces import step
 from traces.model import Json
-
-FATAL_ERRORS = (BudgetEndedError, UnexpectedCallError, SetupError)
-"""Errors that concern more than one case: they end the evaluation."""
 
 AnyNode: TypeAlias = "GraphNode | Graph"
 
@@ -206,8 +203,10 @@ class _Flow:
                 case Choice(source=source, route=route, branches=branches) if source == name:
                     key = route(node_context)
                     if key is not None and key not in branches:
-                        known = ", ".join(branches)
-                        raise AgentError(f"the route after {name!r} returned {key!r}; known are {known}")
+                        raise AgentError(
+                            f"the route after {name!r} returned {key!r}, which is not one of its branches "
+                            f"({', '.join(branches)}); return one of them for any other output, or None to end here"
+                        )
                     if key is not None:
                         self._spawn(branches[key], token)
                 case Join(sources=sources, target=target) if name in sources:

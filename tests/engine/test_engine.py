@@ -387,7 +387,7 @@ async def test_run_sync_works_inside_a_running_loop() -> None:
     assert desk.engine(DRAFT).run_sync(desk.request()).verdict == "improved_on_validation"
 
 
-def test_the_first_ctrl_c_finishes_the_current_round() -> None:
+def test_the_first_ctrl_c_finishes_the_work_in_progress() -> None:
     def press(number: int) -> None:
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
@@ -396,9 +396,9 @@ def test_the_first_ctrl_c_finishes_the_current_round() -> None:
     before = signal.getsignal(signal.SIGINT)
     result = desk.engine(search=Tries(DRAFT, POLISH, at_round=press)).run_sync(desk.request(), notify=messages.append)
     assert (result.status, result.stop_reason, result.verdict) == ("succeeded", "user_stop", "no_evidence")
-    assert (result.conclusion, len(result.changes)) == (None, 1)  # accepted, and not tested yet
-    assert [each.decision is not None for each in result.rounds] == [True]
-    assert messages == ["Ctrl-C: finishing this round; a second one stops at once"]
+    assert (result.conclusion, result.baseline_score) == (None, 0.0)
+    assert [each.decision for each in result.rounds] == [None]  # the candidate was not validated any more
+    assert messages == ["Ctrl-C: finishing the work in progress; a second one stops at once"]
     assert signal.getsignal(signal.SIGINT) is before
 
 
