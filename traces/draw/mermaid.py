@@ -26,4 +26,6 @@ def to_mermaid(diagram: Diagram) -> str:
 
 def _escape(text: str) -> str:
     """Escape text in quotes, where only these four characters are special to Mermaid."""
-    return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    return (
+        text.replace("#", "#35;").replace("%", "#37;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    )
