@@ -21,6 +21,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.stopping import Progress, complete_stop
+from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase, check_payload_class
 from promptiter.runlog.payloads import BudgetEnded, StopDecided, StopMeasured
@@ -37,7 +38,8 @@ class ActiveRun:
 
     `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets;
     `test` cases are used by the final test only. `targets` are the surfaces that may change, `snapshot` is the
-    structure, and `rng` the only source of randomness.
+    structure, and `rng` the only source of randomness. `case_uses` are those of the project, where the run is known as
+    `place`.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class ActiveRun:
         evaluator: Evaluator,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
+        case_uses: CaseUses,
+        place: str = "",
     ) -> None:
         self.request = request = checked.request
         self.checked = checked
@@ -60,6 +64,8 @@ class ActiveRun:
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
+        self.case_uses = case_uses
+        self.place = place
         self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)

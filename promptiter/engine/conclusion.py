@@ -15,6 +15,7 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.case_memory import remember_final_test, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
@@ -33,15 +34,15 @@ MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 
 
-async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclusion:
+async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
-    if rule.ablate and session.request.goal.kind == "score":
-        await _ablate(session)
-    if (budget := session.evaluator.gateway.budget) is not None:
+    if rule.ablate and active.request.goal.kind == "score":
+        await _ablate(active)
+    if (budget := active.evaluator.gateway.budget) is not None:
         budget.release()
-    test = _TestedGain(session, rule)
+    test = _TestedGain(active, rule, warning=await remember_final_test(active))
     if test.runs.is_out_of_reach:
-        return _conclude(session, "no_evidence", "no route of the agent leads to what was changed")
+        return _conclude(active, "no_evidence", "no route of the agent leads to what was changed")
     on_validation = await test.test_validation_cases()
     if test.problem is not None:
         return test.conclude("invalid_eval", [on_validation], test.problem)
@@ -50,53 +51,53 @@ async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclus
     return await test.conclude_gain(on_validation)
 
 
-async def _ablate(session: ActiveRun) -> None:
+async def _ablate(active: ActiveRun) -> None:
     """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
     try:
-        found = await ablate(session)
+        found = await ablate(active)
     except BudgetEndedError as ended:
-        await session.record_budget_end(ended)
+        await active.record_budget_end(ended)
     else:
         if found is not None:
-            await session.note(AblationFinished(ablation=found))
+            await active.note(AblationFinished(ablation=found))
 
 
-def conclude_without_test(session: ActiveRun) -> Conclusion:
+def conclude_without_test(active: ActiveRun) -> Conclusion:
     """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
-    cases = len(session.validation.cases)
-    if session.state.has_accepted:
-        found = _conclude(session, "no_evidence", "no final test was run")
+    cases = len(active.validation.cases)
+    if active.state.has_accepted:
+        found = _conclude(active, "no_evidence", "no final test was run")
         return replace(found, is_untested=True)
-    if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
-        reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
-        return _conclude(session, "underpowered", reason)
-    return _conclude(session, "no_evidence", _explain_no_acceptance(session))
+    if active.state.candidates_tried and cases < FEWEST_CASES and active.shape != "scorer":
+        reason = f"no candidate was accepted, and {_count_cases(active)} are too few to tell why"
+        return _conclude(active, "underpowered", reason)
+    return _conclude(active, "no_evidence", _explain_no_acceptance(active))
 
 
-def _explain_no_acceptance(session: ActiveRun) -> str:
-    if session.state.candidates_tried:
+def _explain_no_acceptance(active: ActiveRun) -> str:
+    if active.state.candidates_tried:
         return "no candidate was accepted"
-    last = session.state.round
+    last = active.state.round
     return (
         f"no candidate was tried: {last.skipped}" if last is not None and last.skipped else "there was nothing to try"
     )
 
 
-def _conclude(session: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
-    count, cases = session.state.candidates_tried, len(session.validation.cases)
+def _conclude(active: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
+    count, cases = active.state.candidates_tried, len(active.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    reasons = (reason, *_suggest_steps(session), tried)
+    reasons = (reason, *active.state.run.case_history.describe(), *_suggest_steps(active), tried)
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
-def _find_scope(session: ActiveRun) -> Scope:
+def _find_scope(active: ActiveRun) -> Scope:
     """What the validation of a run is about."""
-    return "this scorer" if session.shape == "scorer" else "these cases"
+    return "this scorer" if active.shape == "scorer" else "these cases"
 
 
-def _describe_limits(session: ActiveRun) -> tuple[str, ...]:
+def _describe_limits(active: ActiveRun) -> tuple[str, ...]:
     """Say that a gain is only about what the search learned from, if that is what it was measured on."""
-    match session.shape:
+    match active.shape:
         case "two_sets":
             return ()
         case "one_set":
@@ -105,33 +106,37 @@ def _describe_limits(session: ActiveRun) -> tuple[str, ...]:
             return ("the search learned from the same scorer, and nothing else was measured",)
 
 
-def _suggest_steps(session: ActiveRun) -> tuple[str, ...]:
+def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
     """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
-    rows = session.accepted.validation.rows
-    if session.request.goal.kind != "score" or all(row.passed for row in rows):
+    rows = active.accepted.validation.rows
+    if active.request.goal.kind != "score" or all(row.passed for row in rows):
         return ()
-    shared = find_shared_prompts(session.snapshot, session.targets, (row.reads for row in rows))
+    shared = find_shared_prompts(active.snapshot, active.targets, (row.reads for row in rows))
     if not shared:
         return ()
     what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
     return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 
-def _count_cases(session: ActiveRun) -> str:
-    what = "validation case" if session.shape == "two_sets" else "case"
-    return plural(len(session.validation.cases), what)
+def _count_cases(active: ActiveRun) -> str:
+    what = "validation case" if active.shape == "two_sets" else "case"
+    return plural(len(active.validation.cases), what)
 
 
 class _TestedGain:
-    """The gain of the accepted profile over the initial one, tested on their runs."""
+    """The gain of the accepted profile over the initial one, tested on their runs.
 
-    def __init__(self, session: ActiveRun, rule: FinalTest) -> None:
-        self.session = session
+    `warning` says that this may not be the only final test of the run.
+    """
+
+    def __init__(self, active: ActiveRun, rule: FinalTest, *, warning: str | None) -> None:
+        self.active = active
         self.rule = rule
-        self.goal = session.request.goal
-        self.alpha = session.request.alpha
+        self.warning = warning
+        self.goal = active.request.goal
+        self.alpha = active.request.alpha
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
-        self.runs = FinalTestRuns(session)
+        self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
         self.tested: list[PairedRuns] = []
         self.problem: str | None = None
@@ -154,12 +159,12 @@ class _TestedGain:
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
-        result = decide_for_goal(self.goal, self.arms.scores, blocks=self.blocks, seed=self.session.seed)
-        return replace(result, scope=_find_scope(self.session))
+        result = decide_for_goal(self.goal, self.arms.scores, blocks=self.blocks, seed=self.active.seed)
+        return replace(result, scope=_find_scope(self.active))
 
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation: by the test set, if it has enough cases to decide anything."""
-        test = self.session.test
+        test = self.active.test
         if test is None:
             return self.conclude("improved_on_validation", [on_validation])
         if len(test.cases) < FEWEST_TEST_CASES:
@@ -170,20 +175,21 @@ class _TestedGain:
 
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
+        await remember_test_set(self.active, test)
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        result = decide_on_test_set(self.goal, arms.scores, alpha=self.alpha, seed=self.session.seed)
+        result = decide_on_test_set(self.goal, arms.scores, alpha=self.alpha, seed=self.active.seed)
         return await self._finish(result, arms)
 
     async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
         finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=result.scope))
-        recorded = await self.session.note(finished, request=result.scope)
+        recorded = await self.active.note(finished, request=result.scope)
         self.tested.append(recorded.runs)
         return recorded.result
 
     def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
         """Conclude without a gain: because there is none, or because these cases could not have shown it."""
-        count, wanted = len(self.session.validation.cases), self.rule.min_detectable_gain
+        count, wanted = len(self.active.validation.cases), self.rule.min_detectable_gain
         if self.goal.kind != "score":
             return self._conclude_loss_not_excluded(result)
         smallest = self._smallest_gain
@@ -191,8 +197,8 @@ class _TestedGain:
             could = "no gain at all" if smallest is None else f"a gain of at least {smallest:.2f}"
             reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
             return self.conclude("underpowered", [result], reason)
-        if count < FEWEST_CASES and self.session.shape != "scorer":
-            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.session)}")
+        if count < FEWEST_CASES and self.active.shape != "scorer":
+            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.active)}")
         return self.conclude("no_evidence", [result])
 
     def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
@@ -202,7 +208,7 @@ class _TestedGain:
         for case in self.arms.scores:
             before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
             itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
-        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.session.seed).is_shown:
+        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.active.seed).is_shown:
             return self.conclude("no_evidence", [result])
         loss = f"a loss of {self.goal.margin:g}"
         reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
@@ -221,11 +227,11 @@ class _TestedGain:
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
-        session, objective = self.session, self.session.request.objective
-        count = session.state.candidates_tried
-        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
+        active, objective = self.active, self.active.request.objective
+        count = active.state.candidates_tried
+        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
         scope = self._find_shown_scope(verdict)
-        limits = _describe_limits(session) if scope not in (None, "new cases") else ()
+        limits = _describe_limits(active) if scope not in (None, "new cases") else ()
         return Conclusion(
             verdict=verdict,
             scope=scope,
@@ -233,14 +239,16 @@ class _TestedGain:
                 *(f"{result.scope}: {result.reason}" for result in results),
                 *reasons,
                 *limits,
-                *_suggest_steps(session),
+                *(() if self.warning is None else (self.warning,)),
+                *active.state.run.case_history.describe(),
+                *_suggest_steps(active),
                 tried,
             ),
             results=tuple(results),
             before=self.arms.before.objective(objective),
             after=self.arms.after.objective(objective),
             tried=count,
-            cases=len(session.validation.cases),
+            cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,
             runs=tuple(self.tested),
         )
@@ -248,7 +256,7 @@ class _TestedGain:
     def _find_shown_scope(self, verdict: Verdict) -> Scope | None:
         if verdict == "improved":
             return "new cases"
-        return _find_scope(self.session) if verdict == "improved_on_validation" else None
+        return _find_scope(self.active) if verdict == "improved_on_validation" else None
 
     @cached_property
     def _smallest_gain(self) -> float | None:
@@ -256,5 +264,5 @@ class _TestedGain:
         repeats = [case.before for case in self.arms.scores]
         if all(len(each) < 2 for each in repeats):
             return None
-        noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
+        noise = estimate_run_noise(repeats, best=get_best_value(self.active.request.objective))
         return FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks).smallest_gain()

@@ -14,6 +14,7 @@ from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
+from promptiter.runlog.case_uses import CaseHistory
 from promptiter.runlog.details import DetailsPayload
 from promptiter.runlog.events import ENGINE_EVENTS, Event, Payload, UnknownPayload
 from promptiter.runlog.payloads import (
@@ -23,9 +24,12 @@ from promptiter.runlog.payloads import (
     CandidateDecided,
     CandidateProposed,
     CaseFinished,
+    CasesUsed,
     EvaluationFinished,
     EvaluationStarted,
+    FinalTestBegun,
     FinalTestFinished,
+    OpenedTestSet,
     ReadsAudited,
     ReferencesWritten,
     RoundCompleted,
@@ -72,6 +76,7 @@ class RunState:
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
         self._is_validation_read = False
+        self._use_id = ""
         self._run = run
         self._evaluations: list[Evaluation] = []
         self._notes: list[SearchNote] = []
@@ -133,6 +138,11 @@ class RunState:
         return self._references
 
     @property
+    def use_id(self) -> str:
+        """The id under which the uses of the run's cases are kept."""
+        return self._use_id
+
+    @property
     def is_validation_read(self) -> bool:
         """Whether the search has read validation cases or results on them."""
         return self._is_validation_read
@@ -176,6 +186,14 @@ class RunState:
             case ReadsAudited(undeclared=undeclared) if undeclared:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
+            case CasesUsed() as used:
+                history = CaseHistory(
+                    validation_cases=used.validation_cases, earlier_runs=used.earlier_runs, seen_cases=used.seen_cases
+                )
+                self._change(case_history=history)
+            case OpenedTestSet(opened_before=opened, seen_cases=seen):
+                known = self._so_far.case_history
+                self._change(case_history=replace(known, test_opened=opened, seen_test_cases=seen))
             case ValidationRead():
                 self._is_validation_read = True
             case StopDecided(decision=decision):
@@ -191,7 +209,14 @@ class RunState:
                 self._conclude(concluded)
             case RunCompleted() as completed:
                 self._complete(completed, event.run_id)
-            case RoundCompleted() | BudgetReserved() | BudgetEnded() | ReadsAudited() | FinalTestFinished():
+            case (
+                RoundCompleted()
+                | BudgetReserved()
+                | FinalTestBegun()
+                | BudgetEnded()
+                | ReadsAudited()
+                | FinalTestFinished()
+            ):
                 pass
             case UnknownPayload(problem=problem) if event.type in ENGINE_EVENTS:
                 raise JournalError(f"event {event.seq} of the journal cannot be read: {problem}")
@@ -200,6 +225,7 @@ class RunState:
         self._index.end = event.seq + 1
 
     def _start(self, started: RunStarted, run_id: str) -> None:
+        self._use_id = started.measured.use_id
         self._unread = frozenset(started.targets)
         self._run = RunResult(
             status="running",
