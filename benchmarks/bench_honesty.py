@@ -42,7 +42,8 @@ from typing import TypeAlias
 from benchmarks.honesty_runs import report_engine_runs
 from benchmarks.tables import GAINS, SIZES, format_goal, print_header, print_row
 from promptiter.engine.ablation import choose_part_to_drop
-from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases
+from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 from promptiter.evaluation.stats.power import noise_bar
 from tests.worlds.chances import BETA, CANDIDATES, ROUNDS

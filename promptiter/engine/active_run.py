@@ -20,7 +20,7 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import protect_cases
-from promptiter.policies.stopping import Progress, complete_stop
+from promptiter.policies.stopping import Progress, complete_stop, reads_score
 from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase, check_payload_class
@@ -167,8 +167,12 @@ class ActiveRun:
             decided = await self.log.take(StopDecided)
             if decided is None:
                 decision = self._stopping.decide(self._progress())
-                measured = StopMeasured(spent=self.meter.spent)
-                decided = await self.log.append(StopDecided(decision=decision, measured=measured))
+                found = StopDecided(
+                    decision=decision,
+                    reads_score=reads_score(self._stopping, decision),
+                    measured=StopMeasured(spent=self.meter.spent),
+                )
+                decided = await self.log.append(found)
             return decided.decision.stop
 
     def _progress(self) -> Progress:

@@ -21,11 +21,13 @@ from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
+from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
+from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FEWEST_CASES, FEWEST_TEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_on_test_set
+from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
 from promptiter.wording import join_names, plural
@@ -159,8 +161,24 @@ class _TestedGain:
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
-        result = decide_for_goal(self.goal, self.arms.scores, blocks=self.blocks, seed=self.active.seed)
+        result = decide_for_goal(
+            self.goal,
+            self.arms.scores,
+            blocks=self.blocks,
+            seed=self.active.seed,
+            amounts=self._pair_amounts(self.arms),
+            objective=self.active.request.objective,
+            unseen_failures=self._unseen_failures,
+        )
         return replace(result, scope=_find_scope(self.active))
+
+    @property
+    def _unseen_failures(self) -> float:
+        """A scorer is called a few times only, which could never exclude unseen failures."""
+        return 0.0 if self.active.shape == "scorer" else UNSEEN_FAILURES
+
+    def _pair_amounts(self, arms: ArmResults) -> tuple[PairedScores, ...] | None:
+        return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
 
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation: by the test set, if it has enough cases to decide anything."""
@@ -178,7 +196,13 @@ class _TestedGain:
         await remember_test_set(self.active, test)
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        result = decide_on_test_set(self.goal, arms.scores, alpha=self.alpha, seed=self.active.seed)
+        result = decide_on_test_set(
+            self.goal,
+            arms.scores,
+            alpha=self.alpha,
+            amounts=self._pair_amounts(arms),
+            objective=self.active.request.objective,
+        )
         return await self._finish(result, arms)
 
     async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
@@ -208,7 +232,7 @@ class _TestedGain:
         for case in self.arms.scores:
             before, after = (tuple(islice(cycle(case.before), first, first + repeats)) for first in (0, 1))
             itself.append(PairedScores(case_id=case.case_id, before=before, after=after))
-        if decide_for_goal(self.goal, itself, blocks=self.blocks, seed=self.active.seed).is_shown:
+        if decide_non_inferiority(itself, margin=self.goal.margin, blocks=self.blocks).is_shown:
             return self.conclude("no_evidence", [result])
         loss = f"a loss of {self.goal.margin:g}"
         reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
@@ -218,8 +242,7 @@ class _TestedGain:
         """Conclude a gain on validation by what the test set shows."""
         if self.problem is not None:
             return self.conclude("improved_on_validation", [on_validation], self.problem)
-        worst = 0.0 if self.goal.kind == "score" else -self.goal.margin
-        if on_test.gain is not None and on_test.gain < worst:
+        if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
             return self.conclude("overfit_risk", [on_validation, on_test], reason)
         verdict: Verdict = "improved" if on_test.is_shown else "improved_on_validation"
@@ -265,4 +288,5 @@ class _TestedGain:
         if all(len(each) < 2 for each in repeats):
             return None
         noise = estimate_run_noise(repeats, best=get_best_value(self.active.request.objective))
-        return FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks).smallest_gain()
+        plan = FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks, unseen_failures=self._unseen_failures)
+        return plan.smallest_gain()

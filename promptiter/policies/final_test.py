@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
+from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
 from promptiter.numbers import is_number
 from promptiter.policies.paired_runs import PairedRuns
 
@@ -29,7 +30,7 @@ Verdict: TypeAlias = Literal[
 FEWEST_CASES = 5
 """With fewer validation cases, a gain that is not shown may still be there."""
 
-FEWEST_TEST_CASES = 8
+FEWEST_TEST_CASES = FEWEST_NEW_CASES
 """Fewer test cases almost never show a gain, so they are not spent."""
 
 

@@ -218,7 +218,10 @@ class StopMeasured:
 @event_type("stop")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopDecided(Payload):
+    """Whether the run stops. `reads_score`: the decision depends on the validation of the accepted profile."""
+
     decision: StopDecision
+    reads_score: bool = False
     measured: StopMeasured = StopMeasured()
 
 

@@ -261,9 +261,9 @@ async def test_the_noise_of_cases_that_the_change_does_not_reach_does_not_hide_a
     assert not any(look.has_run_noise for look in test.looks)
     assert test.gain == 0.1
     [runs] = result.conclusion.runs
-    assert (runs.cases, runs.unreached, runs.before.runs, runs.after.runs) == (CASES, 8, 4 * CASES, 4 * CASES)
+    assert (runs.cases, runs.unreached, runs.before.runs, runs.after.runs) == (CASES, 8, 6 * CASES, 6 * CASES)
     asked = Counter(instruction for instruction, _, repeat in agent.asked if repeat > 0)
-    assert asked == {"Sort.": 4 * CASES, "Answer.": 4 * 8, "Refund.": 4 * 2, "Refund: careful.": 4 * 2}
+    assert asked == {"Sort.": 6 * CASES, "Answer.": 6 * 8, "Refund.": 6 * 2, "Refund: careful.": 6 * 2}
     assert agent.asked.total() == len(agent.asked), "both profiles share the answers before the first changed call"
 
 

@@ -164,15 +164,15 @@ async def test_four_cases_without_noise_are_too_few_for_no_evidence() -> None:
     assert "there are only 4 validation cases" in result.conclusion.reasons
 
 
-async def test_without_run_noise_one_fixed_case_is_shown_after_four_repeats() -> None:
+async def test_without_run_noise_one_fixed_case_is_shown_after_six_repeats() -> None:
     journal = MemoryJournal()
     agent = InstructedAgent(lambda case, draft, _: float(draft or case != "validation-3"))
     result = await engine(agent, DRAFT).run(request(), journal=journal)
     assert outcome(result) == ("improved_on_validation", "these cases", ["shown"])
-    assert len(list_repeats(journal, "final_test")) == 4, "two could hide a coin flip"
+    assert len(list_repeats(journal, "final_test")) == 6, "five failures of the candidate may be unseen"
     assert result.conclusion is not None
-    assert "every case scored the same in 4 repeats" in result.conclusion.reasons[0]
-    assert result.conclusion.smallest_gain == 0.0
+    assert "every case scored the same in 6 repeats" in result.conclusion.reasons[0]
+    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.98 / 60, abs=0.001)
 
 
 async def test_without_run_noise_a_patch_that_changes_nothing_is_never_shown() -> None:
@@ -221,7 +221,7 @@ async def test_a_test_set_that_is_too_small_to_decide_anything_is_not_spent() ->
 async def test_a_loss_on_the_test_set_is_an_overfit_risk_and_nothing_is_adopted() -> None:
     agent = InstructedAgent(lambda case, draft, _: float(draft == case.startswith("validation")))
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
-    assert outcome(result) == ("overfit_risk", None, ["shown", "not_shown"])
+    assert outcome(result) == ("overfit_risk", None, ["shown", "loss"])
     assert result.changes == ()
 
 
@@ -349,7 +349,7 @@ async def test_the_alpha_of_the_request_is_the_alpha_of_the_final_test() -> None
 def whole_run(agent: InstructedAgent | None = None) -> tuple[Engine, RunRequest]:
     """Two parts, one of them useless, an ablation, a final test of three blocks, and a test set."""
     subject = agent or InstructedAgent(lambda _, draft, __: 0.75 if draft else 0.4)
-    return engine(subject, DRAFT, POLISH), request(cases=4, alpha=0.5, test=desk.eval_set("test", 8))
+    return engine(subject, DRAFT, POLISH), request(cases=8, alpha=0.5, test=desk.eval_set("test", 8))
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.errors import RequestError, SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases
+from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.gateway import Gateway
@@ -34,11 +35,48 @@ BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for
 def test_the_goal_decides_what_the_final_test_shows() -> None:
     assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
     assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
-    assert decide_on_test_set(Goal(), BETTER, alpha=0.05, seed=0) == decide_for_new_cases(BETTER)
-    result = decide_for_goal(Goal(kind="fewer_tokens", margin=0.1), SAME, blocks=BLOCKS, seed=0)
+    assert decide_on_test_set(Goal(), BETTER, alpha=0.05) == decide_for_new_cases(BETTER)
+
+
+def test_a_saving_must_be_shown_besides_no_loss() -> None:
+    goal, noisy = Goal(kind="fewer_tokens", margin=0.1), (100.0, 90.0, 110.0, 95.0, 105.0, 100.0)
+    same, fewer = (
+        [
+            PairedScores(case_id=str(at), before=noisy, after=tuple(part * each for each in noisy[::-1]))
+            for at in range(40)
+        ]
+        for part in (1.0, 0.7)
+    )
+    result = decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0, amounts=fewer)
     assert (result.scope, result.outcome) == ("these cases", "shown")
-    on_test_set = decide_on_test_set(Goal(kind="cheaper", margin=0.15), SAME, alpha=0.05, seed=0)
-    assert (on_test_set.scope, on_test_set.outcome) == ("new cases", "shown")
+    assert result.saving is not None
+    assert result.saving.gain == pytest.approx(0.3, abs=0.06)
+    assert "a loss of 0.1 or more is ruled out" in result.reason
+    assert "fewer tokens (95% interval" in result.reason
+    assert decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0, amounts=same).outcome == "futile"
+    unknown = decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0)
+    assert (unknown.outcome, unknown.needed_repeats) == ("not_shown", 0)
+    assert unknown.reason.endswith("the tokens of a run are unknown, so a saving cannot be shown")
+    lost = [PairedScores(case_id=str(at), before=(1.0,) * 6, after=(0.0,) * 6) for at in range(40)]
+    assert decide_for_goal(goal, lost, blocks=BLOCKS, seed=0, amounts=fewer).outcome == "futile"
+
+
+def test_the_test_goes_on_until_both_are_decided() -> None:
+    goal = Goal(kind="fewer_tokens", margin=0.1)
+    score = [case.first(2) for case in SAME]
+    amounts = [PairedScores(case_id=case.case_id, before=(100.0, 90.0), after=(90.0, 99.0)) for case in SAME]
+    result = decide_for_goal(goal, score, blocks=BLOCKS, seed=0, amounts=amounts)
+    assert (result.outcome, result.needed_repeats) == ("open", 2)
+
+
+def test_savings_are_tested_for_new_cases_too() -> None:
+    goal = Goal(kind="cheaper", margin=0.15)
+    amounts = [PairedScores(case_id=case.case_id, before=(2.0,), after=(1.0,)) for case in SAME]
+    result = decide_on_test_set(goal, SAME, alpha=0.05, amounts=amounts)
+    assert (result.scope, result.outcome) == ("new cases", "shown")
+    assert "fewer dollars in 40 of 40 cases" in result.reason
+    assert decide_on_test_set(goal, SAME, alpha=0.05, amounts=SAME).outcome == "not_shown"
+    assert decide_on_test_set(goal, SAME, alpha=0.05).outcome == "not_shown"
 
 
 def test_an_invalid_goal_is_refused() -> None:

@@ -1,30 +1,34 @@
-"""The statistics of the final test: is the best profile of the search better than the baseline?
+"""The statistics of the final test: is the best profile of the search better than the baseline on these cases?
 
 Both profiles are run again in blocks of repeats, with one look at the scores after each block. A look shows a gain if
 its p-value is at most its share of alpha. It stops the test early if there is no gain; otherwise the next block is run.
 The shares add up to alpha, so the false-positive rate of the whole test is at most alpha. `decide_for_these_cases`
 repeats all looks from the scores in their order: the same scores give the same result, also on resume and in an audit.
 
+The permutation test shows that the profiles behave differently, for the better. That their means differ is more: a
+profile that fails rarely but totally may look better than one of the same mean. So a gain must also be above the
+failures that were not seen, see `gain_interval`.
+
 If no run noise was seen, six equal repeats say no more than one, and the difference on these cases is simply what it
 is. A gain counts as shown if it is unlikely that noise was there but not seen. That probability has two bounds, and the
 smaller is used: the p-value of the test, which is tiny if several cases improved and none got worse; and 0.25 **
 repeats, the probability that one coin flip among cases without noise looks like this. None of this says anything about
-new cases.
+new cases; see `new_cases`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
+from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES, GainInterval, estimate_gain_interval
 from promptiter.evaluation.stats.permutation import (
     PairedScores,
     has_run_noise,
     select_first,
-    sign_flip,
     within_case_permutation,
 )
 from promptiter.wording import plural
@@ -32,8 +36,15 @@ from promptiter.wording import plural
 Scope: TypeAlias = Literal["these cases", "new cases", "this scorer"]
 """What a result is about: the cases that were run, cases like these, or the scorer of a run without cases."""
 
-FinalTestOutcome: TypeAlias = Literal["shown", "not_shown", "futile", "open"]
-"""`futile`: stopped early because there was no gain. `open`: needs the repeats of the next block."""
+FinalTestOutcome: TypeAlias = Literal["shown", "not_shown", "futile", "open", "loss"]
+"""`futile`: stopped early because there was no gain. `open`: needs the repeats of the next block.
+
+`loss`: a loss is shown, for new cases; with a margin, a loss above it.
+"""
+
+TestName: TypeAlias = Literal["permutation", "betting", "sign", "bounded_mean"]
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +67,9 @@ BLOCKS = plan_blocks(0.05)
 class Look:
     """The result after a block. Without run noise, `p_value` bounds the probability that noise was there but not seen.
 
-    A look tests for a gain above `-margin`: *better* without a margin, *no worse* with one.
+    A look tests for a gain above `-margin`: *better* without a margin, *no worse* with one. Its `alpha` is a share of
+    `total_alpha` if there are several looks. `runs` counts the runs of the candidate. A permutation test alone does not
+    show a gain: the `interval` must exclude 0 too.
     """
 
     repeats: int
@@ -65,21 +78,40 @@ class Look:
     alpha: float
     has_run_noise: bool = True
     margin: float = 0.0
+    test: TestName = "permutation"
+    number: int = 1
+    total_alpha: float | None = None
+    runs: int = 0
+    interval: GainInterval | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        return self.gain > -self.margin and self.p_value <= self.alpha
 
     @property
     def is_shown(self) -> bool:
-        return self.gain > -self.margin and self.p_value <= self.alpha
+        return self.is_significant and not self.may_be_unseen_failures
+
+    @property
+    def may_be_unseen_failures(self) -> bool:
+        """Whether failures too rare to be seen in these runs could explain the gain."""
+        return self.test == "permutation" and self.interval is not None and self.interval.low <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTestResult:
-    """The outcome for one scope, with the looks it is based on; `needed_repeats` must still be run."""
+    """The outcome for one scope, with the looks it is based on; `needed_repeats` must still be run.
+
+    For goals other than the score, `saving` is the result for the tokens or dollars, and the looks are those of the
+    score.
+    """
 
     scope: Scope
     outcome: FinalTestOutcome
     looks: tuple[Look, ...]
     reason: str
     needed_repeats: int = 0
+    saving: FinalTestResult | None = None
 
     @property
     def is_shown(self) -> bool:
@@ -93,22 +125,63 @@ class FinalTestResult:
     def p_value(self) -> float | None:
         return self.looks[-1].p_value if self.looks else None
 
+    @property
+    def interval(self) -> GainInterval | None:
+        """The true gains that the runs of this test agree with."""
+        return self.looks[-1].interval if self.looks else None
+
 
 def decide_for_these_cases(
-    cases: Sequence[PairedScores], *, blocks: Sequence[Block] = BLOCKS, seed: int = 0
+    cases: Sequence[PairedScores],
+    *,
+    blocks: Sequence[Block] = BLOCKS,
+    seed: int = 0,
+    worst: float = 0.0,
+    best: float = 1.0,
+    unseen_failures: float = UNSEEN_FAILURES,
+    samples: int | None = None,
 ) -> FinalTestResult:
     """Whether the after arm is better on these cases, given the repeats so far; `open` if another block must decide.
 
-    Repeats after the deciding look are not used, so it does not matter whether they were run.
+    Repeats after the deciding look are not used, so it does not matter whether they were run. Scores are between
+    `worst` and `best`. A gain that `unseen_failures` would cancel is not shown.
     """
-    return decide_in_blocks(cases, blocks, lambda seen, block: _take_look(seen, alpha=block.alpha, seed=seed))
+    lowest, highest = find_range(cases, worst=worst, best=best)
+
+    def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
+        interval = estimate_gain_interval(seen, worst=lowest, best=highest, unseen_failures=unseen_failures)
+        return look_by_permutation(seen, alpha=block.alpha, interval=interval, seed=seed, samples=samples)
+
+    return decide_in_blocks(cases, blocks, take_look)
+
+
+def look_by_permutation(
+    cases: Sequence[PairedScores], *, alpha: float, interval: GainInterval, seed: int = 0, samples: int | None = None
+) -> Look:
+    """Take a look at the runs of these cases so far, by permuting the repeats within each case."""
+    test, has_noise = within_case_permutation(cases, seed=seed, samples=samples), has_run_noise(cases)
+    fewest = min(case.repeats for case in cases)
+    return Look(
+        repeats=max(case.repeats_made for case in cases),
+        gain=test.gain,
+        p_value=test.p_value if has_noise else min(test.p_value, 0.25**fewest),
+        alpha=alpha,
+        has_run_noise=has_noise,
+        runs=sum(len(case.after) for case in cases),
+        interval=interval,
+    )
 
 
 def decide_in_blocks(
-    cases: Sequence[PairedScores], blocks: Sequence[Block], take_look: Callable[[Sequence[PairedScores], Block], Look]
+    cases: Sequence[PairedScores],
+    blocks: Sequence[Block],
+    take_look: Callable[[Sequence[PairedScores], Block], Look],
+    *,
+    describe: Callable[[Look], str] | None = None,
 ) -> FinalTestResult:
     """Take a look after each block until one decides. A loss of the margin or more ends the test early."""
     check_inputs(cases, blocks)
+    describe = describe or describe_look
     available = max(case.repeats_made for case in cases)  # some cases may have lost the last of them
     looks: list[Look] = []
     repeats = 0
@@ -121,62 +194,60 @@ def decide_in_blocks(
     for number, block in enumerate(blocks, start=1):
         repeats += block.repeats
         if repeats > available:
-            so_far = f"{describe_look(looks[-1])}; " if looks else ""
+            so_far = f"{describe(looks[-1])}; " if looks else ""
             reason = f"{so_far}block {number} of {len(blocks)} has not been run"
             return conclude("open", reason, needed_repeats=repeats - available)
-        look = take_look(select_first(cases, repeats), block)
+        if not (seen := select_first(cases, repeats)):
+            continue
+        look = replace(take_look(seen, block), number=number, total_alpha=_add_alphas(blocks))
         looks.append(look)
         if look.is_shown:
-            return conclude("shown", describe_look(look))
+            return conclude("shown", describe(look))
         if look.gain <= -look.margin:
-            return conclude("futile", f"{describe_look(look)}; stopped after block {number} of {len(blocks)}")
-    return conclude("not_shown", describe_look(looks[-1]))
-
-
-def decide_for_new_cases(cases: Sequence[PairedScores], *, alpha: float = 0.05, seed: int = 0) -> FinalTestResult:
-    """Whether the after arm is better on cases like these, none of which the search has used. There is one look.
-
-    Each case counts once, with its mean over repeats: repeats reduce its noise but are not additional evidence.
-    """
-    check_inputs(cases, [Block(repeats=1, alpha=alpha)])
-    test = sign_flip([case.gain for case in cases], seed=seed)
-    repeats = min(case.repeats for case in cases)
-    look = Look(repeats=repeats, gain=test.gain, p_value=test.p_value, alpha=alpha)
-    reason = f"{describe_look(look)} over {plural(len(cases), 'test case')}"
-    if look.is_shown:
-        return FinalTestResult(scope="new cases", outcome="shown", looks=(look,), reason=reason)
-    if (least := 0.5 ** len(cases)) > alpha:
-        reason += f"; too few cases to show any gain: the p-value is at least {least:.2g}"
-    return FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason=reason)
-
-
-def _take_look(cases: Sequence[PairedScores], *, alpha: float, seed: int) -> Look:
-    repeats, fewest = max(case.repeats_made for case in cases), min(case.repeats for case in cases)
-    test, has_noise = within_case_permutation(cases, seed=seed), has_run_noise(cases)
-    p_value = test.p_value if has_noise else min(test.p_value, 0.25**fewest)
-    return Look(repeats=repeats, gain=test.gain, p_value=p_value, alpha=alpha, has_run_noise=has_noise)
+            return conclude("futile", f"{describe(look)}; stopped after block {number} of {len(blocks)}")
+    return conclude("not_shown", describe(looks[-1]))
 
 
 def describe_look(look: Look) -> str:
-    """A look in one clause: the gain or loss, and what speaks for and against it."""
-    gain = f"gain {look.gain:+.3f}"
-    sign = "<=" if look.is_shown else ">"
-    figures = f"p = {look.p_value:.2g} {sign} {look.alpha:g} after {plural(look.repeats, 'repeat')}"
+    """A look in a few clauses: the gain or loss, what speaks for and against it, and what it does not show."""
     if look.margin:
-        return _describe_non_inferiority(look, gain, figures)
+        return _describe_non_inferiority(look)
     if look.gain <= 0:
         return "no gain" if look.gain == 0 else f"loss of {-look.gain:.3f}"
-    if not look.has_run_noise:
+    gain = describe_gain(look)
+    if look.has_run_noise:
+        found = f"{gain}, {describe_p_value(look)}"
+    else:
         same = f"every case scored the same in {plural(look.repeats, 'repeat')}"
-        if look.is_shown:
-            return f"{gain}; {same}, so run-to-run noise does not explain it"
-        return f"{gain}; {same}, but that is too few to rule out noise"
-    return f"{gain}, {figures}"
+        enough = "so run-to-run noise does not explain it" if look.is_significant else "too few to rule out noise"
+        found = f"{gain}; {same}, {enough}"
+    if look.is_shown:
+        better = "; the profiles behave differently, for the better" if look.has_run_noise else ""
+        unseen = f"failures rarer than about 3 in {plural(look.runs, 'run')} would not have been seen"
+        return f"{found}{better}; {unseen}"
+    if look.is_significant:
+        return f"{found}, but failures too rare to be seen in {plural(look.runs, 'run')} could explain it"
+    return found
 
 
-def _describe_non_inferiority(look: Look, gain: str, figures: str) -> str:
+def describe_gain(look: Look) -> str:
+    interval = "" if look.interval is None else f" ({look.interval})"
+    return f"gain {look.gain:+.3f}{interval}"
+
+
+def describe_p_value(look: Look) -> str:
+    """`p = 0.003 <= 0.01, the first look's share of alpha 0.05, after 2 repeats`."""
+    total = look.alpha if look.total_alpha is None else look.total_alpha
+    ordinal = _ORDINALS[look.number - 1] if look.number <= len(_ORDINALS) else f"{look.number}th"
+    share = "" if math.isclose(total, look.alpha) else f", the {ordinal} look's share of alpha {total:g},"
+    sign = "<=" if look.p_value <= look.alpha else ">"
+    return f"p = {look.p_value:.2g} {sign} {look.alpha:g}{share} after {plural(look.repeats, 'repeat')}"
+
+
+def _describe_non_inferiority(look: Look) -> str:
     if look.gain <= -look.margin:
         return f"loss of {-look.gain:.3f}, which is not below the margin of {look.margin:g}"
+    gain, figures = describe_gain(look), describe_p_value(look)
     if look.is_shown:
         return f"{gain}, a loss of {look.margin:g} or more is ruled out, {figures}"
     few = "" if look.has_run_noise else "; no run noise was seen, but there are too few runs to rule it out"
@@ -193,5 +264,15 @@ def check_inputs(cases: Sequence[PairedScores], blocks: Sequence[Block]) -> None
         raise SetupError(
             f"the blocks of the final test are {list(blocks)!r}; give each at least 1 repeat and an alpha above 0"
         )
-    if (total := math.fsum(block.alpha for block in blocks)) >= 1:
+    if (total := _add_alphas(blocks)) >= 1:
         raise SetupError(f"the alphas of the blocks add up to {total:g}; keep the sum below 1, such as 0.05")
+
+
+def find_range(cases: Sequence[PairedScores], *, worst: float, best: float) -> tuple[float, float]:
+    """The lowest and highest possible score: those expected, or those seen if they are beyond."""
+    scores = [score for case in cases for score in (*case.before, *case.after)]
+    return min([worst, *scores]), max([best, *scores])
+
+
+def _add_alphas(blocks: Sequence[Block]) -> float:
+    return round(math.fsum(block.alpha for block in blocks), 12)

@@ -29,13 +29,12 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import (
     BLOCKS,
     Block,
-    FinalTestOutcome,
     FinalTestResult,
     Look,
     check_inputs,
     decide_in_blocks,
-    describe_look,
 )
+from promptiter.evaluation.stats.gain_interval import estimate_gain_interval
 from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain
 
 STAKES = (0.9, 0.45, 0.225, 0.1125)
@@ -61,17 +60,6 @@ def decide_non_inferiority(
     return decide_in_blocks(cases, blocks, take_look)
 
 
-def decide_non_inferiority_for_new_cases(
-    cases: Sequence[PairedScores], *, margin: float, alpha: float = 0.05, spread: float = 1.0
-) -> FinalTestResult:
-    """The same for cases like these, none of which the search has used: one look, with one bet per case."""
-    _check(cases, [Block(repeats=1, alpha=alpha)], margin=margin, spread=spread)
-    wealth = _mix_wealth(_bet_fixed_stakes([case.gain for case in cases], margin=margin, spread=spread))
-    look = _take_look(cases, wealth, alpha=alpha, margin=margin)
-    outcome: FinalTestOutcome = "shown" if look.is_shown else "not_shown"
-    return FinalTestResult(scope="new cases", outcome=outcome, looks=(look,), reason=describe_look(look))
-
-
 def _bet_on_these_cases(cases: Sequence[PairedScores], *, margin: float, spread: float) -> float:
     changes = [after - before for case in cases for before, after in zip(case.before, case.after, strict=True)]
     return _mix_wealth(
@@ -94,7 +82,7 @@ def _bet_on_no_noise(cases: Sequence[PairedScores], *, margin: float, spread: fl
     if has_run_noise(cases):
         return -math.inf
     hidden = min(max(0.0, (mean_gain(cases) + margin) / spread), 1.0)
-    repeats = min(case.repeats for case in cases) - 1
+    repeats = min(len(case.before) for case in cases) - 1
     return -2 * len(cases) * repeats * math.log1p(-hidden / 2)
 
 
@@ -111,6 +99,9 @@ def _take_look(cases: Sequence[PairedScores], wealth: float, *, alpha: float, ma
         alpha=alpha,
         has_run_noise=has_run_noise(cases),
         margin=margin,
+        test="betting",
+        runs=sum(len(case.after) for case in cases),
+        interval=estimate_gain_interval(cases),
     )
 
 

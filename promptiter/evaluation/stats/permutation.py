@@ -101,13 +101,16 @@ class PermutationTest:
     std_error: float = 0.0
 
 
-def within_case_permutation(cases: Iterable[PairedScores], *, seed: int = 0) -> PermutationTest:
+def within_case_permutation(
+    cases: Iterable[PairedScores], *, seed: int = 0, samples: int | None = None
+) -> PermutationTest:
     """One-sided: is the after arm better on these cases than run noise alone would explain?
 
     Exact if the repeats are independent. If both arms of a repeat share a seed, arms that behave alike differ less than
-    random assignments do, so false positives are rarer still.
+    random assignments do, so false positives are rarer still. With a number of `samples`, assignments are always
+    sampled, which is faster for scores of many digits.
     """
-    return _run_test(sorted(cases, key=lambda case: case.case_id), seed)
+    return _run_test(sorted(cases, key=lambda case: case.case_id), seed, samples)
 
 
 def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
@@ -115,7 +118,7 @@ def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
 
     Exact if a change without effect is as likely to raise a case by some amount as to lower it by the same amount.
     """
-    return _run_test([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed)
+    return _run_test([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed, None)
 
 
 def has_run_noise(cases: Iterable[PairedScores]) -> bool:
@@ -130,18 +133,15 @@ def mean_gain(cases: Sequence[PairedScores]) -> float:
     return round(math.fsum(case.gain for case in cases) / len(cases), 12) + 0.0  # no -0.0
 
 
-def _run_test(cases: Sequence[PairedScores], seed: int) -> PermutationTest:
+def _run_test(cases: Sequence[PairedScores], seed: int, samples: int | None) -> PermutationTest:
     gain = mean_gain(cases)
-    pools = [
-        pool for pool in _pool_repeats(cases) if len(set(pool.pooled)) > 1
-    ]  # equal repeats have one assignment only
-    tables = [pool.sums for pool in pools]
+    pools = [pool for pool in _pool_repeats(cases) if len(set(pool.pooled)) > 1]  # equal repeats have one assignment
     observed = sum(pool.observed for pool in pools)
-    known = [table for table in tables if table is not None]
-    total = _convolve(known) if len(known) == len(tables) else None
+    total = _list_totals(pools) if samples is None else None
     if total is None:
-        p_value = _sample_p_value(pools, observed, Random(seed))
-        return PermutationTest(gain=gain, p_value=p_value, std_error=math.sqrt(p_value * (1 - p_value) / SAMPLES))
+        count = samples or SAMPLES
+        p_value = _sample_p_value(pools, observed, Random(seed), count)
+        return PermutationTest(gain=gain, p_value=p_value, std_error=math.sqrt(p_value * (1 - p_value) / count))
     as_good = sum(ways for outcome, ways in total.items() if outcome >= observed)
     p_value = float(Fraction(as_good, sum(total.values())))
     return PermutationTest(gain=gain, p_value=max(p_value, sys.float_info.min))
@@ -159,10 +159,10 @@ class _PooledCase:
     def sums(self) -> _Sums | None:
         return _count_sums(self.pooled, self.after)
 
-    def sample(self, random: Random) -> list[int]:
-        if (sums := self.sums) is not None:
-            return random.choices([value for value, _ in sums], [ways for _, ways in sums], k=SAMPLES)
-        return [sum(random.sample(self.pooled, self.after)) for _ in range(SAMPLES)]
+    def sample(self, random: Random, samples: int) -> list[int]:
+        if samples >= SAMPLES and (sums := self.sums) is not None:
+            return random.choices([value for value, _ in sums], [ways for _, ways in sums], k=samples)
+        return [sum(random.sample(self.pooled, self.after)) for _ in range(samples)]
 
 
 def _pool_repeats(cases: Sequence[PairedScores]) -> list[_PooledCase]:
@@ -204,6 +204,12 @@ def _count_sums(pooled: tuple[int, ...], after: int) -> _Sums | None:
     return tuple(ways[after].items())
 
 
+def _list_totals(pools: Iterable[_PooledCase]) -> dict[int, int] | None:
+    tables = [pool.sums for pool in pools]
+    known = [table for table in tables if table is not None]
+    return _convolve(known) if len(known) == len(tables) else None
+
+
 def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
     """The number of ways to get each total; None if that takes too long."""
     total, steps = {0: 1}, 0
@@ -221,6 +227,6 @@ def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
     return total
 
 
-def _sample_p_value(pools: Iterable[_PooledCase], observed: int, random: Random) -> float:
-    totals = map(sum, zip(*(pool.sample(random) for pool in pools), strict=True))
-    return (1 + sum(total >= observed for total in totals)) / (1 + SAMPLES)
+def _sample_p_value(pools: Iterable[_PooledCase], observed: int, random: Random, samples: int) -> float:
+    totals = map(sum, zip(*(pool.sample(random, samples) for pool in pools), strict=True))
+    return (1 + sum(total >= observed for total in totals)) / (1 + samples)

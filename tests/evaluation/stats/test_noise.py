@@ -163,11 +163,15 @@ def test_a_gain_beyond_the_best_value_cannot_be_shown() -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_without_noise_any_gain_shows_on_these_cases(objective: Objective) -> None:
-    found = report({"a": [0.1] * 6, "b": [0.7] * 6}, objective)
-    assert (found.noise.variance, found.gain, found.floor(), found.smallest_gain()) == (0.0, 0.0, 0.0, 0.0)
-    assert found.estimate_required_size(0.3).is_within
-    assert found.smallest_gain(scope="new cases") is None  # two cases never do
+def test_without_noise_a_gain_must_exceed_unseen_failures(objective: Objective) -> None:
+    found = report({"a": [0.1] * 6, "b": [0.7] * 6, "c": [0.1] * 6, "d": [0.1] * 6}, objective)
+    assert (found.noise.variance, found.gain, found.floor()) == (0.0, 0.0, 0.0)
+    smallest = found.smallest_gain()
+    assert smallest is not None
+    assert smallest > 0.05
+    assert found.estimate_required_size(smallest).is_within
+    assert not found.estimate_required_size(smallest - 0.01).is_within
+    assert found.smallest_gain(scope="new cases") is None  # four cases never do
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

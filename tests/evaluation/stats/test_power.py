@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope, decide_for_new_cases, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope, decide_for_these_cases
+from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import (
     FinalTestPlan,
@@ -67,7 +68,7 @@ def test_differences_between_cases_are_not_noise() -> None:
 
 def test_equal_repeats_have_no_noise_whatever_their_last_digit() -> None:
     assert {pooled_std([[percent / 100] * repeats]) for percent in range(101) for repeats in range(2, 9)} == {0.0}
-    assert plan(estimate_run_noise([[0.05] * 6, [0.1] * 3]), cases=2).smallest_gain() == 0.0
+    assert estimate_run_noise([[0.05] * 6, [0.1] * 3]).variance == 0.0
 
 
 def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
@@ -162,10 +163,15 @@ def test_a_gain_that_no_number_of_cases_shows_needs_none() -> None:
     assert plan(NOISE, cases=1).smallest_gain() is None
 
 
-def test_without_noise_any_gain_shows_on_these_cases_but_not_on_new_ones() -> None:
+def test_without_noise_a_gain_needs_enough_runs_to_exclude_unseen_failures() -> None:
     settled = estimate_run_noise([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    assert plan(settled, cases=3).smallest_gain() == 0.0
-    assert plan(settled).cases_needed(0.01) == 1
+    smallest = plan(settled, cases=12).smallest_gain()
+    assert smallest == pytest.approx(5 * (2 / 3) / 72, abs=1e-3)
+    for gain, is_shown in ((1 / 12, True), (1 / 24, False)):
+        arms = [(1.0, 1.0)] * 8 + [(0.0, 12 * gain)] + [(0.0, 0.0)] * 3
+        fixed = [PairedScores(case_id=str(at), before=(b,) * 6, after=(a,) * 6) for at, (b, a) in enumerate(arms)]
+        assert decide_for_these_cases(fixed).is_shown == is_shown
+    assert plan(estimate_run_noise([[1.0, 1.0]]), cases=12).smallest_gain() == 0.0, "there is nothing to gain"
     assert noise_floor(settled, cases=3, repeats=1) == 0
     needed = plan(settled, scope="new cases").cases_needed(0.2)
     assert needed is not None

@@ -1,0 +1,113 @@
+"""Savings: does the candidate take fewer tokens or dollars than the baseline, beyond run noise?
+
+The runs are those of the final test, in the same blocks and with the same looks as the test of the score. The amounts
+of a case are permuted between the arms, which needs no assumption about their distribution. As with scores, a saving
+must be above what runs that were not seen could cost (see `gain_interval`). Amounts have no upper bound, so an unseen
+run is taken to cost the baseline's mean more than the mean, or as much more than its case as any run that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from promptiter.errors import SetupError
+from promptiter.evaluation.stats.bounded_mean import compute_p_value
+from promptiter.evaluation.stats.final_test import (
+    BLOCKS,
+    Block,
+    FinalTestResult,
+    Look,
+    check_inputs,
+    decide_in_blocks,
+    describe_p_value,
+    look_by_permutation,
+)
+from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
+from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
+from promptiter.wording import plural
+
+
+def decide_saving(
+    amounts: Sequence[PairedScores],
+    *,
+    unit: str = "tokens",
+    blocks: Sequence[Block] = BLOCKS,
+    seed: int = 0,
+    samples: int | None = None,
+) -> FinalTestResult:
+    """Whether the after arm takes less on these cases, given what each run took; `open` if another block must decide.
+
+    The gain of each look is the saving as a share of what the baseline took.
+    """
+    check_inputs(amounts, blocks)
+    if wrong := [case.case_id for case in amounts if min((*case.before, *case.after)) < 0]:
+        raise SetupError(f"case {wrong[0]!r} took a negative number of {unit}; give what its runs took")
+
+    def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
+        shares = _scale_to_shares(seen)
+        return look_by_permutation(
+            shares, alpha=block.alpha, interval=_estimate_interval(shares), seed=seed, samples=samples
+        )
+
+    return decide_in_blocks(amounts, blocks, take_look, describe=lambda look: _describe_saving(look, unit))
+
+
+def decide_saving_for_new_cases(
+    amounts: Sequence[PairedScores], *, unit: str = "tokens", alpha: float = 0.05
+) -> FinalTestResult:
+    """Whether most cases like these take less: the exact sign test, with one look and one sign per case."""
+    check_inputs(amounts, [Block(repeats=1, alpha=alpha)])
+    seen = list(amounts)
+    if (few := explain_too_few_new_cases(len(seen))) is not None:
+        return FinalTestResult(scope="new cases", outcome="not_shown", looks=(), reason=few)
+    signs = [float((case.gain < 0) - (case.gain > 0)) for case in seen]
+    look = Look(
+        repeats=max(case.repeats_made for case in seen),
+        gain=mean_gain(_scale_to_shares(seen)),
+        p_value=compute_p_value(signs, worst=-1.0),
+        alpha=alpha,
+        test="sign",
+        runs=sum(len(case.after) for case in seen),
+    )
+    fewer = f"fewer {unit} in {signs.count(1.0)} of {plural(len(seen), 'case')}"
+    figures = f"p = {look.p_value:.2g} {'<=' if look.p_value <= alpha else '>'} {alpha:.3g} by the sign test"
+    return FinalTestResult(
+        scope="new cases",
+        outcome="shown" if look.is_shown else "not_shown",
+        looks=(look,),
+        reason=f"{fewer}, {abs(look.gain):.1%} {'fewer' if look.gain >= 0 else 'more'} in all, {figures}",
+    )
+
+
+def _scale_to_shares(amounts: Sequence[PairedScores]) -> list[PairedScores]:
+    """The amounts as negative shares of what a run of the baseline takes on average: higher is better."""
+    mean = fmean(fmean(case.before) for case in amounts) or 1.0
+    return [
+        PairedScores(
+            case_id=case.case_id,
+            before=tuple(-amount / mean for amount in case.before),
+            after=tuple(-amount / mean for amount in case.after),
+            numbers=case.numbers,
+        )
+        for case in amounts
+    ]
+
+
+def _estimate_interval(shares: Sequence[PairedScores]) -> GainInterval:
+    excess = max(fmean(case.after) - min(case.after) for case in shares)
+    mean_after = fmean(fmean(case.after) for case in shares)
+    return estimate_gain_interval(shares, worst=mean_after - max(1.0, excess), best=0.0)
+
+
+def _describe_saving(look: Look, unit: str) -> str:
+    if look.gain <= 0:
+        return f"no {unit} are saved" if look.gain == 0 else f"{-look.gain:.1%} more {unit}"
+    assert look.interval is not None, "a look at a saving has an interval"
+    low, high = 100 * look.interval.low, 100 * look.interval.high
+    found = f"{look.gain:.1%} fewer {unit} ({100 * look.interval.level:g}% interval {low:.1f} to {high:.1f}%)"
+    found = f"{found}, {describe_p_value(look)}"
+    if look.is_significant and not look.is_shown:
+        return f"{found}, but runs too rare to be seen in {plural(look.runs, 'run')} could take more"
+    return found

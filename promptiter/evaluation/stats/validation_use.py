@@ -1,0 +1,55 @@
+"""What a search learned from its validation cases, and what alpha that leaves to test them for new cases.
+
+Validation cases are not new to a search that selected its result on them. But if only decisions reached the search, no
+score, no case and no text, there are few results that it can have reached: one for each sequence of answers. Each
+sequence gets its share of alpha in advance, p for each acceptance and 1 - p for each rejection. The shares of all
+sequences that can end a search add up to at most alpha, so the probability that any of their results passes by chance
+is at most alpha (a union bound with the weights of a prefix code). The result that was reached is tested at its share.
+
+Every answer that validation gave counts: a stop policy that read a validation score, or a patch refused because it
+quotes a validation case, is one more bit and costs a factor of 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from promptiter.wording import plural
+
+ACCEPTED_SHARE = 0.25
+"""The share of alpha for an acceptance, fixed in advance: one after 7 rejections costs a factor of 30, not 256."""
+
+BIT_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationUse:
+    """The answers that validation gave to a search: decisions on candidates, and other answers of yes or no."""
+
+    accepted: int = 0
+    rejected: int = 0
+    other_bits: int = 0
+
+    def add_decision(self, *, accepted: bool) -> ValidationUse:
+        if accepted:
+            return replace(self, accepted=self.accepted + 1)
+        return replace(self, rejected=self.rejected + 1)
+
+    def add_bit(self) -> ValidationUse:
+        """Count an answer other than a decision."""
+        return replace(self, other_bits=self.other_bits + 1)
+
+    @property
+    def share(self) -> float:
+        """The share of alpha that is left for a test of new cases."""
+        decisions = ACCEPTED_SHARE**self.accepted * (1 - ACCEPTED_SHARE) ** self.rejected
+        return float(decisions * BIT_SHARE**self.other_bits)
+
+    def find_alpha(self, alpha: float) -> float:
+        """The alpha at which the validation cases may be tested for new cases."""
+        return alpha * self.share
+
+    def describe(self) -> str:
+        """`2 accepted, 5 rejected`: what the search learned from validation."""
+        bits = [f"{plural(self.other_bits, 'other bit')}"] if self.other_bits else []
+        return ", ".join([f"{self.accepted} accepted", f"{self.rejected} rejected", *bits])
