@@ -161,15 +161,15 @@ class ActiveRun:
         """Record that the budget ended the search or the ablation; the run continues with the next part."""
         await self.note(BudgetEnded(cap=ended.cap, message=self.redact(ended.message)))
 
-    async def should_stop(self) -> bool:
-        """Return whether the stop policies end the run."""
+    async def should_stop(self, *, is_search_over: bool = False) -> bool:
+        """Return whether the stop policies end the run. Once the search is over, they only say why it ended."""
         with self.one_request.make():
             decided = await self.log.take(StopDecided)
             if decided is None:
                 decision = self._stopping.decide(self._progress())
                 found = StopDecided(
                     decision=decision,
-                    reads_score=reads_score(self._stopping, decision),
+                    reads_score=not is_search_over and reads_score(self._stopping, decision),
                     measured=StopMeasured(spent=self.meter.spent),
                 )
                 decided = await self.log.append(found)

@@ -22,11 +22,12 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.evaluation.surface_reads import find_shared_prompts
-from promptiter.policies.final_test import FEWEST_CASES, FEWEST_TEST_CASES, Conclusion, FinalTest, Verdict
+from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
@@ -34,6 +35,9 @@ from promptiter.wording import join_names, plural
 
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
+
+PROMISING = 10
+"""Further blocks are run for new cases if the p-value so far is at most this multiple of alpha."""
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
@@ -97,15 +101,12 @@ def _find_scope(active: ActiveRun) -> Scope:
     return "this scorer" if active.shape == "scorer" else "these cases"
 
 
-def _describe_limits(active: ActiveRun) -> tuple[str, ...]:
-    """Say that a gain is only about what the search learned from, if that is what it was measured on."""
-    match active.shape:
-        case "two_sets":
-            return ()
-        case "one_set":
-            return ("the search learned from the same cases, so nothing is known about new ones",)
-        case "scorer":
-            return ("the search learned from the same scorer, and nothing else was measured",)
+def _is_promising(result: FinalTestResult) -> bool:
+    """Whether more repeats may show a gain for new cases. Without run noise they change nothing."""
+    if not result.looks:
+        return False
+    look = result.looks[-1]
+    return look.p_value <= look.alpha * (PROMISING if look.has_run_noise else 1)
 
 
 def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
@@ -181,29 +182,81 @@ class _TestedGain:
         return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
 
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
-        """Conclude a gain on validation: by the test set, if it has enough cases to decide anything."""
+        """Conclude a gain on validation by what is shown for new cases.
+
+        That is the test set's to decide, if it has enough cases to decide anything, or else the validation cases', if
+        the search has learned little from them.
+        """
         test = self.active.test
-        if test is None:
-            return self.conclude("improved_on_validation", [on_validation])
-        if len(test.cases) < FEWEST_TEST_CASES:
-            cases = plural(len(test.cases), "test case")
-            reason = f"{cases} cannot decide anything and were not run; give at least {FEWEST_TEST_CASES}"
-            return self.conclude("improved_on_validation", [on_validation], reason)
-        return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+        few = None if test is None else explain_too_few_new_cases(len(test.cases))
+        if test is not None and few is None:
+            return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+        reasons = () if few is None else (f"the test set was not run: {few}",)
+        obstacle = self._find_obstacle()
+        if obstacle is not None:
+            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
+        on_new_cases = await self._test_validation_cases_as_new(on_validation)
+        if self.problem is not None:
+            return self.conclude("improved_on_validation", [on_validation], *reasons, self.problem)
+        verdict: Verdict = "improved" if on_new_cases.is_shown else "improved_on_validation"
+        return self.conclude(verdict, [on_validation, on_new_cases], *reasons, self._explain_alpha())
 
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
         await remember_test_set(self.active, test)
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        result = decide_on_test_set(
+        return await self._finish(self._decide_for_new_cases(arms, self.alpha), arms)
+
+    def _find_obstacle(self) -> str | None:
+        """Why the validation cases cannot speak for new cases; None if they can."""
+        match self.active.shape:
+            case "one_set":
+                return "the search learned from the same cases, so nothing is known about new ones"
+            case "scorer":
+                return "the search learned from the same scorer, and nothing else was measured"
+        state = self.active.state
+        if state.is_validation_read:
+            why = "the search has read validation results"
+        elif not state.run.case_history.is_first_run:
+            why = "earlier runs have shown results on them"
+        elif self.warning is not None:
+            why = "this may not be the only final test on them"
+        else:
+            return None
+        return f"the validation cases cannot speak for new cases: {why}; give a test set"
+
+    async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
+        """Take one look at the validation cases as a sample of new cases, after the last block.
+
+        The other blocks are not run for a gain that they would hardly show. Ending the test without a gain is no claim.
+        """
+        result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
+        if left > 0 and _is_promising(result):
+            self.on_validation = await self.runs.run_block(left)
+            self.problem = self.arms.problem
+            result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        return await self._finish(result, self.arms)
+
+    def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
+        return decide_on_test_set(
             self.goal,
             arms.scores,
-            alpha=self.alpha,
+            alpha=alpha,
             amounts=self._pair_amounts(arms),
             objective=self.active.request.objective,
         )
-        return await self._finish(result, arms)
+
+    @property
+    def _alpha_for_new_cases(self) -> float:
+        """The alpha that is left for the validation cases by what they have told the search."""
+        return self.active.state.validation_use.find_alpha(self.alpha)
+
+    def _explain_alpha(self) -> str:
+        learned = self.active.state.validation_use.describe()
+        share = f"{self._alpha_for_new_cases:.2g} of alpha {self.alpha:g}"
+        return f"the validation cases told the search only decisions ({learned}), which leaves {share} for new cases"
 
     async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
         finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=result.scope))
@@ -253,15 +306,12 @@ class _TestedGain:
         active, objective = self.active, self.active.request.objective
         count = active.state.candidates_tried
         tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
-        scope = self._find_shown_scope(verdict)
-        limits = _describe_limits(active) if scope not in (None, "new cases") else ()
         return Conclusion(
             verdict=verdict,
-            scope=scope,
+            scope=self._find_shown_scope(verdict),
             reasons=(
                 *(f"{result.scope}: {result.reason}" for result in results),
                 *reasons,
-                *limits,
                 *(() if self.warning is None else (self.warning,)),
                 *active.state.run.case_history.describe(),
                 *_suggest_steps(active),
@@ -274,6 +324,7 @@ class _TestedGain:
             cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,
             runs=tuple(self.tested),
+            validation_use=active.state.validation_use,
         )
 
     def _find_shown_scope(self, verdict: Verdict) -> Scope | None:

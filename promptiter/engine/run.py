@@ -154,7 +154,7 @@ class Run:
             await reserve_for_final_test(active)
             await remember_search(active)
             await self._search()
-        if self._get_stop() is None and not await active.should_stop():
+        if self._get_stop() is None and not await active.should_stop(is_search_over=True):
             self._stop = (
                 stop_if(True, "exhausted", "the search has nothing left to try")
                 if active.request.max_rounds > 0

@@ -317,7 +317,7 @@ class RunState:
             self._change(accepted=candidate.validation or self._so_far.accepted)  # the result shows all of them
 
     def _count_stop_by_score(self) -> None:
-        """Count a stop decision that looked at the score: one answer for each acceptance, since only these change it."""
+        """Count a stop decision that looked at the score: one answer per acceptance, because only these change it."""
         for _ in range(self._validation_use.accepted - self._stops_by_score):
             self._validation_use = self._validation_use.add_bit()
         self._stops_by_score = self._validation_use.accepted
