@@ -142,6 +142,8 @@ class Evaluations:
             async for each, row in rows:
                 await self._record(each, row)
                 await self._record_ends(open_ones)
+        if any(each.result is None for each in batch):
+            evaluator.gateway.check_stop()
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
@@ -153,6 +155,8 @@ class Evaluations:
         """
         runs = [(0, run) for run in each.runs[:FIRST_RUNS]]
         rows = [row async for _, row in self._make_runs([each], runs, evaluator)]
+        if len(rows) < len(runs):
+            evaluator.gateway.check_stop()
         errors = [row.setup_error or row.code_error for row in rows]
         lines = {row.code_error.where for row in rows if row.code_error is not None}
         if errors and all(errors) and len(lines) <= 1:
@@ -223,8 +227,8 @@ class Evaluations:
                     if 2 * len(lost[place]) > finished[place]:  # the service seems to be down
                         self._check_lost(lost[place], batch[place])
             left = [(place, run) for place, run in left if run in lost[place]]
-            if not left:
-                return
+            if not left or evaluator.gateway.is_stopping:
+                return  # after a stop, those that are lost are made again when the run is resumed
         for each, some in zip(batch, lost, strict=True):
             self._check_lost(some, each)
             for row in some.values():
@@ -261,6 +265,7 @@ class Evaluations:
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):
                 pass
+            self._evaluator.gateway.check_stop()
 
 
 class _OpenEvaluation:
