@@ -237,7 +237,8 @@ class _TestedGain:
             self.on_validation = await self.runs.run_block(left)
             self.problem = self.arms.problem
             result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
-        return await self._finish(result, self.arms)
+        self.tested.clear()  # the runs of these cases, of which there may be more now
+        return await self._finish(result, self.arms, scope=on_validation.scope)
 
     def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
         return decide_on_test_set(
@@ -258,8 +259,10 @@ class _TestedGain:
         share = f"{self._alpha_for_new_cases:.2g} of alpha {self.alpha:g}"
         return f"the validation cases told the search only decisions ({learned}), which leaves {share} for new cases"
 
-    async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
-        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=result.scope))
+    async def _finish(
+        self, result: FinalTestResult, arms: ArmResults, *, scope: Scope | None = None
+    ) -> FinalTestResult:
+        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=scope or result.scope))
         recorded = await self.active.note(finished, request=result.scope)
         self.tested.append(recorded.runs)
         return recorded.result

@@ -52,6 +52,8 @@ async def test_a_large_gain_is_shown_for_new_cases_without_a_test_set() -> None:
     assert on_validation.is_shown, "it presupposes the gain on these cases"
     assert [look.alpha for look in on_new_cases.looks] == [pytest.approx(0.05 / 4)]
     assert on_new_cases.looks[0].repeats == 6, "the one look comes after the last block"
+    [runs] = result.conclusion.runs
+    assert (runs.scope, runs.before.runs, runs.after.runs) == ("these cases", 6 * 12, 6 * 12)
     learned = "the validation cases told the search only decisions (1 accepted, 0 rejected)"
     assert f"{learned}, which leaves 0.013 of alpha 0.05 for new cases" in reasons(result)
 
