@@ -30,6 +30,9 @@ from traces import digest
 FIRST_RUNS = 3
 """The case runs of a baseline that are made before the others."""
 
+MIN_LOST_IN_A_ROW = 5
+"""If this number of case runs are lost to outages one after the other, no others are made, if too many are lost."""
+
 RERUNS = 2
 """How often a case run that was lost to an outage is made again, after the others."""
 
@@ -216,15 +219,16 @@ class Evaluations:
         )
         left = [(place, run) for place, run in order if run not in batch[place].rows]
         for _ in range(1 + RERUNS):
-            finished, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
+            lost_in_a_row, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
             async with aclosing(self._make_runs(batch, left, evaluator)) as rows:
                 async for place, row in rows:
-                    finished[place] += 1
                     if row.outage is None:
+                        lost_in_a_row[place] = 0
                         yield batch[place], row
                         continue
+                    lost_in_a_row[place] += 1
                     lost[place][row.case_id, row.repeat] = row
-                    if 2 * len(lost[place]) > finished[place]:  # the service seems to be down
+                    if lost_in_a_row[place] >= MIN_LOST_IN_A_ROW:  # the service seems to be down
                         self._check_lost(lost[place], batch[place])
             left = [(place, run) for place, run in left if run in lost[place]]
             if not left or evaluator.gateway.is_stopping:
