@@ -13,8 +13,8 @@ from promptiter.runlog.case_uses import (
 )
 
 
-def search(number: int, **cases: tuple[str, ...]) -> CaseUse:
-    return CaseUse(id=f"u{number}", run_id=f"r{number}", kind="search", **cases)
+def search(number: int, *, train: tuple[str, ...] = (), validation: tuple[str, ...] = ()) -> CaseUse:
+    return CaseUse(id=f"u{number}", run_id=f"r{number}", kind="search", train=train, validation=validation)
 
 
 async def test_a_use_is_kept_once_and_in_order() -> None:
