@@ -11,7 +11,9 @@ import orjson
 import pytest
 import yaml
 
+from promptiter.api import load_run
 from promptiter.cli.watch import WatchedFiles
+from promptiter.runs.case_use_file import CaseUseFile
 from tests.cli.conftest import Run
 from traces.model import Json
 
@@ -121,6 +123,15 @@ def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
     assert found["measured"]["spent"]["calls"] <= 150
     resumed = try_again(run, "--set", "reception#instruction=Say hello.", code=1)  # the rest fits into a second budget
     assert resumed["answer"] == "worse"
+
+
+def test_a_later_run_knows_that_the_cases_are_not_new(run: Run, desk: Path) -> None:
+    run("try", "-q")
+    run("try", "-q", "--set", "lead#instruction=Say hello.", code=1)
+    [use] = CaseUseFile(desk / "runs").read()
+    assert (use.kind, len(use.validation)) == ("try", 8)
+    result = load_run(desk, settings={"max_rounds": 1, "final_test": False}).begin().run_sync()
+    assert (result.case_history.seen_cases, result.case_history.earlier_runs) == (8, 0)
 
 
 def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
