@@ -175,3 +175,26 @@ def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
+    file, cache = desk / "promptiter.yaml", desk / "cache.jsonl"
+    settings = {"models": {"simulated": {"latency_s": 0.05}}, "evaluation": {"concurrency": 4}, "cache": str(cache)}
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
+    code = "from promptiter.cli import main; main()"
+    command = [sys.executable, "-c", code, "try", "--json", "--set", "lead#instruction=Say hello."]
+    with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while not cache.exists() or cache.read_bytes().count(b"\n") < 60:
+                assert running.poll() is None
+                time.sleep(0.02)
+            running.send_signal(signal.SIGINT)
+            shown, errors = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 130, errors
+    assert "stopping after the current case; press Ctrl-C again to stop at once\n" in errors
+    found = orjson.loads(shown)
+    assert (found["answer"], found["stop_reason"]) == ("undecided", "user_stop")
+    assert 0 < found["measured"]["spent"]["calls"] < 16 * 8  # of 8 cases, 2 repeats, 6 + 2 steps

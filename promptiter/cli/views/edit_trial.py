@@ -34,10 +34,10 @@ MAX_NAMES = 5
 _NOT_RECORDED = "the agent made no call through promptiter: there is nothing to record, and each try runs everything"
 
 _HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
-    "improved": ("✓", "green", "Improved on these"),
-    "worse": ("✗", "red", "Worse on these"),
-    "within_noise": ("·", "yellow", "Within noise on these"),
-    "undecided": ("·", "yellow", "Undecided on these"),
+    "improved": ("✓", "green", "Improved"),
+    "worse": ("✗", "red", "Worse"),
+    "within_noise": ("·", "yellow", "Within noise"),
+    "undecided": ("·", "yellow", "Undecided"),
 }
 
 
@@ -100,7 +100,8 @@ def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison
 def print_line(screen: Console, found: ProfileComparison) -> None:
     """Print the answer on one line."""
     mark, style, what = _HEADLINES[found.answer]
-    cases = plural(len(found.before.rows_by_case), "case")
+    count = len(found.before.rows_by_case)
+    cases = "on one case" if count == 1 else f"on these {count:,} cases"
     before, after = (_format(each.objective(found.objective), found.objective) for each in (found.before, found.after))
     name = _name(found.objective)
     figures = f": {name} {before} → {after}" if found.before.rows else ""
