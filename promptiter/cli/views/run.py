@@ -136,6 +136,8 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
     if summary.unread:
         text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"
         print_indented(screen, Text(one_line(text), "yellow"))
+    for note in summary.judges:
+        print_indented(screen, Text(one_line(note), "yellow"))
     for problem in summary.problems:
         print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 
