@@ -28,6 +28,7 @@ PromptiterError
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
 ├── BudgetEndedError            a call did not fit into what is left of a budget
+├── StopRequestedError          the user asked to stop, so nothing further is started
 ├── OutageError                 a model's service failed for too many cases to judge the agent
 ├── StageError                  a stage of the backward pass failed on every call
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
@@ -205,6 +206,13 @@ class BudgetEndedError(PromptiterError):
         self.cap = cap
 
 
+class StopRequestedError(PromptiterError):
+    """The user asked to stop, so no further case run or stage call is started. The run can be resumed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the user asked to stop: {reason}")
+
+
 class OutageError(PromptiterError):
     """The service of a model failed for too many cases to judge the agent. Resume the run when it is back."""
 
@@ -223,6 +231,10 @@ class NonDeterministicSearchError(PromptiterError):
 
 class UnexpectedCallError(PromptiterError):
     """A scripted model has no answer for a call."""
+
+
+FATAL_ERRORS = (BudgetEndedError, StopRequestedError, UnexpectedCallError, SetupError)
+"""Errors that end an evaluation or a run, whichever case, step or surface they occur at."""
 
 
 def nearest(wanted: str, known: Iterable[str]) -> str:

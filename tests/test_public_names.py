@@ -55,7 +55,7 @@ def test_names_of_each_namespace_exist_and_agree_with_the_top_level(name: str) -
 def test_star_imports_give_the_public_names() -> None:
     names: dict[str, object] = {}
     exec("from promptiter.policies import *", names)
-    assert {"PairedGain", "Patience"} <= set(names)
+    assert {"SigmaGain", "Patience"} <= set(names)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

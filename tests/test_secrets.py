@@ -308,7 +308,7 @@ def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, 
     assert run.stderr is not None
     run.send_signal(signal.SIGINT)
     err = b""
-    while b"finishing this round" not in err:
+    while b"finishing the work in progress" not in err:
         line = run.stderr.readline()
         assert line, err
         err += line

@@ -115,3 +115,19 @@ def test_values_must_follow_the_rules_of_their_type(
     with pytest.raises(SurfaceValueError, match=r"surface 'n#\w+' cannot take this value") as caught:
         surface.check(bad)
     assert problem in str(caught.value)
+
+
+def test_nodes_that_a_route_leads_to_are_reachable_with_the_nodes_inside_them() -> None:
+    structure = StructureSnapshot(
+        nodes=tuple(
+            Node(id=name) for name in ("start", "team", "team/first", "team/last", "end", "unused", "unused/in")
+        ),
+        edges=(
+            StructureEdge(source="start", target="team", condition="hard"),
+            StructureEdge(source="team/last", target="end"),
+            StructureEdge(source="unused", target="end"),
+        ),
+        entry="start",
+    )
+    assert structure.find_reachable_nodes() == {"start", "team", "team/first", "team/last", "end"}
+    assert len(replace(structure, entry="").find_reachable_nodes()) == 7, "unknown, so all"

@@ -18,14 +18,11 @@ from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import GraphNode
 from promptiter.agents.step_calls import StepCalls, current_calls
-from promptiter.errors import AgentError, BudgetEndedError, PromptiterError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, AgentError, PromptiterError
 from promptiter.structure import NodeKind, Surface, child_ids
 from promptiter.wording import shorten
 from traces import step
 from traces.model import Json
-
-FATAL_ERRORS = (BudgetEndedError, UnexpectedCallError, SetupError)
-"""Errors that concern more than one case: they end the evaluation."""
 
 AnyNode: TypeAlias = "GraphNode | Graph"
 

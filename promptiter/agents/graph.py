@@ -13,12 +13,12 @@ from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, copy_value, to_answer, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Join, is_over_output, list_arrows
 from promptiter.agents.failures import describe_error
-from promptiter.agents.flow import FATAL_ERRORS, AnyNode, Graph, run_graph
+from promptiter.agents.flow import AnyNode, Graph, run_graph
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.agents.parameters import find_input_parameter
 from promptiter.agents.serving import ReadSurface, find_reader, mark_running, read_in_run, serve_calls
 from promptiter.agents.step_calls import current_calls
-from promptiter.errors import SetupError
+from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.profile import Profile, find_active_profile
 from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
 from promptiter.wording import shorten

@@ -14,14 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from promptiter.agents.argument_checks import takes
 from promptiter.agents.base import Agent, CaseInput, RunContext, check_agent, is_agent, run_agent, to_text
 from promptiter.concurrency import call_any
-from promptiter.errors import (
-    BudgetEndedError,
-    PromptiterError,
-    RunnerError,
-    SetupError,
-    ToolFailedError,
-    UnexpectedCallError,
-)
+from promptiter.errors import FATAL_ERRORS, PromptiterError, RunnerError, SetupError, ToolFailedError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
@@ -86,7 +79,7 @@ async def ask_runner(runner: Runner, message: CaseInput, context: RunContext, ga
 async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> str:
     try:
         run = await run_agent(agent, message, Profile.baseline(agent.describe()), context)
-    except (BudgetEndedError, UnexpectedCallError, SetupError):
+    except FATAL_ERRORS:
         raise
     except Exception as error:
         raise RunnerError(f"{type(error).__name__}: {error}") from error

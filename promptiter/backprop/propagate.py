@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from promptiter.backprop.stage_calls import call_stage
-from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.stages.contracts import (
     AttributeRequest,
     Backwarder,
@@ -177,7 +177,7 @@ async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> Backwar
     try:
         answer = await call_stage(backwarder.backward, step_request, returns=BackwardResult)
         return _drop_unknown_ids(answer, step_request)
-    except (BudgetEndedError, UnexpectedCallError, SetupError):
+    except FATAL_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; the round reports its errors
         return BackwardResult(step_id=step_request.step.id, error=str(Failure(type(error).__name__, str(error))))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from promptiter.concurrency import call_any
-from promptiter.errors import BudgetEndedError, SetupError, StageError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, StageError
 from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult
 from promptiter.wording import shorten
 
@@ -51,7 +51,7 @@ async def call_or_error(call: Callable[[], Awaitable[T]], redact: Redact) -> tup
     """Return the stage's result and None, or None and its error. Raises errors that are not the stage's fault."""
     try:
         return await call(), None
-    except (BudgetEndedError, UnexpectedCallError, SetupError):
+    except FATAL_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001 - a stage may be the user's own; its failed calls are skipped
         return None, redact(f"{type(error).__name__}: {error}")

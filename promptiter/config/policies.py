@@ -13,7 +13,6 @@ from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.non_inferiority import NonInferior
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
 from promptiter.policies.stopping import Patience, RequiredMetrics, StopFile, StopPolicy, TargetScore
@@ -32,7 +31,6 @@ def build_acceptance(section: Acceptance, goal: Goal = SCORE) -> AcceptancePolic
     """The policies of the section, combined with `&`; by default any gain, or NonInferior for other goals."""
     gains: list[AcceptancePolicy | None] = [
         MinGain(section.min_gain) if section.min_gain is not None else None,
-        PairedGain(**section.paired_gain.model_dump()) if section.paired_gain else None,
         SigmaGain(**section.sigma_gain.model_dump()) if section.sigma_gain else None,
         TieBreak(**section.tie_break.model_dump()) if section.tie_break else None,
     ]

@@ -157,15 +157,6 @@ GoalEntry = Annotated[
 ]
 
 
-class PairedGainEntry(Section):
-    """An exact test for each candidate, after each block of `repeats`; `alpha` covers all candidates."""
-
-    alpha: Chance = 0.05
-    """The chance that any candidate is accepted without being better."""
-    repeats: tuple[Count, ...] = (2, 2, 2)
-    """Repeats of each case in each block."""
-
-
 class SigmaGainEntry(Section):
     """The gain on train must exceed the spread of repeated sweeps, and the hold-out must not lose more than its own."""
 
@@ -214,8 +205,6 @@ class Acceptance(Section):
 
     min_gain: Amount | None = None
     """Minimum gain."""
-    paired_gain: PairedGainEntry | None = None
-    """An exact test of each candidate: `alpha` (0.05), `repeats` (`[2, 2, 2]`)."""
     sigma_gain: SigmaGainEntry | None = None
     """A gain on train beyond noise: `accept_sigma` (1.0), `repeats` (3), `holdout` (`on_train_improve`), `folds` (5),
     `seed` (0).

@@ -135,6 +135,7 @@ class ActiveRun:
         with self.one_request.make():
             known = await self.log.take(kind, request=request_digest)
             if known is None:
+                self.evaluator.gateway.check_stop()
                 with self.one_request.work():
                     payload = await work()
                 if not isinstance(payload, kind):

@@ -133,8 +133,8 @@ class Engine:
     ) -> RunResult:
         """Run from synchronous code, also inside a running event loop, as in a notebook.
 
-        The first Ctrl-C finishes the current round, the second stops at once. Both return a result. `notify` is called
-        with a message for the user at each of them.
+        The first Ctrl-C finishes the case runs and stage calls in progress, the second stops at once. Both return a
+        result. `notify` is called with a message for the user at each of them.
         """
         checked, interrupt = self.check(request), interrupt or Interrupt()
         services = make_services(checked.evaluator, journal=journal)
@@ -159,7 +159,10 @@ class Engine:
         if reviewer is not None:
             check_part(reviewer, REVIEWER)
         refuse_while_importing()
-        journal, evaluator, request = services.journal, services.evaluator, checked.request
+        interrupt = interrupt or Interrupt()
+        gateway = services.evaluator.gateway.stopping_on(lambda: interrupt.reason)
+        evaluator = services.evaluator.with_gateway(gateway)
+        journal, request = services.journal, checked.request
         if is_finished(await journal.last()):
             return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
         await run_in_thread(lambda: self._check_models(evaluator, request))
@@ -172,7 +175,7 @@ class Engine:
             log,
             agent=checked.choose_agent(self.agent),
             evaluator=evaluator,
-            interrupt=interrupt or Interrupt(),
+            interrupt=interrupt,
             reviewer=reviewer,
         )
         run = Run(active, self.search)

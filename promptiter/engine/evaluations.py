@@ -30,6 +30,9 @@ from traces import digest
 FIRST_RUNS = 3
 """The case runs of a baseline that are made before the others."""
 
+MIN_LOST_IN_A_ROW = 5
+"""If this number of case runs are lost to outages one after the other, no others are made, if too many are lost."""
+
 RERUNS = 2
 """How often a case run that was lost to an outage is made again, after the others."""
 
@@ -142,6 +145,8 @@ class Evaluations:
             async for each, row in rows:
                 await self._record(each, row)
                 await self._record_ends(open_ones)
+        if any(each.result is None for each in batch):
+            evaluator.gateway.check_stop()
 
     async def _try_first_cases(self, each: _OpenEvaluation, evaluator: Evaluator) -> list[CaseRow]:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
@@ -153,6 +158,8 @@ class Evaluations:
         """
         runs = [(0, run) for run in each.runs[:FIRST_RUNS]]
         rows = [row async for _, row in self._make_runs([each], runs, evaluator)]
+        if len(rows) < len(runs):
+            evaluator.gateway.check_stop()
         errors = [row.setup_error or row.code_error for row in rows]
         lines = {row.code_error.where for row in rows if row.code_error is not None}
         if errors and all(errors) and len(lines) <= 1:
@@ -212,19 +219,20 @@ class Evaluations:
         )
         left = [(place, run) for place, run in order if run not in batch[place].rows]
         for _ in range(1 + RERUNS):
-            finished, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
+            lost_in_a_row, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
             async with aclosing(self._make_runs(batch, left, evaluator)) as rows:
                 async for place, row in rows:
-                    finished[place] += 1
                     if row.outage is None:
+                        lost_in_a_row[place] = 0
                         yield batch[place], row
                         continue
+                    lost_in_a_row[place] += 1
                     lost[place][row.case_id, row.repeat] = row
-                    if 2 * len(lost[place]) > finished[place]:  # the service seems to be down
+                    if lost_in_a_row[place] >= MIN_LOST_IN_A_ROW:  # the service seems to be down
                         self._check_lost(lost[place], batch[place])
             left = [(place, run) for place, run in left if run in lost[place]]
-            if not left:
-                return
+            if not left or evaluator.gateway.is_stopping:
+                return  # after a stop, those that are lost are made again when the run is resumed
         for each, some in zip(batch, lost, strict=True):
             self._check_lost(some, each)
             for row in some.values():
@@ -261,6 +269,7 @@ class Evaluations:
         if missing:
             async for _ in self._evaluator.stream_rows(self._agent, eval_set, profile, runs=missing):
                 pass
+            self._evaluator.gateway.check_stop()
 
 
 class _OpenEvaluation:

@@ -1,4 +1,4 @@
-"""Interrupt: how a person stops a run. The first Ctrl-C finishes the current round, the second stops at once."""
+"""Interrupt: how a person stops a run. The first Ctrl-C finishes the work in progress, the second stops at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ Notify = Callable[[str], None]
 
 
 class Interrupt:
-    """A request to stop, from a signal, a button, another thread or a file. The run checks it between rounds.
+    """A request to stop, from a signal, a button, another thread or a file.
 
-    A stopped run can be resumed, so it has no final test yet. With `test_now` the search ends and the test follows.
+    The case runs and stage calls in progress are finished, and no others are started, wherever the run is: in a round
+    or in the final test. It can be resumed. With `test_now` the search ends after the current round, and the test
+    follows.
     """
 
     def __init__(self, *, test_now: bool = False) -> None:
@@ -30,7 +32,7 @@ class Interrupt:
         self._find_request: Callable[[], str | None] = lambda: None
 
     def stop(self, reason: str) -> None:
-        """Stop after the current round."""
+        """Stop after the work in progress."""
         self._reason = self._reason or reason
 
     def watch(self, find_request: Callable[[], str | None]) -> None:
@@ -43,10 +45,10 @@ class Interrupt:
         return self._reason or self._find_request()
 
     def on_signal(self, name: str, stop_now: Callable[[], object], notify: Notify) -> None:
-        """Stop after the current round, or at once if this is the second signal."""
+        """Stop after the work in progress, or at once if this is the second signal."""
         if self._reason is None:
             self.stop(name)
-            notify(f"{name}: finishing this round; a second one stops at once")
+            notify(f"{name}: finishing the work in progress; a second one stops at once")
         else:
             notify(f"{name}: stopping")
             stop_now()

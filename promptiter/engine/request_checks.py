@@ -19,7 +19,6 @@ from promptiter.numbers import is_number
 from promptiter.policies.acceptance import Protected
 from promptiter.policies.combine import describe_policy, iter_policies
 from promptiter.policies.constraints import check_figures
-from promptiter.policies.error_rate import check_false_accept_rate
 from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
@@ -234,8 +233,6 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
         yield from check_target(request.stop, request.objective)
     if not is_number(request.alpha) or not 0 < request.alpha < 1:
         yield f"alpha is {request.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05"
-    else:
-        yield from check_false_accept_rate(request.acceptance, request.alpha)
     yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in iter_policies(request.acceptance) if isinstance(part, Protected))

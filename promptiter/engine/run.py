@@ -16,7 +16,7 @@ from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import reserve_for_final_test
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.engine.session import Search, Session
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError
+from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
@@ -92,6 +92,8 @@ class Run:
         except BudgetEndedError as ended:
             self._stop = stop_if(True, ended.cap, str(ended))
             self.budget_ended = True
+        except StopRequestedError as stopped:
+            self._stop = stop_if(True, "user_stop", str(stopped))
         except (Exception, asyncio.CancelledError, SystemExit) as failure:  # noqa: BLE001 - it is raised again later
             error, status = failure, "cancelled" if is_cancelled(failure) else "failed"
         finally:
@@ -111,6 +113,8 @@ class Run:
             or await self.log.journal.last() is None
         ):
             return await self._outcome_not_in_journal(status, error)  # the journal is right and stays as it is
+        if self._is_stopped_by_user and await self.log.is_replaying():
+            return RunOutcome(replace(await self._fold(), status=status, stop=self._stop), None)
         try:
             await self._complete(status, error)
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.agents.failures import describe_error
 from promptiter.concurrency import call_any, run_together
-from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, BudgetEndedError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.result import CaseRow, Measured
@@ -139,7 +139,7 @@ class _GuardedAgent:
         try:
             async with limit:
                 return await run_agent(self.agent, case, profile, context)
-        except (BudgetEndedError, UnexpectedCallError, SetupError):
+        except FATAL_ERRORS:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
             if limit.expired():

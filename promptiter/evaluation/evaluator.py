@@ -10,6 +10,7 @@ import copy
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from promptiter.agents.base import Agent, RunContext, Substitute, check_agent
@@ -196,8 +197,10 @@ class Evaluator:
     def stream_jobs(self, agent: Agent, jobs: Iterable[CaseJob]) -> AsyncGenerator[FinishedJob, None]:
         """Yield the jobs as they finish, each with its row. They are started in the given order.
 
-        They may belong to several evaluations. These are not checked here: see `check`.
+        They may belong to several evaluations. These are not checked here: see `check`. Once the user has asked to
+        stop, no other job is started.
         """
+        until_stop = takewhile(lambda _: not self.gateway.is_stopping, jobs)
         runner = CaseRunner(
             agent=agent,
             metrics=self.metrics,
@@ -207,12 +210,13 @@ class Evaluator:
         )
         gateway = self.gateway.with_seed(self.seed)
         gateway.bind_to_running_loop()
-        return self.executor.run(jobs, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
+        return self.executor.run(until_stop, JobHost(runner, gateway=gateway, trace_store=self.trace_store))
 
     async def replay(
         self, agent: Agent, case: EvalCase, profile: Profile, *, repeat: int, substitutes: tuple[Substitute, ...]
     ) -> CaseRow:
         """Run one case again with some outputs substituted, and score it. Unchanged calls come from the cache."""
+        self.gateway.check_stop()
         job = CaseJob(case=case, profile=profile, repeat=repeat, substitutes=substitutes)
         [(_, row)] = [finished async for finished in self.stream_jobs(agent, [job])]
         return row

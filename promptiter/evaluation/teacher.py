@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.runner import Runner, ask_runner, check_runner
-from promptiter.errors import BudgetEndedError, RunnerError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, RunnerError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -60,7 +60,7 @@ async def write_expected_answers(eval_set: EvalSet, teacher: Runner | str, *, ga
         if isinstance(result, EvalCase):
             cases.append(result)
             continue
-        if isinstance(result, _ENDING) or not isinstance(result, Exception):
+        if isinstance(result, FATAL_ERRORS) or not isinstance(result, Exception):
             raise result
         cases.append(case)
         errors.append((case.id, gateway.redactor.redact_text(_describe_error(result))))
@@ -89,8 +89,6 @@ def has_generated_references(case: EvalCase) -> bool:
 
 _Answer: TypeAlias = Callable[[EvalCase, str, tuple[Message, ...]], Awaitable[str]]
 """Answers the user's message of a case, given the conversation so far."""
-
-_ENDING = (BudgetEndedError, UnexpectedCallError, SetupError)
 
 
 async def _label_case(case: EvalCase, answer: _Answer) -> EvalCase:

@@ -28,7 +28,6 @@ from promptiter.forecast.workload import Workload, read_workload
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
 from promptiter.policies.combine import iter_policies
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
@@ -125,7 +124,7 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield f"calls of the {', '.join(dict.fromkeys(guessed))} have not been measured yet: rules of thumb"
     if workload.outline is None:
         yield "your own search has no outline: each round is assumed to validate one candidate"
-    if any(isinstance(part, PairedGain | SigmaGain) for part in iter_policies(workload.request.acceptance)):
+    if any(isinstance(part, SigmaGain) for part in iter_policies(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
     if workload.shape == "scorer":
         yield "the calls of the scorer are unknown and not counted"

@@ -2,16 +2,21 @@
 
 An attempt that the server refused costs nothing. One that timed out, broke off or was cancelled may have been billed:
 it counts as a lost call, at the most that it may have cost, and the next attempt needs room in the budget of its own.
+Once the user has asked to stop, stages make no further attempts. Case runs do: they are finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
+from promptiter.errors import StopRequestedError
 from promptiter.llm.cache.account import may_be_billed
 from promptiter.llm.cache.cache import Cache, CacheKey
+from promptiter.llm.cache.in_flight import CallsInFlight
 from promptiter.llm.ledger import Ledger, LedgerEntry
+from promptiter.llm.messages import CASE_ROLES
 from promptiter.llm.reservation import Reservation
 
 
@@ -19,7 +24,15 @@ class CallAttempts:
     """Accounts for the attempts of one call. `lost` is what one attempt without an answer counts as."""
 
     def __init__(
-        self, key: CacheKey, *, lost: LedgerEntry, reservation: Reservation, cache: Cache, ledger: Ledger
+        self,
+        key: CacheKey,
+        *,
+        lost: LedgerEntry,
+        reservation: Reservation,
+        cache: Cache,
+        ledger: Ledger,
+        in_flight: CallsInFlight,
+        find_stop_request: Callable[[], str | None],
     ) -> None:
         self.count_lost = 0
         self._key = key
@@ -27,17 +40,29 @@ class CallAttempts:
         self._reservation = reservation
         self._cache = cache
         self._ledger = ledger
+        self._in_flight = in_flight
+        self._find_stop_request = find_stop_request
 
     async def prepare(self) -> None:
         """Wait for room in the budget, if the last attempt used up what was reserved. May raise BudgetEndedError."""
         await self._reservation.renew()
+
+    def find_stop_request(self) -> str | None:
+        """How the user asked to stop, if this call is one that is then not made."""
+        return None if self._key.role in CASE_ROLES else self._find_stop_request()
+
+    async def stop(self, reason: str) -> NoReturn:
+        """Raise StopRequestedError once the calls in flight have ended: the error may cancel whoever waits for them."""
+        await self._in_flight.finish()
+        raise StopRequestedError(reason)
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
         """Entered right before an attempt is sent, left when it is answered or has failed."""
         async with self._cache.asking(self._key, lost=self._lost):
             try:
-                yield
+                with self._in_flight.sending(self._key):
+                    yield
             except BaseException as error:
                 if may_be_billed(error, self._lost):
                     self.count_lost += 1

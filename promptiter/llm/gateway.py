@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptiter.concurrency import HomeLoop
-from promptiter.errors import BadAnswerError, PromptiterError, SetupError, ToolFailedError
+from promptiter.errors import BadAnswerError, PromptiterError, SetupError, StopRequestedError, ToolFailedError
 from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
-from promptiter.llm.cache.in_flight import InFlightCall
+from promptiter.llm.cache.in_flight import CallsInFlight
 from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
 from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
@@ -95,10 +95,11 @@ class Gateway:
         self.seed = seed
         self.max_output_tokens = max_output_tokens
         self._home = HomeLoop(outlives_callers=False)
-        self._in_flight: dict[CacheKey, InFlightCall] = {}
+        self._in_flight = CallsInFlight()
         self._paid_since: int | None = None
         self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
+        self._find_stop_request: Callable[[], str | None] = lambda: None
 
     def for_run(self, *, cache: Cache | None = None, seed: int | None = None) -> Gateway:
         """The gateway of one run: the same models, with a ledger, a budget and a cache of its own.
@@ -111,7 +112,7 @@ class Gateway:
         run.budget = None if self.budget is None else self.budget.for_run()
         run.ledger = Ledger(total=self.ledger)
         run.seed = self.seed if seed is None else seed
-        run._home, run._in_flight = HomeLoop(), {}
+        run._home, run._in_flight = HomeLoop(), CallsInFlight()
         return run
 
     def with_seed(self, seed: int) -> Gateway:
@@ -128,6 +129,25 @@ class Gateway:
         other = self._derive()
         other._paid_since = mark
         return other
+
+    def stopping_on(self, find_request: Callable[[], str | None]) -> Gateway:
+        """The same gateway, which makes no further calls of stages once this returns how a stop was requested.
+
+        Calls of case runs are still made: a case run is finished before a run stops.
+        """
+        other = self._derive()
+        other._find_stop_request = find_request
+        return other
+
+    def check_stop(self) -> None:
+        """Raise StopRequestedError if the user asked to stop."""
+        if (reason := self._find_stop_request()) is not None:
+            raise StopRequestedError(reason)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the user asked to stop, so that no case run is started."""
+        return self._find_stop_request() is not None
 
     def with_agent_model(self, model: str) -> Gateway:
         """The same gateway with this model in the place of those that the agent asks for."""
@@ -286,29 +306,16 @@ class Gateway:
             answer, paid = await self._execute(call, execute)
             return await self.cache.put(call.key, answer, paid=paid)
 
-        def forget() -> None:
-            if self._in_flight.get(call.key) is flight:
-                del self._in_flight[call.key]
-
-        flight = self._in_flight[call.key] = InFlightCall(asyncio.ensure_future(execute_and_store()), forget)
-        flight.task.add_done_callback(lambda _: forget())
-        # Retrieve the error even if no caller waits any more; otherwise asyncio logs it as never retrieved.
-        flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await flight.join()
+        return await self._in_flight.start(call.key, execute_and_store()).join()
 
     async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
         """The answer in the cache, or that of an equal call in flight."""
-        if (flight := self._find_flight(key)) is not None:
+        if (flight := self._in_flight.find(key)) is not None:
             return await flight.join()
         known = await self.cache.get(key)
-        if known is None and (flight := self._find_flight(key)) is not None:  # an equal call started meanwhile
+        if known is None and (flight := self._in_flight.find(key)) is not None:  # an equal call started meanwhile
             return await flight.join()
         return known
-
-    def _find_flight(self, key: CacheKey) -> InFlightCall | None:
-        """An equal call in flight on this event loop. One on a loop that may end first cannot be waited for."""
-        flight = self._in_flight.get(key)
-        return flight if flight is not None and flight.task.get_loop() is asyncio.get_running_loop() else None
 
     async def _execute(self, call: _Call, execute: _Execute) -> tuple[StoredAnswer, LedgerEntry]:
         """Execute a call and count its cost. The answer is without secrets."""
@@ -330,7 +337,13 @@ class Gateway:
         lost = Spending.of_lost_call(tokens=bound, usd=bound_usd or 0.0)
         async with reservation:
             attempts = CallAttempts(
-                call.key, lost=call.entry(lost), reservation=reservation, cache=self.cache, ledger=self.ledger
+                call.key,
+                lost=call.entry(lost),
+                reservation=reservation,
+                cache=self.cache,
+                ledger=self.ledger,
+                in_flight=self._in_flight,
+                find_stop_request=self._find_stop_request,
             )
             started = time.perf_counter()
             reply, number = await self.pool.call(

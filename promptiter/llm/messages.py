@@ -12,6 +12,8 @@ from traces.model import Json
 MessageRole: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "aggregator", "optimizer"]
 """Which part of a run makes a call. The ledger counts calls by role."""
+CASE_ROLES: frozenset[Role] = frozenset(("agent", "judge", "user"))
+"""The roles that take part in a case run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,12 +74,15 @@ class ModelPool:
             async with self._slots:
                 if rate is not None:
                     grant = await rate.acquire(bound)
-                async with attempts.asking():  # not earlier: a call that waits has not been sent yet
-                    try:
-                        async with asyncio.timeout(self.timeout_s):
-                            return await self.catalog.call(request, repeat=repeat, seed=seed)
-                    except TimeoutError:
-                        raise ModelTimeoutError(f"no answer from {request.model!r} in {self.timeout_s} s") from None
+                if (stop_request := attempts.find_stop_request()) is None:
+                    async with attempts.asking():  # not earlier: a call that waits has not been sent yet
+                        try:
+                            async with asyncio.timeout(self.timeout_s):
+                                return await self.catalog.call(request, repeat=repeat, seed=seed)
+                        except TimeoutError:
+                            message = f"no answer from {request.model!r} in {self.timeout_s} s"
+                            raise ModelTimeoutError(message) from None
+            return await attempts.stop(stop_request)
 
         reply, number = await self._retrier.call(attempt, model=request.model, rate=rate)
         if rate is not None and grant is not None and is_counted(reply.usage):

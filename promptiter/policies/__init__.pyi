@@ -13,7 +13,6 @@ from promptiter.policies.final_test import Conclusion as Conclusion
 from promptiter.policies.final_test import FinalTest as FinalTest
 from promptiter.policies.goals import Goal as Goal
 from promptiter.policies.non_inferiority import NonInferior as NonInferior
-from promptiter.policies.paired_gain import PairedGain as PairedGain
 from promptiter.policies.sigma_gain import SigmaGain as SigmaGain
 from promptiter.policies.stop_limits import Deadline as Deadline
 from promptiter.policies.stop_limits import MaxCalls as MaxCalls

@@ -5,8 +5,8 @@
 A policy is one method, `decide`. It returns a decision with its reason, or asks for more repeats first. Policies
 compose with `&` and `|`. No policy accepts an evaluation with too many failures: see `decide`.
 
-`AnyGain`, the default, is lenient, because the final test decides what is adopted. Policies that test each candidate
-are in `paired_gain` and `sigma_gain`; bounds on tokens and dollars, and tie-breakers, are in `constraints`.
+`AnyGain`, the default, is lenient, because the final test decides what is adopted. A policy that compares
+candidates with their noise is in `sigma_gain`; bounds on tokens and dollars, and tie-breakers, are in `constraints`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from promptiter.errors import SetupError
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, AnyGain, AnyOf, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.non_inferiority import NonInferior
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 
 _POLICIES: dict[str, type[AcceptancePolicy]] = {
@@ -19,7 +18,6 @@ _POLICIES: dict[str, type[AcceptancePolicy]] = {
         MinGain,
         NoRegression,
         NonInferior,
-        PairedGain,
         Protected,
         SigmaGain,
         TieBreak,

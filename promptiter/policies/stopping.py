@@ -246,13 +246,18 @@ class MaxRounds(ComposableStop):
 
 
 class StopOnAny(CombinedPolicy[StopPolicy], ComposableStop):
-    """Stops when one policy does, and gives the reasons of all that do."""
+    """Stops when one policy does, and gives the reasons of all that do.
+
+    If the user stops the run, no other reason counts: it is resumed, and then decides as if it had not been stopped.
+    """
 
     __slots__ = ()
     sign = "|"
 
     def decide(self, progress: Progress) -> StopDecision:
-        reasons = [reason for policy in self.policies for reason in decide_stop(policy, progress).reasons]
+        decisions = [decide_stop(policy, progress) for policy in self.policies]
+        by_user = [decision for decision in decisions if decision.is_user_stop]
+        reasons = [reason for decision in by_user or decisions for reason in decision.reasons]
         return StopDecision(bool(reasons), tuple(reasons))
 
 

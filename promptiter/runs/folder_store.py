@@ -6,7 +6,7 @@ runs/<run-id>/
   calls.jsonl       the answers of models and tools
   traces/           the traces of all case runs, by digest
   result.json, …    its result (see artifacts)
-  stop              touch it to stop the run after the current round
+  stop              touch it to stop the run after the work in progress
   lock              the process that is working on it
 """
 

@@ -56,7 +56,7 @@ class Store(Protocol):
         ...
 
     async def request_stop(self, run_id: str) -> None:
-        """Ask the process that works on a run to stop after the current round."""
+        """Ask the process that works on a run to stop after the work in progress."""
         ...
 
 
@@ -89,7 +89,7 @@ class OpenRun(Protocol):
         ...
 
     def find_stop_request(self) -> str | None:
-        """Return how a stop was requested; None if it was not. The session asks between rounds; this must not block."""
+        """Return how a stop was requested; None if it was not. Asked before each case run; this must not block."""
         ...
 
     async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:

@@ -24,7 +24,7 @@ from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.record import GradientsChecked
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.concurrency import run_together
-from promptiter.errors import BudgetEndedError, SetupError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -306,7 +306,7 @@ _ORDER: tuple[BlameVerdict, ...] = ("supported", "unknown", "unsupported", "unch
 async def _ask_corrector(corrector: Corrector, request: CorrectionRequest) -> Correction:
     try:
         return await call_stage(corrector.correct, request, returns=Correction)
-    except (BudgetEndedError, UnexpectedCallError, SetupError):
+    except FATAL_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001 - a corrector may be the user's own; a failed correction is not checked
         return Correction(kind="unknown", reason=f"{type(error).__name__}: {error}")

@@ -20,7 +20,7 @@ from promptiter.runs.event_file import EventFile
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 from tests.worlds import desk as desk_world
-from tests.worlds.results import read_unmeasured
+from tests.worlds.results import drop_measured, read_unmeasured
 from traces.model import Json
 
 pytestmark = pytest.mark.slow
@@ -189,24 +189,38 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", "from promptiter.cli import main; main()", *words]
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "stop"])
-def test_a_signal_and_the_stop_file_end_the_command_after_the_current_round(how: str, desk: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [("SIGTERM", b'"phase":"train"'), ("stop", b'"phase":"validation"'), ("SIGINT", b'"phase":"final_test"')],
+)
+def test_a_signal_and_the_stop_file_end_the_command_after_the_work_in_progress(
+    how: str, where: bytes, run: Run, desk: Path
+) -> None:
     edit(desk / "promptiter.yaml", "compliance: 1.0", "compliance: 1.0\n    latency_s: 0.05")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command("run"), env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        while not (there := list(desk.glob("runs/*/journal.jsonl"))) or b'"round":1' not in there[0].read_bytes():
+        while not (there := list(desk.glob("runs/*/journal.jsonl"))) or where not in there[0].read_bytes():
             assert process.poll() is None
             time.sleep(0.02)
         if how == "stop":
             (there[0].parent / "stop").touch()
         else:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(getattr(signal, how))
         shown, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors.decode()  # the current round brought the gain
+    assert process.returncode == 130, errors.decode()
     last = EventFile(there[0]).last()
     assert last is not None
-    assert (last.type, last.round, last.data["stop"]["reasons"][0]["kind"]) == ("run_completed", 1, "target_score")
-    assert b"Improved on these 8 cases" in shown
+    assert (last.type, last.round) == ("run_completed", 1)
+    assert [reason["kind"] for reason in last.data["stop"]["reasons"]] == ["user_stop"]
+    assert b"Stopped on request in round 1" in shown
+    edit(desk / "promptiter.yaml", "latency_s: 0.05", "latency_s: 0.0")
+    run("run")
+    edit(desk / "promptiter.yaml", "latency_s: 0.0", "latency_s: 0.05")
+    assert "Improved on these 8 cases" in run("resume", there[0].parent)
+    stopped, other = (
+        drop_measured(orjson.loads(path.read_bytes())) for path in sorted(desk.glob("runs/*/result.json"))
+    )
+    assert stopped == other
 
 
 HANGS = """

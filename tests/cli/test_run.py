@@ -334,7 +334,7 @@ def slow_down(desk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: Path) -> None:
+def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_once(desk: Path) -> None:
     slow_down(desk)
     command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
     with subprocess.Popen(
@@ -344,7 +344,7 @@ def test_the_first_signal_finishes_the_round_and_the_second_stops_at_once(desk: 
         assert running.stderr.readline().startswith("runs/")
         assert running.stderr.readline().startswith("support_desk")
         running.send_signal(signal.SIGINT)
-        assert running.stderr.readline() == "Ctrl-C: finishing this round; a second one stops at once\n"
+        assert running.stderr.readline() == "Ctrl-C: finishing the work in progress; a second one stops at once\n"
         running.send_signal(signal.SIGINT)
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 130

@@ -263,8 +263,6 @@ def test_policies_compose(folder: Path) -> None:
     [
         ("{no_regression: true}", "AnyGain() & NoRegression()"),
         ("{min_gain: 0}", "MinGain(0.0)"),
-        ("{paired_gain: {}}", "PairedGain(0.05, (2, 2, 2))"),
-        ("{paired_gain: {alpha: 0.01, repeats: [4, 2]}}", "PairedGain(0.01, (4, 2))"),
         ("{sigma_gain: {holdout: skip, repeats: 5}}", "SigmaGain(1.0, 5, 'skip', 5, 0)"),
         ("{tie_break: {by: tokens, min_gain: 0.01}}", "TieBreak(('tokens',), 0.01, False)"),
         (
@@ -272,8 +270,8 @@ def test_policies_compose(folder: Path) -> None:
             "AnyGain() & Constraint('tokens', at_most_times=1.1) & Constraint('exact_match', at_least=0.5)",
         ),
         (
-            "{paired_gain: {}, min_gain: 0.1, protected: [salt]}",
-            "MinGain(0.1) & PairedGain(0.05, (2, 2, 2)) & Protected()",
+            "{sigma_gain: {}, min_gain: 0.1, protected: [salt]}",
+            "MinGain(0.1) & SigmaGain(1.0, 3, 'on_train_improve', 5, 0) & Protected()",
         ),
     ],
 )
@@ -282,9 +280,7 @@ def test_acceptance_has_a_key_for_each_policy(folder: Path, text: str, made: str
 
 
 def test_problems_of_policies_are_reported(folder: Path) -> None:
-    assert load(folder, "alpha: 0.1\nacceptance: {paired_gain: {alpha: 0.1}}").request.alpha == 0.1
-    [above] = problems(folder, FILE + "acceptance: {paired_gain: {alpha: 0.1}}\n")
-    assert above.startswith("acceptance PairedGain(0.1, (2, 2, 2)) allows false accepts in 10% of runs, above")
+    assert load(folder, "alpha: 0.1").request.alpha == 0.1
     [unknown] = problems(folder, FILE + "acceptance: {tie_break: {by: [token]}}\n")
     assert unknown.endswith("(did you mean 'tokens'?)")
     [clock] = problems(folder, FILE + "acceptance: {constraints: [{figure: latency_s, at_most: 2}]}\n")

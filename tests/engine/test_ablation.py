@@ -4,6 +4,10 @@ from collections.abc import Callable
 from random import Random
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.edges import Choice, Edge
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.ablation import choose_part_to_drop
 from promptiter.engine.engine import Engine
 from promptiter.policies.final_test import FinalTest
@@ -108,6 +112,55 @@ async def test_ablation_can_be_turned_off() -> None:
     result = await desk.engine(DRAFT | NICER).run(request(final_test=FinalTest(ablate=False)))
     assert result.ablation is None
     assert sorted(change.surface_id for change in result.changes) == [D, P]
+
+
+async def test_parts_are_left_out_on_train_cases_and_new_repeats_only() -> None:
+    journal = MemoryJournal()
+    cases = {"train": desk.eval_set("train", 12), "validation": desk.eval_set("validation", 8)}
+    await desk.engine(DRAFT | NICER).run(request(**cases), journal=journal)
+    rows = [
+        (event.payload.evaluation, event.payload.row)
+        for event in journal.events
+        if isinstance(event.payload, CaseFinished) and event.phase == "ablation"
+    ]
+    assert {row.case_id.partition("-")[0] for _, row in rows} == {"train"}, "validation teaches the search nothing"
+    assert all(row.repeat > 0 for _, row in rows), "no run decided before"
+    by_evaluation = {number: {row.case_id for at, row in rows if at == number} for number, _ in rows}
+    assert [len(found) for found in by_evaluation.values()] == [8] * 5, "as many as validation has, the same for each"
+    assert len({frozenset(found) for found in by_evaluation.values()}) == 1
+
+
+async def test_with_one_set_the_ablation_uses_its_cases() -> None:
+    asked = desk.request(train=None, validation=None, cases=desk.eval_set("cases", 6), max_rounds=2, stop=MaxRounds(1))
+    journal = MemoryJournal()
+    result = await desk.engine(DRAFT | NICER).run(asked, journal=journal)
+    assert result.ablation is not None
+    assert result.ablation.dropped == (P,)
+
+
+async def test_a_part_that_no_train_case_can_show_stays() -> None:
+    """Only validation cases are polished: leaving it out on train says nothing."""
+    graph = GraphAgent(
+        name="desk",
+        nodes=(
+            ModelNode(name="draft", instruction="Draft.", model="scripted"),
+            ModelNode(name="polish", instruction="Polish.", model="scripted"),
+            FunctionNode(name="end", function=_end),
+        ),
+        edges=(Choice("draft", _route, {"polish": "polish", "end": "end"}), Edge("polish", "end")),
+    )
+    result = await Engine(graph, desk.evaluator(), search=Tries(BOTH)).run(request(train=desk.eval_set("train", 4)))
+    assert result.ablation is not None
+    assert result.ablation.losses == {D: 0.5}
+    assert [change.surface_id for change in result.changes] == [D, P]
+
+
+def _route(context: NodeContext) -> str:
+    return "end" if "train" in context.input else "polish"
+
+
+def _end(node_context: NodeContext) -> str:
+    return str(node_context.incoming)
 
 
 async def test_the_final_test_uses_no_repeats_of_the_ablation() -> None:

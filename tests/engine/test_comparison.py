@@ -10,7 +10,6 @@ from promptiter.engine.engine import Engine
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold
@@ -58,22 +57,6 @@ def reasons(result: RunResult) -> list[str]:
 def list_repeats(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
     """The profiles and repeats that ran on an eval set."""
     return {(profile, repeat) for profile, case_id, repeat in agent.runs if case_id.startswith(set_name)}
-
-
-@pytest.mark.slow
-async def test_a_paired_gain_looks_after_blocks_and_spends_less_on_each_candidate() -> None:
-    agent = Noisy()
-    result = await engine(agent, RESTYLED, DRAFT, POLISH).run(request(PairedGain()))
-    texts = reasons(result)
-    assert [each.decision.accepted for each in result.rounds if each.decision is not None] == [False, True, True]
-    assert "candidate 1 may spend 0.025 of alpha = 0.05" in texts[0]
-    assert "candidate 2 may spend 0.0083 of alpha = 0.05" in texts[1]
-    assert "candidate 3 may spend 0.0042 of alpha = 0.05" in texts[2]
-    twice = [run for run, count in agent.runs.items() if count > 1 and run[1].startswith("validation")]
-    assert twice == [], "no case run is made twice"
-    for each in result.rounds:
-        assert each.validation is not None
-        assert len({row.repeat for row in each.validation.rows}) in (2, 4, 6)
 
 
 async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() -> None:
@@ -144,7 +127,7 @@ async def test_tokens_and_texts_of_a_run_are_figures() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        PairedGain() & Protected(("validation-1", "validation-2", "validation-3")),
+        SigmaGain(holdout="every_trial") & Protected(("validation-1", "validation-2", "validation-3")),
         SigmaGain(),
         SigmaGain(holdout="skip"),
         SigmaGain(repeats=2, holdout="k_fold") & Protected(("validation-0",)),

@@ -348,7 +348,7 @@ async def test_the_alpha_of_the_request_is_the_alpha_of_the_final_test() -> None
 
 def whole_run(agent: InstructedAgent | None = None) -> tuple[Engine, RunRequest]:
     """Two parts, one of them useless, an ablation, a final test of three blocks, and a test set."""
-    subject = agent or InstructedAgent(lambda _, draft, __: 0.75 if draft else 0.4)
+    subject = agent or InstructedAgent(lambda _, draft, __: 0.85 if draft else 0.3)
     return engine(subject, DRAFT, POLISH), request(cases=8, alpha=0.5, test=desk.eval_set("test", 8))
 
 
@@ -363,7 +363,7 @@ async def test_a_run_killed_anywhere_resumes_to_the_same_conclusion_and_repeats_
     assert result.ablation is not None
     first = next(event.seq for event in events if event.phase == "ablation")
     for cut in sorted({*range(1, first, 20), *range(first, len(events), 15), *_edges(events, first)}):
-        agent, journal = InstructedAgent(lambda _, draft, __: 0.75 if draft else 0.4), MemoryJournal()
+        agent, journal = InstructedAgent(lambda _, draft, __: 0.85 if draft else 0.3), MemoryJournal()
         for event in events[:cut]:
             await journal.append(event)
         made, _ = whole_run(agent)

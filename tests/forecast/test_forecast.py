@@ -33,7 +33,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.final_test import FinalTest
-from promptiter.policies.paired_gain import PairedGain
+from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runlog.results import RunRequest
 from tests.worlds import desk
@@ -359,7 +359,7 @@ def test_concurrency_shortens_the_time() -> None:
 
 
 def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
-    found = forecast(engine(), request(acceptance=PairedGain()), measured())
+    found = forecast(engine(), request(acceptance=SigmaGain()), measured())
     assert "further repeats that the acceptance policy may ask for are not counted" in found.notes
     cache = FileCache(tmp_path / "cache.jsonl")
     found = forecast(engine(through=gateway(cache=cache)), request(), measured())

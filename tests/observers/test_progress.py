@@ -212,10 +212,10 @@ async def test_on_a_terminal_lines_stay_and_the_current_stage_disappears() -> No
     with watching.progress:
         await watching.see(STARTED)
         await watching.evaluate("baseline", [1.0, 0.0, 0.5])
-        watching.progress.say("Ctrl-C: finishing this round; a second one stops at once")
+        watching.progress.say("Ctrl-C: finishing the work in progress; a second one stops at once")
     printed = watching.file.getvalue()
     assert "baseline    validation: 0.500, 1/3 pass" in printed
-    assert "Ctrl-C: finishing this round" in printed
+    assert "Ctrl-C: finishing the work in progress" in printed
     assert "\x1b[?25l" in printed  # the cursor is hidden
     assert printed.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # and shown again at the end
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,23 @@ def test_no_condition_holds_at_the_start(kind: str) -> None:
 def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
     baseline = Progress(best=GOOD, elapsed_s=9_000.0, evaluations=900, spent=EVERYTHING.spent, user_stop="Ctrl-C")
     decision = StopOnAny(*ALL.values()).decide(baseline)
-    assert [reason.kind for reason in decision.reasons] == ["required_metrics", "target_score", "user_stop"]
+    assert [reason.kind for reason in decision.reasons] == ["user_stop"]
+    decision = StopOnAny(*ALL.values()).decide(replace(baseline, user_stop=None))
+    assert [reason.kind for reason in decision.reasons] == ["required_metrics", "target_score"]
 
 
 @given(order=st.permutations(list(ALL.values())))
 def test_all_reasons_are_listed_in_one_order_however_the_policies_were_composed(order: list[StopPolicy]) -> None:
+    everything = StopOnAll(*order).decide(EVERYTHING)
+    assert tuple(reason.kind for reason in everything.reasons) == STOP_KINDS
+    decision = StopOnAny(*order).decide(replace(EVERYTHING, user_stop=None))
+    assert decision.reasons == tuple(reason for reason in everything.reasons if reason.kind != "user_stop")
+
+
+@given(order=st.permutations(list(ALL.values())))
+def test_a_stop_by_the_user_is_the_only_reason_because_the_run_is_resumed(order: list[StopPolicy]) -> None:
     decision = StopOnAny(*order).decide(EVERYTHING)
-    assert tuple(reason.kind for reason in decision.reasons) == STOP_KINDS
-    assert StopOnAll(*order).decide(EVERYTHING) == decision
+    assert (decision.is_user_stop, decision.text) == (True, "the user asked to stop: Ctrl-C")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
-from promptiter.policies.paired_gain import PairedGain
 from promptiter.policies.policy_code import parse_acceptance
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stopping import Patience
@@ -50,8 +49,6 @@ POLICIES: tuple[AcceptancePolicy, ...] = (
     AnyGain() & Constraint("cost_usd", at_most=0.02) & Constraint("length", at_least=0.1),
     Constraint("characters", at_most_times=1.02) | Constraint("latency_s", at_most=60, measured=True),
     TieBreak(("tokens", "characters"), min_gain=0.1),
-    PairedGain(),
-    PairedGain(0.05, (1, 2)) | PairedGain(0.04, (3,)),
     SigmaGain(),
     SigmaGain(0.5, 2, "every_trial"),
     SigmaGain(0.1, 2, "skip"),

@@ -158,14 +158,14 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_stop_file_ends_a_run_after_the_current_round_and_it_can_be_resumed(tmp_path: Path) -> None:
+def test_the_stop_file_ends_a_run_after_the_work_in_progress_and_it_can_be_resumed(tmp_path: Path) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     run = begin(tmp_path, *rounds)
     stopped = run.run_sync(observers=[StopsInRound(1, (run.path / "stop").touch)])
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
     assert stopped.stop is not None
     assert stopped.stop.text == "the user asked to stop: a file 'stop' in the run's folder"
-    assert stopped.rounds[0].decision is not None
+    assert stopped.rounds[0].decision is None
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
     assert resumed == begin(tmp_path, *rounds).run_sync()
     assert not (run.path / "stop").exists()
@@ -173,7 +173,7 @@ def test_the_stop_file_ends_a_run_after_the_current_round_and_it_can_be_resumed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
+def test_a_signal_ends_a_run_after_the_work_in_progress_and_it_can_be_resumed(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
@@ -181,9 +181,8 @@ def test_a_signal_ends_a_run_after_the_current_round_and_it_can_be_resumed(
     run = begin(tmp_path, *rounds)
     stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), number))], notify=messages.append)
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
-    assert messages == [
-        f"{'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}: finishing this round; a second one stops at once"
-    ]
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert messages == [f"{name}: finishing the work in progress; a second one stops at once"]
     assert (run.path / "result.json").exists()
     assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
 

@@ -72,7 +72,7 @@ def run(
 
     Options override the keys of the same name in CONFIG.
 
-    The first Ctrl-C finishes the current round, the second stops at once; `promptiter resume` continues either.
+    The first Ctrl-C finishes the work in progress, the second stops at once; `promptiter resume` continues either.
 
     `promptiter --help` explains the exit codes.
     """

@@ -214,3 +214,22 @@ def test_invalid_inputs_are_errors() -> None:
         decide_for_these_cases([FLAKY], blocks=[Block(repeats=0, alpha=0.05)])
     with pytest.raises(SetupError, match=r"add up to 1\.2"):
         decide_for_these_cases([FLAKY], blocks=[Block(alpha=0.6), Block(alpha=0.6)])
+
+
+def test_a_case_that_lost_a_repeat_does_not_hold_up_the_test() -> None:
+    whole = cases(3, (0, 1, 0, 0, 0, 1), (1, 1, 1, 0, 1, 1))
+    lost = PairedScores(case_id="lost", before=(0, 0, 1), after=(1, 1, 1), numbers=(0, 2, 4))
+    first = decide_for_these_cases([*(case.first(2) for case in whole), lost.first(2)])
+    assert (first.outcome, first.needed_repeats, first.looks[0].repeats) == ("open", 2, 2)
+    third = decide_for_these_cases([*whole, lost])
+    assert [look.repeats for look in third.looks] == [2, 4, 6][: len(third.looks)]
+    assert third.looks[0] == first.looks[0], "later repeats do not fill its place"
+
+
+def test_without_run_noise_a_case_that_lost_repeats_has_fewer_of_them() -> None:
+    """Two repeats of each case would be enough, but one case has only one."""
+    settled = cases(4, (0, 0), (1, 1))
+    assert decide_for_these_cases(settled, blocks=[Block(repeats=2, alpha=0.01)]).is_shown
+    lost = PairedScores(case_id="lost", before=(0,), after=(0,), numbers=(1,))
+    [look] = decide_for_these_cases([*settled[:1], lost], blocks=[Block(repeats=2, alpha=0.01)]).looks
+    assert look.p_value == pytest.approx(1 / 6), "not 1 / 16"

@@ -16,6 +16,7 @@ from promptiter.evaluation.stats.permutation import (
     PermutationTest,
     has_run_noise,
     mean_gain,
+    select_first,
     sign_flip,
     within_case_permutation,
 )
@@ -272,3 +273,19 @@ def test_invalid_scores_are_errors() -> None:
         pair_arms(((0.5,), (float("nan"),)))
     with pytest.raises(SetupError, match="no cases"):
         sign_flip([])
+
+
+def test_lost_repeats_keep_their_place() -> None:
+    """Of four repeats, the second was lost, so the first two of the case are one."""
+    case = PairedScores(case_id="c", before=(0.0, 0.25, 0.5), after=(1.0, 0.75, 0.5), numbers=(0, 2, 3))
+    late = PairedScores(case_id="d", before=(0.0,), after=(1.0,), numbers=(3,))
+    assert (case.repeats, case.repeats_made) == (3, 4)
+    assert (case.first(2).before, case.first(2).after) == ((0.0,), (1.0,))
+    assert case.first(3).after == (1.0, 0.75)
+    assert [each.case_id for each in select_first([case, late], 2)] == ["c"], "the other lost both"
+    assert select_first([case, late], 4) == [case, late]
+
+
+def test_numbers_of_repeats_belong_to_scores() -> None:
+    with pytest.raises(SetupError, match="give one for each"):
+        PairedScores(case_id="c", before=(0.0, 1.0), after=(1.0, 1.0), numbers=(0,))
