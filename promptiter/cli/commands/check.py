@@ -69,7 +69,7 @@ def check(
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Check eval sets for problems: leaks, overlap, noise; or a judge.
+    """Check eval sets for leaks, overlap and noise, or a judge.
 
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
