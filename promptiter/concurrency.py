@@ -26,6 +26,9 @@ MAX_IDLE_S = 5.0
 
 async def run_together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all calls at once and return their results in order. The first error cancels the others and is raised."""
+    calls = list(calls)
+    if len(calls) == 1:  # needs no task of its own
+        return [await calls[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]

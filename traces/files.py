@@ -142,14 +142,18 @@ def open_source(source: TraceSource) -> Iterator[tuple[str, TraceReader]]:
 
 
 @contextmanager
-def write_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write a temporary file beside `path` and rename it at the end, so that a crash leaves the old file intact."""
+def write_atomically(path: str | os.PathLike[str], *, is_compressed: bool = False) -> Iterator[IO[bytes]]:
+    """Write a temporary file beside `path` and rename it at the end, so that a crash leaves the old file intact.
+
+    A file named `.gz` is compressed, unless what is written `is_compressed` already.
+    """
     target = Path(path)
     if not target.name or target.is_dir():
         raise UnwritableTraceError(f"{os.fspath(path)!r} is a folder; name a file in it")
     scratch = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with cast("IO[bytes]", gzip.open(scratch, "wb", 6) if target.suffix == ".gz" else scratch.open("wb")) as file:
+        is_plain = is_compressed or target.suffix != ".gz"
+        with cast("IO[bytes]", scratch.open("wb") if is_plain else gzip.open(scratch, "wb", 6)) as file:
             yield file
         scratch.replace(target)
     except BaseException as error:

@@ -203,8 +203,10 @@ class _Flow:
                 case Choice(source=source, route=route, branches=branches) if source == name:
                     key = route(node_context)
                     if key is not None and key not in branches:
-                        known = ", ".join(branches)
-                        raise AgentError(f"the route after {name!r} returned {key!r}; known are {known}")
+                        raise AgentError(
+                            f"the route after {name!r} returned {key!r}, which is not one of its branches "
+                            f"({', '.join(branches)}); return one of them for any other output, or None to end here"
+                        )
                     if key is not None:
                         self._spawn(branches[key], token)
                 case Join(sources=sources, target=target) if name in sources:

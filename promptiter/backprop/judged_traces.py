@@ -121,7 +121,13 @@ class JudgedTraces:
         chosen = [*self._take_runs(MAX_PEERS, passed=True), *self._take_runs(MAX_PEERS, passed=False)]
         return tuple(
             [
-                Peer(case_id=run.case_id, trace=await run.load(), passed=run.has_passed, expected=run.expected)
+                Peer(
+                    case_id=run.case_id,
+                    trace=await run.load(),
+                    passed=run.has_passed,
+                    expected=run.expected,
+                    expected_tool_calls=run.expected_tool_calls,
+                )
                 for run in chosen
             ]
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.errors import FATAL_ERRORS, SetupError
@@ -22,6 +24,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
+from promptiter.stages.routes import MissedRoute, RouteMap, find_missing_tool, is_inside
 from promptiter.structure import Surface
 from traces import Failure, Step
 
@@ -164,12 +167,36 @@ class TraceView:
             input=case.input,
             expected=self.expected,
             reasons=self.reasons,
+            missed_routes=tuple(route for route in self.missed_routes if _is_at(step, route)),
+            absent_owners=self.absent_owners,
         )
+
+    @cached_property
+    def missed_routes(self) -> tuple[MissedRoute, ...]:
+        """The branches that the run did not take."""
+        return self._route_map.list_missed(self.request.trace)
+
+    @cached_property
+    def absent_owners(self) -> Mapping[str, tuple[str, ...]]:
+        """The expected tools that only nodes have which did not run, with these nodes."""
+        findings = (finding for loss in self.request.case_loss.losses for finding in loss.findings)
+        tools = dict.fromkeys(tool for finding in findings if (tool := find_missing_tool(finding)))
+        return self._route_map.find_absent_owners(tools, self.request.trace)
+
+    @cached_property
+    def _route_map(self) -> RouteMap:
+        return RouteMap(self.request.snapshot)
 
     def surfaces_of(self, step: Step) -> tuple[Surface, ...]:
         """The surfaces of the step's node and the others that it read, with their current values."""
         ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
         return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
+
+
+def _is_at(step: Step, route: MissedRoute) -> bool:
+    """Whether a branch was missed after the step, or after a predecessor that led to the step instead."""
+    is_led_here = route.step.id in step.predecessors and any(is_inside(step.node_id, each) for each in route.taken)
+    return route.step is step or is_led_here
 
 
 async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> BackwardResult:

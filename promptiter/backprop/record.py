@@ -166,6 +166,8 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     return "no patch: no surface was blamed" if passes else "no candidate was proposed"
 
 
+NO_BLAME = "no surface could be blamed for the failures"
+
 NO_TRACE = (
     "no trace was recorded, so no surface could be blamed; record one with `traces.record(...)`, and return "
     "AgentRun(output=..., trace=recording.trace)"

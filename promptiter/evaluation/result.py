@@ -147,6 +147,14 @@ class CaseResult:
     passed: bool
     is_scored: bool
 
+    def objective(self, name: Objective = "mean_score") -> float | None:
+        """The figure of this case that is optimized. Higher is better, so a loss counts as negative."""
+        if name == "pass_rate":
+            return float(self.passed)
+        if name == "mean_score" or self.score is None:
+            return self.score
+        return -min(1.0, max(0.0, 1.0 - self.score))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -171,7 +179,7 @@ class Evaluation:
     @cached_property
     def cases(self) -> tuple[CaseResult, ...]:
         """One result per case. The score of a metric is its mean over the repeats that could be scored."""
-        return tuple(self._summarize_case(case_id, rows) for case_id, rows in self.rows_by_case.items())
+        return tuple(self.summarize(case_id, rows) for case_id, rows in self.rows_by_case.items())
 
     @cached_property
     def rows_by_case(self) -> dict[str, tuple[CaseRow, ...]]:
@@ -189,7 +197,8 @@ class Evaluation:
         rows = {(row.case_id, row.repeat): row for row in (*self.rows, *other.rows)}
         return replace(self, rows=tuple(rows.values()), number=None)
 
-    def _summarize_case(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
+    def summarize(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
+        """The result of some runs of a case."""
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
         for row in rows:
             for score in row.scores:
@@ -215,23 +224,22 @@ class Evaluation:
     @property
     def mean_score(self) -> float | None:
         """The mean over scored cases of their weighted mean over metrics; None if no case was scored."""
-        return _average(case.score for case in self.cases)
+        return self.objective("mean_score")
 
     @property
     def pass_rate(self) -> float | None:
         """The share of cases that pass every metric; a case that could not be scored does not pass."""
-        return math.fsum(case.passed for case in self.cases) / len(self.cases) if self.cases else None
+        return self.objective("pass_rate")
 
     @property
     def weighted_loss(self) -> float | None:
         """1 minus the mean score, clamped to [0, 1] for each case."""
-        return _average(None if case.score is None else min(1.0, max(0.0, 1.0 - case.score)) for case in self.cases)
+        found = self.objective("weighted_loss")
+        return None if found is None else 0.0 - found
 
     def objective(self, name: Objective = "mean_score") -> float | None:
-        """The figure that is optimized. Higher is better, so a loss counts as negative."""
-        if name == "weighted_loss":
-            return None if self.weighted_loss is None else -self.weighted_loss
-        return self.mean_score if name == "mean_score" else self.pass_rate
+        """The figure that is optimized: the mean over the cases that have it. Higher is better."""
+        return _average(case.objective(name) for case in self.cases)
 
     @property
     def metric_means(self) -> dict[str, float | None]:

@@ -85,8 +85,8 @@ class TraceFolder:
         if name[:2] not in self._made:
             path.parent.mkdir(exist_ok=True)
             self._made.add(name[:2])
-        with write_atomically(path) as file:
-            file.write(raw)
+        with write_atomically(path, is_compressed=True) as file:
+            file.write(gzip.compress(raw, 6))
         if self._is_durable:
             with self._lock:
                 self._unsynced.append(path)

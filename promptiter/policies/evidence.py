@@ -271,7 +271,7 @@ def pair_scores(
     ran is left out; see `leave_out_lost_pairs`.
     """
     before, after = (
-        {(row.case_id, row.repeat): replace(arm, rows=(row,)).objective(objective) for row in arm.rows}
+        {(row.case_id, row.repeat): arm.summarize(row.case_id, (row,)).objective(objective) for row in arm.rows}
         for arm in (accepted, candidate)
     )
     common = sorted(before.keys() & after.keys())
@@ -316,11 +316,11 @@ def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
 def _score_cases(evaluation: Evaluation, objective: Objective) -> dict[str, tuple[float, float]]:
     """Return, for each case, the objective of its runs and the share of them that could be scored."""
     found = {}
-    for case_id, rows in evaluation.rows_by_case.items():
-        value = replace(evaluation, rows=rows).objective(objective)
+    for case in evaluation.cases:
+        value, rows = case.objective(objective), evaluation.rows_by_case[case.case_id]
         # The pass rate already covers failed runs: the case passes by its other runs, or it fails.
         share = 1.0 if objective == "pass_rate" else sum(row.is_scored for row in rows) / len(rows)
-        found[case_id] = _UNSCORED if value is None else (value, share)
+        found[case.case_id] = _UNSCORED if value is None else (value, share)
     return found
 
 

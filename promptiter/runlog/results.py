@@ -32,7 +32,7 @@ from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import dollars, plural
+from promptiter.wording import dollars, join_names, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -284,8 +284,14 @@ class RunResult:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Problems that did not end the run, such as validation cases that could not be scored."""
-        return (*self.measured.problems, *self._unscored)
+        """Problems that did not end the run, such as cases that could not be scored, or surfaces that no run read."""
+        return (*self.measured.problems, *self._unscored, *self._unread)
+
+    @property
+    def _unread(self) -> tuple[str, ...]:
+        if not self.unread_surfaces:
+            return ()
+        return (f"never read: {join_names(self.unread_surfaces, limit=4)}; a patch there cannot change anything",)
 
     @property
     def _unscored(self) -> tuple[str, ...]:

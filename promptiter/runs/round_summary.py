@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import (
+    NO_BLAME,
     NO_TRACE,
     BackpropDetails,
     PassResult,
@@ -346,7 +347,7 @@ class _NoBlame:
         if not self._has_failures:
             return "no train case failed"
         if self._has_losses:
-            return "no surface could be blamed for the failures"
+            return NO_BLAME
         if not self._has_traces:
             return NO_TRACE
         return "the runs failed with errors that no prompt can fix"

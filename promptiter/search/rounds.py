@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
-from promptiter.backprop.record import NO_TRACE, PatchesWritten, describe_dropped
+from promptiter.backprop.record import NO_BLAME, NO_TRACE, PatchesWritten, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -160,16 +160,21 @@ class BackpropRounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundProposal:
-    """The patches of a round. `rerun` has the failed train cases under all of them; None if they were not re-run."""
+    """The patches of a round. `rerun` has the failed train cases under all of them; None if they were not re-run.
+
+    `notes` say why blamed surfaces have no patch.
+    """
 
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[Rejection, ...] = ()
+    notes: tuple[str, ...] = ()
     rerun: Evaluation | None = None
 
     def add_pass(self, new: PatchesWritten) -> RoundProposal:
         return RoundProposal(
             patches=PatchSet((*self.patches, *new.patches)),
             refused=(*self.refused, *new.refused),
+            notes=(*self.notes, *new.notes),
             rerun=None if new.patches else self.rerun,
         )
 
@@ -183,7 +188,7 @@ async def _decide(
     """
     if not proposal.patches:
         if not proposal.refused:
-            if reason := _explain_no_blame(known):
+            if reason := "; ".join(proposal.notes) or _explain_no_blame(known):
                 await session.skip_round(reason)
             return None
         refusals = "; ".join(dict.fromkeys(f"{each.surface_id}: {each.reason}" for each in proposal.refused))
@@ -201,14 +206,13 @@ async def _decide(
 
 
 def _explain_no_blame(known: BlameReport) -> str | None:
-    """Why nothing is blamed, if the blaming stage or the agent is the cause."""
+    """Why nothing is blamed although cases failed."""
     rows = known.evaluation.rows
-    if known.gradients:
+    if known.gradients or not any(row.error is None and not row.passed for row in rows):
         return None
     if known.dropped:
         return describe_dropped(known.dropped)
-    has_failures = any(row.error is None and not row.passed for row in rows)
-    return NO_TRACE if has_failures and not any(row.trace_digests for row in rows) else None
+    return NO_BLAME if any(row.trace_digests for row in rows) else NO_TRACE
 
 
 def _select_rerun_cases(train: EvalSet, known: BlameReport, *, most: int) -> EvalSet:

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
+from promptiter.stages.routes import MissedRoute
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
 from traces import ExecutionTrace, Step
@@ -74,6 +76,9 @@ class BackwardRequest:
 
     `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
     targets that the step read. `predecessors` are the steps that packets may go to.
+
+    `missed_routes` are the branches that the run did not take after this step, or after a predecessor that led to this
+    step instead. `absent_owners` has the expected tools that only nodes have which did not run, with these nodes.
     """
 
     case_id: str
@@ -87,6 +92,8 @@ class BackwardRequest:
     input: str = ""
     expected: str | None = None
     reasons: tuple[str, ...] = ()
+    missed_routes: tuple[MissedRoute, ...] = ()
+    absent_owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +156,13 @@ class Backwarder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another run of the same round for comparison: its trace, its reference answer, and whether it passed."""
+    """Another run of the same round for comparison: its trace, what was expected of it, and whether it passed."""
 
     case_id: str
     trace: ExecutionTrace
     passed: bool
     expected: str | None = None
+    expected_tool_calls: tuple[ExpectedToolCall, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
-from traces import Step, TraceGraph
+from traces import Failure, Step, TraceGraph
 
 
 def function(name: str, does: Callable[..., Any] | None = None) -> FunctionNode:
@@ -117,6 +117,20 @@ async def test_a_route_that_asks_for_an_unknown_node_is_a_wrong_setup() -> None:
     )
     with pytest.raises(SetupError, match=r"visits\('c'\): no node has this name; known are a, b"):
         await run(subject)
+
+
+async def test_a_route_that_returns_no_branch_is_an_error_of_the_case_that_says_what_to_return() -> None:
+    subject = GraphAgent(
+        name="g",
+        nodes=(function("a"), function("b"), function("c")),
+        edges=(Choice("a", lambda context: context.outputs["a"], {"b": "b", "c": "c"}),),
+    )
+    done = await run(subject)
+    message = (
+        "the route after 'a' returned 'a(hi)', which is not one of its branches (b, c); return one of them for any "
+        "other output, or None to end here"
+    )
+    assert done.error == Failure("AgentError", message)
 
 
 def join_all(draft: str, input: str, extra: int = 1) -> str:  # noqa: A002 - the name of the user's message

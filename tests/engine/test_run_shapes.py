@@ -200,7 +200,7 @@ async def test_a_scorer_is_repeated_with_the_repeat_as_context() -> None:
     result = await Engine(STRUCTURE, Evaluator(options=options), search=Tries(BOTH)).run(scored(scorer=score))
     assert result.verdict == "improved_on_validation"
     assert result.baseline is not None
-    assert sorted(seen[:3]) == [0, 1, 2]
+    assert sorted(seen[:3]) == [0, 1, 2]  # threads may finish in any order
     assert len(set(seen)) > 6  # candidates and the final test have repeats of their own
 
 

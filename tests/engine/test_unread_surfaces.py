@@ -103,10 +103,12 @@ async def test_after_an_undeclared_read_no_surface_is_reported_as_unread() -> No
         assert fold([*events[:-1], audit]).unread_surfaces == dead
 
 
-async def test_the_summary_says_what_was_never_read() -> None:
+async def test_the_problems_and_the_summary_name_what_was_never_read() -> None:
     result = await Engine(build_desk_with_lawyer(), desk.evaluator(), search=Tries(DRAFT)).run(desk.request())
+    problem = "never read: lawyer#instruction; a patch there cannot change anything"
+    assert result.problems == (problem,)
     screen = Console(file=StringIO(), width=120)
     print_end(screen, summarize(result))
     assert isinstance(screen.file, StringIO)
     shown = screen.file.getvalue().splitlines()
-    assert "  never read: lawyer#instruction; a patch there cannot change anything" in shown
+    assert [line for line in shown if "never read" in line] == [f"  problem: {problem}"]

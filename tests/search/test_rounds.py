@@ -120,7 +120,9 @@ async def test_a_patch_that_lint_refuses_is_written_again_with_the_reason() -> N
 async def test_an_optimizer_with_nothing_left_ends_the_search() -> None:
     result = await engine(optimizer=Writes(lambda _: None)).run(desk.request())
     assert (result.stop_reason, result.verdict) == ("exhausted", "no_evidence")
-    assert result.rounds[0].decision is None
+    assert result.rounds[0].skipped == "draft#instruction: nothing left; polish#instruction: nothing left"
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == f"no candidate was tried: {result.rounds[0].skipped}"
 
 
 async def test_a_veto_reaches_the_optimizer_and_an_edited_patch_is_tried() -> None:

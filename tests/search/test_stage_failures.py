@@ -244,8 +244,8 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
     assert [each.dropped for each in get_passes(result.rounds[0])] == [3]
     summary = summarize(result)
     thrown_away = (
-        "3 answers of the blaming stage were thrown away: the named surface was not read at that step, or there is no "
-        "such surface, step or case"
+        "3 answers of the blaming stage were thrown away: the named surface was not read at that step, or the surface, "
+        "step or case does not exist"
     )
     assert summary.problems == (thrown_away,)
     assert result.conclusion is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 
@@ -13,6 +13,7 @@ from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
 from promptiter.stages.contracts import GradientPacket, Rejection, StepExample
 from promptiter.stages.losses import Loss
+from promptiter.stages.routes import MissedRoute
 from promptiter.structure import Surface
 from traces import Snapshot, Step, ToolCall
 from traces.model import Json
@@ -77,13 +78,14 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
         expected_calls = (
             None if example.expected_tool_calls is None else render_value(list(example.expected_tool_calls))
         )
+        of_run = "" if example.is_terminal else " of the whole run"
         quotes = (
             *quote_optional("user", asked),
             Quote("step input", example.input),
             Quote("step output", example.output),
-            *quote_optional("expected" if example.is_terminal else "expected of the whole run", example.expected),
+            *quote_optional(f"expected{of_run}", example.expected),
             *quote_optional("findings", "\n".join(describe_findings(example.findings))),
-            *quote_optional("expected tool calls", expected_calls),
+            *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
         yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
@@ -99,6 +101,23 @@ def build_optional_section(title: str, quotes: tuple[Quote, ...], *, weight: int
 
 def quote_numbered(name: str, texts: Iterable[str]) -> tuple[Quote, ...]:
     return tuple(Quote(f"{name} {number}", text) for number, text in enumerate(texts, 1))
+
+
+def describe_routes(routes: Sequence[MissedRoute], *, names: Mapping[str, str]) -> list[str]:
+    """Describe what else steps could have led to, one line each; `names` has the aliases of the steps by id."""
+    lines = []
+    for step_id in dict.fromkeys(route.step.id for route in routes if route.step.id in names):
+        missed = [route for route in routes if route.step.id == step_id]
+        others = "; ".join(f"{route.node_id} (on {' or '.join(map(repr, route.words))})" for route in missed)
+        lines.append(f"{names[step_id]} led to {', '.join(missed[0].taken)}. It could have led to {others}.")
+    return lines
+
+
+def describe_absent_owners(owners: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
+        f"The expected tool {tool} belongs to {' and '.join(nodes)}, which did not run."
+        for tool, nodes in owners.items()
+    ]
 
 
 def describe_findings(findings: Iterable[Finding]) -> list[str]:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from promptiter.backprop.llm.prompts import BACKWARD, DATA_RULE, EXPECTED, GRADES, MAX_PROMPT_TOKENS, TO_A_SURFACE
+from promptiter.backprop.llm.prompts import (
+    BACKWARD,
+    DATA_RULE,
+    EXPECTED,
+    GRADES,
+    MAX_PROMPT_TOKENS,
+    ROUTES,
+    TO_A_SURFACE,
+)
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
     collect_findings,
     collect_literals,
     collect_wrong_values,
+    describe_absent_owners,
     describe_findings,
+    describe_routes,
     is_suspect,
     quote_numbered,
     quote_optional,
@@ -50,6 +60,15 @@ def _describe_unread(step: Step, predecessors: Mapping[str, Step]) -> str:
     return f"; it was run after {', '.join(unread)}, but did not read that output" if unread else ""
 
 
+def _describe_routes(request: BackwardRequest, predecessors: Mapping[str, Step]) -> str:
+    names = {request.step.id: "This step", **{step.id: alias for alias, step in predecessors.items()}}
+    lines = (
+        *describe_routes(request.missed_routes, names=names),
+        *describe_absent_owners(request.absent_owners),
+    )
+    return "\n".join(lines)
+
+
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
     """Render the prompt that asks which surface or predecessor of a step is to blame."""
     step, findings = request.step, collect_findings(request.incoming)
@@ -83,6 +102,7 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
             quotes=tuple(Quote(alias, render_result(before)) for alias, before in predecessors.items()),
             weight=6,
         ),
+        *build_optional_section(ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4),
     ]
     room = compute_room(_RULES, limit=limit)
     content = compose(sections, room, around=collect_literals(findings, [request.expected]))

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, GRADES, TO_A_SURFACE, WHOLE_TRACE
+from promptiter.backprop.llm.prompts import DATA_RULE, EXPECTED, GRADES, ROUTES, TO_A_SURFACE, WHOLE_TRACE
 from promptiter.backprop.llm.rendering import (
     build_optional_section,
     collect_findings,
     collect_literals,
     collect_wrong_values,
+    describe_absent_owners,
     describe_findings,
+    describe_routes,
     is_suspect,
     quote_numbered,
     quote_optional,
@@ -91,12 +93,20 @@ class TracePrompt:
             *build_optional_section("# What the user said", quote_optional("user", case.input), weight=3),
             *(self._build_step_section(step, aliases, named) for step in self.steps.values()),
             *([PromptSection(title=f"# {self.left_out:,} more steps are not shown")] if self.left_out else []),
+            *build_optional_section(ROUTES, quote_optional("routes", self._describe_routes(aliases)), weight=4),
             PromptSection(title="# What went wrong", quotes=reports, weight=12),
             *build_optional_section(
                 "# What the metrics found", quote_optional("findings", "\n".join(unshown)), weight=3
             ),
             *build_optional_section(EXPECTED, quote_optional("expected", self.view.expected), weight=8),
         ]
+
+    def _describe_routes(self, aliases: Mapping[str, str]) -> str:
+        lines = (
+            *describe_routes(self.view.missed_routes, names=aliases),
+            *describe_absent_owners(self.view.absent_owners),
+        )
+        return "\n".join(lines)
 
     def _build_surface_section(self, named: Mapping[str, str]) -> PromptSection:
         read = {surface.id: surface for step in self.steps.values() for surface in self.view.surfaces_of(step)}

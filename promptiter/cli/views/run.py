@@ -130,12 +130,9 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
-    """Print what is uncertain about the cost, surfaces that are never read, and problems."""
+    """Print what is uncertain about the cost and the judges, and problems."""
     for text in describe_uncertain_costs(summary.costs):
         print_indented(screen, Text(text, "yellow"))
-    if summary.unread:
-        text = f"never read: {join_names(summary.unread, limit=4)}; a patch there cannot change anything"
-        print_indented(screen, Text(one_line(text), "yellow"))
     for note in summary.judges:
         print_indented(screen, Text(one_line(note), "yellow"))
     for problem in summary.problems:

@@ -191,7 +191,7 @@ class FunctionMetric:
         if isinstance(answer, Score):
             return replace(answer, metric=self.name, threshold=self.threshold)
         value, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
-        if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
+        if not isinstance(value, (int, float, SupportsFloat)) or not math.isfinite(float(value)):
             return blame_metric(self, f"returned {shorten(answer)}; return a finite number, a bool or a Score")
         return Score(metric=self.name, value=float(value), threshold=self.threshold, reason=str(reason))
 

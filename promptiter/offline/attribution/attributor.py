@@ -11,7 +11,7 @@ A loss is split into mismatches, and each value is followed back from the step t
 - a broken *format rule*: the step with the loss, or the step that it only copies.
 
 Blame follows data: a step that only ran before another, and was not read by it, is not blamed for what the other lacks.
-The exception is a step that chose a wrong route.
+The exception is a step that chose a wrong route: it alone is blamed, since nothing after it is as it should be.
 
 Each value is followed separately. Steps after the first loss of a value are unobserved, not innocent: they get no
 gradient now. The search fixes what was found, runs the case again, and attributes again. A node that was visited
@@ -30,6 +30,7 @@ from promptiter.offline.attribution.blame_results import Blame, BlameCollector, 
 from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
 from promptiter.offline.attribution.format_blame import blame_format, find_writer
 from promptiter.offline.attribution.references import find_common_traits
+from promptiter.offline.attribution.route_blame import blame_wrong_route
 from promptiter.offline.attribution.tool_blame import blame_tools
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
@@ -90,6 +91,19 @@ class _Attribution:
 
     def run(self) -> None:
         """Go from certain to likely evidence; less certain evidence counts only where there is none that is better."""
+        if not self._blame_wrong_route():
+            self._blame_steps()
+        self._blame_limits()
+
+    def _blame_wrong_route(self) -> bool:
+        """Blame the step that chose a wrong route. What ran after it is unobserved."""
+        if not self.located:
+            return False
+        findings = [finding for located in self.located for finding in located.analysis.tool_findings]
+        worst = min(located.analysis.loss.severity for located in self.located)
+        return blame_wrong_route(findings, self.collector, severity=worst)
+
+    def _blame_steps(self) -> None:
         self._blame_errors()
         for located in self.located:
             findings, severity = located.analysis.tool_findings, located.analysis.loss.severity
@@ -107,7 +121,6 @@ class _Attribution:
         for blame in (self._blame_route, self._blame_without_evidence):
             if not self.collector:
                 blame()
-        self._blame_limits()
 
     def _locate(self, losses: Sequence[Loss]) -> list[_LocatedLoss]:
         """Analyze the losses; one that is on several steps is analyzed once."""

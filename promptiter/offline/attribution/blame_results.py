@@ -63,10 +63,13 @@ class BlameCollector:
         self._visited.update(step_ids)
 
     def add(self, blame: Blame) -> None:
-        """Blame a step or, if it has no editable surface, the nearest step before it with half the confidence."""
+        """Blame a step or, if it has no editable surface, the nearest step before it with half the confidence.
+
+        A step that only chose the route to another one cannot change how that one calls its tools.
+        """
         context = self.context
         step = context.steps[blame.step_id]
-        to_blame = context.find_nearest_editable(step)
+        to_blame = context.find_nearest_editable(step, by_route=blame.category not in ("wrong_tool", "wrong_arguments"))
         self.blamed.setdefault(blame.step_id)
         self._visited.add(blame.step_id)
         if to_blame is None:
@@ -76,13 +79,16 @@ class BlameCollector:
             reason = f"The following step {step.id!r} has no surface that may change. {reason}"
             confidence, tool = confidence / 2, ""
             self._visited.add(to_blame.id)
-        finding = blame.finding if to_blame is step else None
-        surface_id = context.choose_surface(to_blame, blame.category, tool=tool, finding=finding)
+        finding = blame.finding
+        if to_blame is not step and finding is not None and finding.predicate.startswith("tool"):
+            finding = None  # it has no such tool
+        is_own = to_blame is step or blame.category == "route"
+        surface_id = context.choose_surface(to_blame, blame.category, tool=tool, finding=finding if is_own else None)
         assert surface_id is not None  # it has an editable surface
         entry = self._entries.setdefault(
             (to_blame.id, surface_id, reason), _Entry(blame.category, confidence, blame.severity)
         )
-        _merge(entry, confidence, blame.severity, subject=blame.subject, finding=blame.finding)
+        _merge(entry, confidence, blame.severity, subject=blame.subject, finding=finding)
 
     def add_packets(self, walk: Walk, mismatch: Mismatch, *, severity: Severity) -> None:
         """Turn the edges of a walk into packets."""

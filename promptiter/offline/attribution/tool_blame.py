@@ -18,6 +18,7 @@ from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
 from promptiter.offline.attribution.value_search import normalize_name, read_value
 from promptiter.stages.losses import Category, Severity
+from promptiter.stages.routes import read_tool_name
 from traces import Step, ToolCall
 from traces.model import Json
 
@@ -52,9 +53,9 @@ class _ToolBlame:
         if finding.predicate == "tool_call":
             if caller.id not in self.lacking:  # else it was called instead of the one that is missing
                 reason = "This step made an unexpected tool call"
-                self._add(caller, finding, reason=reason, subject=_describe_call(finding.actual), tool=call.name)
+                self._add(caller, finding, reason=reason, subject=describe_call(finding.actual), tool=call.name)
         elif finding.predicate == "tool_name":
-            tool = _tool_name(finding.expected)
+            tool = read_tool_name(finding.expected)
             reason = "This step called the wrong tool"
             self._add(caller, finding, reason=reason, subject=f"{call.name} instead of {tool}", tool=tool)
         elif finding.predicate == "tool_order":
@@ -66,17 +67,17 @@ class _ToolBlame:
             self._blame_arguments(finding, caller, call=call)
 
     def _blame_missing_call(self, finding: Finding) -> None:
-        tool = _tool_name(finding.expected)
+        tool = read_tool_name(finding.expected)
         step = _find_expected_caller(self.context, tool) or self.context.steps[self.last]
         self.lacking.add(step.id)
         arguments = finding.expected.get("arguments") if isinstance(finding.expected, Mapping) else None
-        if not self._blame_source_of(arguments, finding, step=step):
+        if not self._blame_source_of(arguments, finding, step):
             reason = "This step should have called a tool and did not"
-            self._add(step, finding, reason=reason, subject=_describe_call(finding.expected), tool=tool)
+            self._add(step, finding, reason=reason, subject=describe_call(finding.expected), tool=tool)
 
     def _blame_arguments(self, finding: Finding, caller: Step, *, call: ToolCall) -> None:
         is_result = ", result " in finding.where
-        if not is_result and self._blame_source_of(finding.expected, finding, step=caller):
+        if not is_result and self._blame_source_of(finding.expected, finding, caller):
             return
         wanted, actual = json_text(finding.expected) or "nothing", json_text(finding.actual) or "nothing"
         place = finding.where.partition(", ")[2]
@@ -92,6 +93,9 @@ class _ToolBlame:
             category="wrong_arguments",
             confidence=confidence,
         )
+
+    def _blame_source_of(self, arguments: Json, finding: Finding, step: Step) -> bool:
+        return blame_source_of(arguments, finding, self.collector, step=step, severity=self.severity)
 
     def _add(
         self,
@@ -117,28 +121,37 @@ class _ToolBlame:
             )
         )
 
-    def _blame_source_of(self, arguments: Json, finding: Finding, *, step: Step) -> bool:
-        """Blame the steps that lost an argument before this one, or passed it a wrong one. False if there are none."""
-        context = self.context
-        for mismatch in _read_arguments(arguments, finding):
-            walk = follow_missing(context, mismatch, starts=[step.id], is_surely_lacking=True)
-            reason = "This step received values that a later tool call needs, and its output lacks them"
-            if not walk.origins and mismatch.counterpart is not None:
-                mismatch = replace(mismatch, kind="unexpected", value=mismatch.counterpart)
-                starts = context.texts.sources_with(mismatch.value, step)
-                walk = follow_unexpected(context, mismatch.value, starts=starts)
-                reason = "This step's output has values that it did not receive, and a later tool call used them"
-            chosen = [] if step.id in walk.origins else choose_losing_steps(context, mismatch, walk=walk)
-            for step_id in chosen:
-                self.collector.add_packets(walk, mismatch, severity=self.severity)
-                subject = describe_value(mismatch.value.text, context.field_name(mismatch))
-                source, confidence = context.steps[step_id], LIKELY / len(chosen)
-                self._add(
-                    source, mismatch.finding, reason=reason, subject=subject, category="response", confidence=confidence
+
+def blame_source_of(
+    arguments: Json, finding: Finding, collector: BlameCollector, *, step: Step, severity: Severity
+) -> bool:
+    """Blame the steps that lost an argument before this one, or passed it a wrong one. False if there are none."""
+    context = collector.context
+    for mismatch in _read_arguments(arguments, finding):
+        walk = follow_missing(context, mismatch, starts=[step.id], is_surely_lacking=True)
+        reason = "This step received values that a later tool call needs, and its output lacks them"
+        if not walk.origins and mismatch.counterpart is not None:
+            mismatch = replace(mismatch, kind="unexpected", value=mismatch.counterpart)
+            starts = context.texts.sources_with(mismatch.value, step)
+            walk = follow_unexpected(context, mismatch.value, starts=starts)
+            reason = "This step's output has values that it did not receive, and a later tool call used them"
+        chosen = [] if step.id in walk.origins else choose_losing_steps(context, mismatch, walk=walk)
+        for step_id in chosen:
+            collector.add_packets(walk, mismatch, severity=severity)
+            collector.add(
+                Blame(
+                    step_id=step_id,
+                    reason=reason,
+                    subject=describe_value(mismatch.value.text, context.field_name(mismatch)),
+                    category="response",
+                    confidence=LIKELY / len(chosen),
+                    severity=severity,
+                    finding=mismatch.finding,
                 )
-            if chosen:
-                return True
-        return False
+            )
+        if chosen:
+            return True
+    return False
 
 
 def _read_arguments(arguments: Json, finding: Finding) -> Iterator[Mismatch]:
@@ -155,15 +168,20 @@ def _read_arguments(arguments: Json, finding: Finding) -> Iterator[Mismatch]:
         yield Mismatch(kind="missing", value=value, finding=missing, field=name, counterpart=counterpart)
 
 
-def _find_expected_caller(context: TraceContext, tool: str) -> Step | None:
-    """The step that should have called a tool: of the node that does in passing runs, that has it, or has any tool."""
-    callers = {
+def find_usual_callers(context: TraceContext, tool: str) -> frozenset[str]:
+    """The nodes that call a tool in passing runs."""
+    return frozenset(
         step.node_id
         for peer in context.request.peers
         if peer.passed
         for step in peer.trace.steps
         if any(call.name == tool for call in step.tool_calls)
-    }
+    )
+
+
+def _find_expected_caller(context: TraceContext, tool: str) -> Step | None:
+    """The step that should have called a tool: of the node that does in passing runs, that has it, or has any tool."""
+    callers = find_usual_callers(context, tool)
     steps = {step.node_id: step for step in context.trace.steps}.values()  # the last visit of each node
     by_peers = (step for step in steps if step.node_id in callers)
     by_name = (step for step in steps if context.has_tool(step.node_id, tool))
@@ -171,10 +189,6 @@ def _find_expected_caller(context: TraceContext, tool: str) -> Step | None:
     return next(by_peers, None) or next(by_name, None) or next(by_tools, None)
 
 
-def _tool_name(call: Json) -> str:
-    return str(call.get("name", "")) if isinstance(call, Mapping) else str(call or "")
-
-
-def _describe_call(call: Json) -> str:
+def describe_call(call: Json) -> str:
     arguments = call.get("arguments") if isinstance(call, Mapping) else None
-    return f"{_tool_name(call)}({json_text(arguments)[:120]})"
+    return f"{read_tool_name(call)}({json_text(arguments)[:120]})"

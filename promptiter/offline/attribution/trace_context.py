@@ -173,10 +173,12 @@ class TraceContext:
         edges = self.request.snapshot.edges
         return frozenset((edge.source, edge.target) for edge in edges if edge.condition is not None)
 
-    def find_nearest_editable(self, step: Step) -> Step | None:
+    def find_nearest_editable(self, step: Step, *, by_route: bool = True) -> Step | None:
         """The step itself or the nearest with an editable surface that it depends on: by its data, else by a route."""
         by_data = self._find_nearest_editable(step, lambda each: each.sources)
-        return by_data or self._find_nearest_editable(step, lambda each: (*each.sources, *self.find_routers(each)))
+        if by_data is not None or not by_route:
+            return by_data
+        return self._find_nearest_editable(step, lambda each: (*each.sources, *self.find_routers(each)))
 
     def _find_nearest_editable(self, step: Step, find_before: Callable[[Step], tuple[str, ...]]) -> Step | None:
         level = [step.id]

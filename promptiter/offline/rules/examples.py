@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.step_text import json_text
@@ -37,7 +37,8 @@ MAX_CHARACTERS = 8_000
 class Sample:
     """One execution of the step.
 
-    `reference` is what the step should have written; None for an inner step, unless its run passed. `wanted` are texts
+    `reference` is what the step should have written. It is unknown (None) for an inner step, unless its run passed or
+    it chose a wrong route and the right one is known. `wanted` are texts
     with what the whole case needs: an inner step should pass on a field whose value is in one of them.
     """
 
@@ -60,8 +61,8 @@ class SampleSet:
     """The samples of one surface.
 
     `tool` is the tool that the surface describes, and `field` the output field, whose values the outputs are; both are
-    empty for any other surface. `tools` are those of its node. A literal (a first word, a label, a keyword) becomes a
-    rule only if at least `min_cases` cases share it.
+    empty for any other surface. `tools` are those of its node, and `prompt` is its value. A literal (a first word, a
+    label, a keyword) becomes a rule only if at least `min_cases` cases share it.
     """
 
     failing: tuple[Sample, ...]
@@ -70,6 +71,7 @@ class SampleSet:
     tool: str = ""
     field: str = ""
     tools: frozenset[str] = frozenset()
+    prompt: str = ""
     min_cases: int = MIN_CASES
 
     @property
@@ -81,6 +83,11 @@ class SampleSet:
         """One sample for each case whose reference is known, with the reference."""
         known = [sample for sample in self.samples if sample.reference is not None]
         return [(sample, sample.reference or "") for sample in take_one_per_case(known)]
+
+    @property
+    def is_of_router(self) -> bool:
+        """Whether the step is blamed for the route that it chose."""
+        return any(finding.predicate == "route" for sample in self.failing for finding in sample.findings)
 
     @property
     def is_whole(self) -> bool:
@@ -150,16 +157,28 @@ def text_predicate(
 
 
 def collect_evidence(
-    failing: Iterable[StepExample], passing: Iterable[StepExample], *, tool: str = "", tools: Iterable[str] = ()
+    failing: Iterable[StepExample],
+    passing: Iterable[StepExample],
+    *,
+    tool: str = "",
+    tools: Iterable[str] = (),
+    prompt: str = "",
 ) -> SampleSet:
     """The evidence of a step's examples, in the order of their cases."""
     bad, good = (sorted(examples, key=_sort_key)[:MAX_SAMPLES] for examples in (failing, passing))
+    if not all(example.is_terminal for example in (*bad, *good)):
+        bad = [replace(each, is_terminal=False) if _has_ended_early(each) else each for each in bad]
     compared = _choose_comparison(bad)
     samples = [
         _make_sample(example, compared=compared if example.is_terminal else "whole") for example in (*bad, *good)
     ]
     return SampleSet(
-        tuple(samples[: len(bad)]), tuple(samples[len(bad) :]), compared, tool=tool, tools=frozenset(tools)
+        tuple(samples[: len(bad)]),
+        tuple(samples[len(bad) :]),
+        compared,
+        tool=tool,
+        tools=frozenset(tools),
+        prompt=prompt,
     )
 
 
@@ -178,6 +197,11 @@ def is_safe_literal(text: str) -> bool:
 
 def _sort_key(example: StepExample) -> tuple[str, str, str, str]:
     return example.case_id, example.step_id, example.input, example.output
+
+
+def _has_ended_early(example: StepExample) -> bool:
+    """Whether a step is the last one only because its run failed, given that the node is not last in other runs."""
+    return example.is_terminal and not example.findings
 
 
 def _choose_comparison(failing: Iterable[StepExample]) -> Comparison:
@@ -211,7 +235,7 @@ _COMPARISONS: Mapping[str, Comparison] = {
 
 
 def _make_sample(example: StepExample, *, compared: Comparison) -> Sample:
-    reference = example.expected if example.is_terminal and compared != "none" else None
+    reference = example.expected if example.is_terminal and compared != "none" else _find_right_route(example)
     if reference is None and example.passed:
         reference = example.output
     lost = tuple(text for finding in example.findings if (text := _read_lost_text(finding)))
@@ -229,6 +253,12 @@ def _make_sample(example: StepExample, *, compared: Comparison) -> Sample:
         expected_tool_calls=example.expected_tool_calls,
         findings=example.findings,
     )
+
+
+def _find_right_route(example: StepExample) -> str | None:
+    """What a step that chose a wrong route should have answered."""
+    answers = [finding.expected for finding in example.findings if finding.predicate == "route"]
+    return answers[0] if answers and isinstance(answers[0], str) else None
 
 
 def _collect_fields(example: StepExample) -> Mapping[str, tuple[str, ...]]:

@@ -40,8 +40,13 @@ def detect_enumeration(evidence: SampleSet) -> Iterator[Predicate]:
 
 
 def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
-    """The output is a label where the input has a word that only inputs with that label have."""
+    """The output is a label where the input has a word that only inputs with that label have.
+
+    Best is a word that the prompt has already, probably for another label, then the name of a field.
+    """
     labels = _find_labels(evidence)
+    known = count_texts_by_word([evidence.prompt])
+    named = {word for sample in evidence.samples for name in sample.fields for word in name.split()}
     inputs = {
         label: [sample.input for sample, text in evidence.referenced if strip_answer(text) == strip_answer(label)]
         for label in labels
@@ -54,7 +59,8 @@ def detect_label_cues(evidence: SampleSet) -> Iterator[Predicate]:
             cues = [word for word, count in counts.items() if count >= evidence.min_cases and not others[word]]
             if not cues:
                 break
-            cue = min(cues, key=lambda word: (-counts[word], normalize(left[0]).find(word) % 100_000, word))
+            place = normalize(left[0]).find
+            cue = min(cues, key=lambda word: (-counts[word], not known[word], word not in named, place(word), word))
             yield _label_cue_predicate(label, cue)
             left = [text for text in left if not contains_words(text, cue)]
 
@@ -111,7 +117,10 @@ def guess_language(text: str) -> str | None:
 
 
 def _find_labels(evidence: SampleSet) -> tuple[str, ...]:
-    """The labels, if the references are a few short texts, each of them that of several cases."""
+    """The labels, if the references are a few short texts, each of them that of several cases.
+
+    The references of a router are its outputs in passing runs: any output may lead to the branch that is the default.
+    """
     if not evidence.is_whole:
         return ()
     spellings: dict[str, Counter[str]] = {}
@@ -121,7 +130,8 @@ def _find_labels(evidence: SampleSet) -> tuple[str, ...]:
         cases.setdefault(strip_answer(text), set()).add(sample.case_id)
     shared = {label for label, case_ids in cases.items() if len(case_ids) >= evidence.min_cases - 1}
     covered = sum(len(cases[label]) for label in shared)
-    is_closed = 2 <= len(shared) <= MAX_LABELS and covered >= MIN_SHARE * sum(map(len, cases.values()))
+    are_most = evidence.is_of_router or covered >= MIN_SHARE * sum(map(len, cases.values()))
+    is_closed = 2 <= len(shared) <= MAX_LABELS and are_most
     is_short = all(0 < len(label.split()) <= MAX_LABEL_WORDS for label in shared)
     is_numeric = any(re.fullmatch(r"[\d.,%]+", label) for label in shared)
     if not is_closed or not is_short or is_numeric or max(map(len, cases.values())) < evidence.min_cases:

@@ -70,7 +70,7 @@ class RuleOptimizer:
             return
         tool = surface.part if surface.type == "tool" else ""
         tools = {each.part for each in (surface, *request.siblings) if each.type == "tool"}
-        evidence = collect_evidence(request.failing, request.passing, tool=tool, tools=tools)
+        evidence = collect_evidence(request.failing, request.passing, tool=tool, tools=tools, prompt=surface.value)
         found = find_qualified(evidence)
         if asks_to_copy(surface.value):  # then this step is hardly responsible for how values are written
             writings = [support for support in found if support.predicate.family in VALUE_WRITINGS]

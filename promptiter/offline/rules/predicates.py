@@ -50,6 +50,13 @@ DETECTORS: tuple[Detector, ...] = (
 TOOL_DETECTORS: tuple[Detector, ...] = (tool_rules.detect_tools_called, tool_rules.detect_arguments)
 """The detectors for the description of a tool."""
 
+ROUTER_DETECTORS: tuple[Detector, ...] = (
+    label_rules.detect_enumeration,
+    label_rules.detect_label_cues,
+    label_rules.detect_value_only,
+)
+"""The detectors for a step that chose a wrong route: what it should answer, and when."""
+
 FIELD_DETECTORS: tuple[Detector, ...] = (
     field_rules.detect_source,
     label_rules.detect_enumeration,
@@ -111,7 +118,13 @@ def count_needed_cases(failing: int) -> int:
 
 
 def _detect(evidence: SampleSet) -> list[Predicate]:
-    detectors = TOOL_DETECTORS if evidence.tool else FIELD_DETECTORS if evidence.field else DETECTORS
+    detectors = DETECTORS
+    if evidence.tool:
+        detectors = TOOL_DETECTORS
+    elif evidence.field:
+        detectors = FIELD_DETECTORS
+    elif evidence.is_of_router:
+        detectors = ROUTER_DETECTORS
     found: dict[tuple[str, tuple[str, ...]], Predicate] = {}
     for detect in detectors:
         for predicate in detect(evidence):

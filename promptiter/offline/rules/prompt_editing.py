@@ -1,7 +1,8 @@
 """How a rule gets into a prompt: an existing sentence about the same subject is edited before a new one is added.
 
 A list of fields in it gets longer; a date format or a language in it is replaced; a sentence about nothing else is
-replaced. Otherwise a sentence is added where such sentences are. Locked parts are not edited.
+replaced, and so is one that gives a word to another label. Otherwise a sentence is added where such sentences are.
+Locked parts are not edited.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ class Prompt:
         If the prompt has one of the sentences already, it did not help, and the next one replaces it.
         """
         sentences = [sentence for sentence in split_sentences(self.text) if not self._is_locked(sentence)]
+        for sentence in sentences if ask.family == "label_cue" else ():
+            if (shorter := _take_from_another_label(sentence.text, *ask.parameters)) != sentence.text:
+                return replace(self, text=self._replace(sentence, shorter)).list_placements(ask, phrasings)
         own = next((sentence for sentence in sentences if sentence.text in phrasings), None)
         if own is not None:
             turn = phrasings.index(own.text)
@@ -223,6 +227,8 @@ def _is_about(sentence: str, ask: Ask) -> bool:
         return is_ruled_out and any(_find_mention(sentence, name) for name in ask.parameters)
     if ask.family in ("call_tool", "call_tool_when", "no_tool"):
         return is_denied != (ask.family == "no_tool") and _find_mention(sentence, ask.parameters[0]) is not None
+    if ask.family == "label_cue":
+        return _gives_to_another_label(sentence, *ask.parameters)
     if ask.family == "keyword":
         return is_denied and f'"{ask.parameters[0]}"' in sentence
     subject = _SUBJECT_OF.get(ask.family)
@@ -232,3 +238,21 @@ def _is_about(sentence: str, ask: Ask) -> bool:
     if subject == "frame":
         found.discard("length")
     return subject is not None and found == {subject}
+
+
+def _gives_to_another_label(sentence: str, label: str, cue: str) -> bool:
+    """Whether a sentence says what to answer if the input mentions the cue, and that is not the label."""
+    has_label = _find_mention(sentence, label) is not None
+    return _CONDITION.search(sentence) is not None and _find_mention(sentence, cue) is not None and not has_label
+
+
+def _take_from_another_label(sentence: str, label: str, cue: str) -> str:
+    """The sentence without the cue, if it gives another label to several: `"drama" or "drink"` → `"drama"`."""
+    if not _gives_to_another_label(sentence, label, cue):
+        return sentence
+    item = rf"(?:(?:an?|the)\s+)?([\"“]?){re.escape(cue)}[\"”]?(?!\w)"
+    later = re.sub(rf"(?<=[\w\"”])(?:\s*,?\s+or\s+|\s*,\s*(?=[\"“])){item}", "", sentence, flags=re.IGNORECASE)
+    return re.sub(rf"(?<!\w){item}(?:\s*,?\s+or\s+|\s*,\s*(?=[\"“]))", "", later, flags=re.IGNORECASE)
+
+
+_CONDITION = re.compile(r"\b(?:if|when|whenever|for)\b", re.IGNORECASE)

@@ -95,6 +95,7 @@ _REDUNDANT: Mapping[str, frozenset[str]] = {
     "suffix": _LENGTHS | {"keyword"},
     "cite": _LENGTHS | {"suffix", "keyword"},
     "date_format": frozenset(("verbatim",)),
+    "use_tool_when": frozenset(("use_tool",)),
     **dict.fromkeys(
         ("call_tool", "call_tool_when", "no_tool", "tool_order", "argument_source"),
         _LENGTHS | _WORDS | {"field_carried", "all_fields_carried", "value_only", "verbatim"},

@@ -20,13 +20,17 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
 )
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
+from promptiter.offline.rules.rule_templates import join_list, with_article
 from promptiter.offline.text.fields import spell_field_name
 from promptiter.offline.text.matching import normalize
 from traces.model import Json
 
 
 def detect_tools_called(evidence: SampleSet) -> Iterator[Predicate]:
-    """A tool is called where it is expected: always, or if the input has what those inputs have in common."""
+    """A tool is called where it is expected: always, or if the input has what those inputs have in common.
+
+    A description says when a tool is useful: if the input gives what its arguments are, even where that is always so.
+    """
     known = [sample for sample in evidence.samples if sample.expected_tool_calls is not None]
     for tool in _list_expected_tools(evidence):
         wanting = [sample for sample in known if tool in list_tool_names(sample.expected_tool_calls)]
@@ -36,6 +40,9 @@ def detect_tools_called(evidence: SampleSet) -> Iterator[Predicate]:
         family = "use_tool" if evidence.tool else "call_tool"
         name = () if evidence.tool else (tool,)
         if len(wanting) >= MIN_SHARE * len(known):
+            if sources := _list_sources(evidence, tool) if evidence.tool else ():
+                condition = f"the input gives {join_list([with_article(source) for source in sources])}"
+                yield _tool_call_predicate(f"{family}_when", (condition,), tool)
             yield _tool_call_predicate(family, name, tool)
         elif condition := _find_condition(wanting, others, min_cases=evidence.min_cases):
             yield _tool_call_predicate(f"{family}_when", (*name, condition), tool)
@@ -73,15 +80,8 @@ def detect_tool_order(evidence: SampleSet) -> Iterator[Predicate]:
 def detect_arguments(evidence: SampleSet) -> Iterator[Predicate]:
     """An argument has the value of a field of the input."""
     for tool in _list_expected_tools(evidence):
-        expected = [
-            (sample, arguments)
-            for sample in take_one_per_case(evidence.samples)
-            for arguments in list_arguments(sample.expected_tool_calls, tool)[:1]
-        ]
-        for name in sorted({name for _, arguments in expected for name in arguments}):
-            values = [(sample, json_text(each[name])) for sample, each in expected if each.get(name) is not None]
-            source = _find_source(name, values)
-            if source and is_safe_literal(name):
+        for name, source in _find_sources(evidence, tool):
+            if is_safe_literal(name):
                 yield _argument_predicate(tool, name, source)
 
 
@@ -192,6 +192,24 @@ def _find_condition(wanting: Sequence[Sample], others: Sequence[Sample], *, min_
 def _read_order(calls: Sequence[Json] | None) -> tuple[str, ...]:
     """The tools in the order of their first calls."""
     return tuple(dict.fromkeys(list_tool_names(calls)))
+
+
+def _list_sources(evidence: SampleSet, tool: str) -> tuple[str, ...]:
+    """The fields that the arguments of a tool come from, each once."""
+    return tuple(dict.fromkeys(source for _, source in _find_sources(evidence, tool)))
+
+
+def _find_sources(evidence: SampleSet, tool: str) -> Iterator[tuple[str, str]]:
+    """The expected arguments of a tool whose values come from a field of the input, with that field."""
+    expected = [
+        (sample, arguments)
+        for sample in take_one_per_case(evidence.samples)
+        for arguments in list_arguments(sample.expected_tool_calls, tool)[:1]
+    ]
+    for name in sorted({name for _, arguments in expected for name in arguments}):
+        values = [(sample, json_text(each[name])) for sample, each in expected if each.get(name) is not None]
+        if source := _find_source(name, values):
+            yield name, source
 
 
 def _find_source(argument: str, values: Sequence[tuple[Sample, str]]) -> str:

@@ -173,6 +173,18 @@ def test_the_prompts_of_the_example_are_the_golden_ones(name: str) -> None:
     assert prompts()[name] == path.read_text()
 
 
+def test_what_is_expected_of_the_whole_run_is_not_expected_of_an_inner_step() -> None:
+    inner = replace(
+        OPTIMIZE_REQUEST.failing[0],
+        is_terminal=False,
+        expected="Order A-17 arrives.",
+        expected_tool_calls=({"name": "eta", "arguments": {}},),
+    )
+    shown = as_text(render_optimize(replace(OPTIMIZE_REQUEST, failing=(inner,), passing=())))
+    assert '<data name="expected of the whole run">' in shown
+    assert '<data name="expected tool calls of the whole run">' in shown
+
+
 @pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_prompts import prompts"

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
+from promptiter.backprop.llm.step_prompt import render_backward
 from promptiter.backprop.llm.trace_prompt import MOST_STEPS, TracePrompt
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.profile import Profile
-from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.contracts import AttributeRequest, GradientPacket
 from promptiter.stages.losses import CaseLoss, Loss
-from promptiter.structure import Node, StructureSnapshot, Surface
+from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from tests.backprop.llm.test_prompts import FINDINGS, GOLDEN, LIMIT, LONG, as_text, prompt_tokens
 from traces import Edge, ExecutionTrace, Failure, Snapshot, Step, ToolCall
 
@@ -155,6 +156,55 @@ def test_steps_between_a_loss_and_a_target_are_shown_and_no_others() -> None:
     }
     assert list(found.blamable_steps) == ["T1", "T2", "T3"]
     assert found.surfaces == {"S1": "lookup#tool.search", "S2": "router#instruction", "S3": "writer#instruction"}
+
+
+FORK = StructureSnapshot(
+    nodes=tuple(Node(id=name) for name in ("triage", "booking", "pharmacy")),
+    edges=tuple(StructureEdge(source="triage", target=name, condition=name) for name in ("booking", "pharmacy")),
+    surfaces=(
+        *(Surface(node_id=name, type="instruction", value="Do.") for name in ("triage", "booking", "pharmacy")),
+        Surface(node_id="pharmacy", type="tool", part="stock", value="Counts."),
+    ),
+)
+MISROUTED = AttributeRequest(
+    case_loss=CaseLoss(
+        case_id="c1",
+        input="Do you have amoxil?",
+        trace_digest="d",
+        losses=(
+            Loss(
+                step_id="booking",
+                text="a call is missing",
+                findings=(Finding(kind="missing", expected={"name": "stock", "arguments": {}}, predicate="tool_call"),),
+            ),
+        ),
+    ),
+    trace=ExecutionTrace(
+        id="t",
+        steps=(
+            Step(id="triage", node_id="triage", output=Snapshot("booking")),
+            Step(id="booking", node_id="booking", predecessors=("triage",), output=Snapshot("Well.")),
+        ),
+    ),
+    snapshot=FORK,
+    profile=Profile.baseline(FORK),
+    targets=frozenset(FORK.surface_ids),
+)
+OWNER = "The expected tool stock belongs to pharmacy, which did not run."
+
+
+def test_the_branches_that_the_run_did_not_take_are_shown_with_the_tools_in_them() -> None:
+    shown = as_text(render(MISROUTED))
+    routes = f"T1 led to booking. It could have led to pharmacy (on 'pharmacy').\n{OWNER}"
+    assert f'# Branches that the run did not take\n<data name="routes">\n{routes}\n</data>' in shown
+
+
+@pytest.mark.parametrize(("asked", "name"), [("booking", "P1"), ("triage", "This step")])
+def test_a_step_is_shown_with_the_branches_that_could_have_run_instead(asked: str, name: str) -> None:
+    view = TraceView(MISROUTED)
+    packet = GradientPacket(source="", target=asked, text="a call is missing")
+    shown = as_text(render_backward(view.build_request(view.steps[asked], [packet])))
+    assert f"{name} led to booking. It could have led to pharmacy (on 'pharmacy').\n{OWNER}" in shown
 
 
 def test_surfaces_are_shown_once_with_their_current_values() -> None:

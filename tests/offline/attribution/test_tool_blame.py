@@ -187,3 +187,8 @@ async def test_a_graph_agent_that_uses_the_wrong_tool(made: tuple[str, dict[str,
         targets=frozenset(snapshot.surface_ids),
     )
     assert [gradient.surface_id for gradient in await gradients(asked)] == [surface_id]
+
+
+async def test_a_step_that_takes_the_blame_of_another_is_not_asked_to_call_its_tools() -> None:
+    [gradient] = await judged(run_of(), wanted("weather", city="Berlin"), targets=["planner#instruction"])
+    assert (gradient.surface_id, gradient.findings) == ("planner#instruction", ())

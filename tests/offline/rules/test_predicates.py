@@ -345,6 +345,37 @@ def test_a_tool_that_only_some_cases_need_comes_with_its_condition() -> None:
     assert found(with_field, without, tool="other") == []
 
 
+def test_the_description_of_a_tool_names_the_fields_that_its_arguments_come_from() -> None:
+    always = [
+        example(n, given=text, output="Well.", expected_tool_calls=calls(("look", {"key": order})))
+        for n, (text, order) in enumerate(zip(NAMED, IDS, strict=True))
+    ]
+    assert found(always, tool="look") == [("use_tool_when", ("the input gives the order id",))]
+    assert found(always) == [("call_tool", ("look",))]
+    unnamed = [replace(each, expected_tool_calls=calls(("look", {"key": "all"}))) for each in always]
+    assert found(unnamed, tool="look") == [("use_tool", ())]
+
+
+def test_a_router_learns_the_answers_that_lead_to_the_right_branch() -> None:
+    wrong = Finding(kind="wrong", expected="pharmacy", actual="booking", predicate="route")
+    misled = [
+        example(n, given=f"Still there? (medicine: m{n})", output="booking", is_terminal=False, findings=(wrong,))
+        for n in range(3)
+    ]
+    routed = [
+        example(10 + n, given=f"Any time? (pet: p{n})", output="booking", is_terminal=False, passed=True)
+        for n in range(3)
+    ]
+    assert found(misled, routed) == [("label_cue", ("pharmacy", "medicine"))]
+    assert found(misled) == [], "without the other label there is nothing to tell apart, and no other rule is of use"
+    said = collect_evidence(misled, routed, prompt='Answer "booking" if it is still open.')
+    assert [each.predicate.parameters for each in find_qualified(said)] == [("pharmacy", "still")]
+    slip = replace(routed[0], output="That depends.")
+    assert found(misled, [slip, *routed[1:]]) == [("label_cue", ("pharmacy", "medicine"))]
+    ended_here = example(20, given="Any time? (pet: p9)", output="Well.", expected="Monday")
+    assert ("label_cue", ("pharmacy", "medicine")) in found([*misled, ended_here], routed)
+
+
 def test_nothing_is_found_where_references_disagree() -> None:
     references = [f"Order {each} is ok." if n % 2 else f"Nothing about {n}." for n, each in enumerate(IDS)]
     assert ("field_carried", ("order id",)) not in found(failing(references, LAZY, inputs=NAMED))
