@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean
 
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
 
@@ -70,9 +70,15 @@ def _weigh(noise: float, other: float, size: float) -> float:
 
 def _sum_variances(arm: Sequence[Sequence[float]]) -> float:
     """The variance between repeats of a case, summed over all runs; between cases if there are no repeats."""
-    repeated = [scores for scores in arm if len(scores) > 1]
-    runs = sum(map(len, arm))
-    if not repeated:
-        return runs * variance(map(fmean, arm)) if len(arm) > 1 else 0.0
+    repeated = [scores for scores in arm if len(scores) > 1] or [[fmean(scores) for scores in arm]]
     freedom = sum(len(scores) - 1 for scores in repeated)
-    return runs * math.fsum((len(scores) - 1) * variance(scores) for scores in repeated) / freedom
+    if not freedom:
+        return 0.0
+    return sum(map(len, arm)) * math.fsum(map(_sum_squares, repeated)) / freedom
+
+
+def _sum_squares(scores: Sequence[float]) -> float:
+    if min(scores) == max(scores):
+        return 0.0  # exactly, whatever the last digit of the mean
+    mean = fmean(scores)
+    return math.fsum((score - mean) ** 2 for score in scores)

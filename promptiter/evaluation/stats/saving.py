@@ -46,12 +46,23 @@ def decide_saving(
         raise SetupError(f"case {wrong[0]!r} took a negative number of {unit}; give what its runs took")
 
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
-        shares = _scale_to_shares(seen)
         return look_by_permutation(
-            shares, alpha=block.alpha, interval=_estimate_interval(shares), seed=seed, samples=samples
+            _scale_to_shares(seen),
+            alpha=block.alpha,
+            interval=estimate_saving_interval(seen),
+            seed=seed,
+            samples=samples,
         )
 
     return decide_in_blocks(amounts, blocks, take_look, describe=lambda look: _describe_saving(look, unit))
+
+
+def estimate_saving_interval(amounts: Sequence[PairedScores]) -> GainInterval:
+    """Estimate the interval of the saving on these cases, as a share of what the baseline took."""
+    shares = _scale_to_shares(amounts)
+    excess = max(fmean(case.after) - min(case.after) for case in shares)
+    mean_after = fmean(fmean(case.after) for case in shares)
+    return estimate_gain_interval(shares, worst=mean_after - max(1.0, excess), best=0.0)
 
 
 def decide_saving_for_new_cases(
@@ -93,12 +104,6 @@ def _scale_to_shares(amounts: Sequence[PairedScores]) -> list[PairedScores]:
         )
         for case in amounts
     ]
-
-
-def _estimate_interval(shares: Sequence[PairedScores]) -> GainInterval:
-    excess = max(fmean(case.after) - min(case.after) for case in shares)
-    mean_after = fmean(fmean(case.after) for case in shares)
-    return estimate_gain_interval(shares, worst=mean_after - max(1.0, excess), best=0.0)
 
 
 def _describe_saving(look: Look, unit: str) -> str:
