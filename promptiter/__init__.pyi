@@ -13,6 +13,7 @@ from promptiter.api import load_run as load_run
 from promptiter.api import resume_run as resume_run
 from promptiter.config.loading import load_agent as load_agent
 from promptiter.engine.engine import Engine as Engine
+from promptiter.engine.profile_comparison import compare_profiles as compare_profiles
 from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError
 from promptiter.engine.session import Search as Search

@@ -22,6 +22,7 @@ from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
 from promptiter.cli.commands.schema import schema
 from promptiter.cli.commands.show import show
+from promptiter.cli.commands.try_edit import try_edit
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.output import print_error
@@ -39,8 +40,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (init, run, resume, rerun, show, runs, noise, evaluate, restore, check, describe, schema):
-    app.command(cls=PlainCommand)(_command)
+for _command in (init, run, resume, rerun, show, runs, try_edit, noise, evaluate, restore, check, describe, schema):
+    app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(trace.app, name="trace")
 

@@ -1,4 +1,8 @@
 from promptiter.engine.aa_test import measure_noise as measure_noise
+from promptiter.engine.comparison_result import CaseChange as CaseChange
+from promptiter.engine.comparison_result import ProfileComparison as ProfileComparison
+from promptiter.engine.profile_comparison import compare_profiles as compare_profiles
+from promptiter.engine.profile_comparison import compare_profiles_sync as compare_profiles_sync
 from promptiter.evaluation.data.case import EvalCase as EvalCase
 from promptiter.evaluation.data.case import EvalSet as EvalSet
 from promptiter.evaluation.data.case import Turn as Turn

@@ -45,11 +45,17 @@ def estimate_gain_interval(
     worst: float = 0.0,
     best: float = 1.0,
     unseen_failures: float = UNSEEN_FAILURES,
+    is_paired: bool = False,
 ) -> GainInterval:
-    """Estimate the interval of the mean gain on these cases. Scores are between `worst` and `best`."""
+    """Estimate the interval of the mean gain on these cases. Scores are between `worst` and `best`.
+
+    If `is_paired`, the arms share answers in each repeat. The noise that both have in common does not count.
+    """
     gain = mean_gain(cases)
     before, after = [case.before for case in cases], [case.after for case in cases]
     noise_before, noise_after = _sum_variances(before), _sum_variances(after)
+    if is_paired:
+        noise_before, noise_after = _remove_common(noise_before, noise_after, _sum_variances(_subtract(before, after)))
     mean_before, mean_after = (fmean(map(fmean, arm)) for arm in (before, after))
 
     def find_reach(noisier: float, other: float, *, drop: float, rise: float) -> float:
@@ -66,6 +72,17 @@ def estimate_gain_interval(
 def _weigh(noise: float, other: float, size: float) -> float:
     """The size of an unseen run, weighted by how far this arm, with one such run, is noisier than the other."""
     return max(0.0, size * (1 - other / (noise + size**2))) if size > 0 else 0.0
+
+
+def _remove_common(noise_before: float, noise_after: float, noise_of_changes: float) -> tuple[float, float]:
+    """The noise of each arm without the part that both have in common. The sum of both is that of the changes."""
+    common = (noise_before + noise_after - noise_of_changes) / 2
+    own_before = min(max(0.0, noise_before - common), noise_of_changes)
+    return own_before, noise_of_changes - own_before
+
+
+def _subtract(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[second - first for first, second in zip(*arms, strict=True)] for arms in zip(before, after, strict=True)]
 
 
 def _sum_variances(arm: Sequence[Sequence[float]]) -> float:

@@ -1,0 +1,184 @@
+"""compare_profiles: is one profile of an agent better than another on these cases, worse, or within noise?
+
+    comparison = await compare_profiles(agent, evaluator, cases, before, after)
+    print(comparison.answer, comparison.gain, comparison.changed_cases)
+
+Both profiles run the same repeats of each case, interleaved, in up to three blocks with a look after each, as in the
+final test. Answers come from the cache of the evaluator's gateway as long as the requests are the same, so a run under
+the second profile is forked at the first step that reads what differs, and only what follows is paid. With a cache that
+holds earlier runs of the first profile, those are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from promptiter.agents.base import Agent
+from promptiter.engine.comparison_result import (
+    ProfileComparison,
+    compute_saving,
+    find_reached_cases,
+    find_smallest_gain,
+    list_changed_cases,
+    list_unexplained_cases,
+)
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.profile_runs import OnRow, ProfileRuns
+from promptiter.engine.run import restore_agent
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
+from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.evaluation.stats.paired_difference import decide_difference
+from promptiter.evaluation.stats.permutation import mean_gain
+from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores
+from promptiter.policies.paired_runs import PairedRuns, count_runs
+from promptiter.profile import Profile, ProfileDiff
+from promptiter.wording import plural
+
+REPEATS = 2
+"""Runs of each case and profile before each of three looks, as in the final test."""
+
+
+async def compare_profiles(
+    agent: Agent,
+    evaluator: Evaluator,
+    cases: EvalSet,
+    before: Profile,
+    after: Profile,
+    *,
+    alpha: float = 0.05,
+    objective: Objective = "mean_score",
+    repeats: int = REPEATS,
+    first_repeat: int = 0,
+    on_row: OnRow | None = None,
+    interrupt: Interrupt | None = None,
+) -> ProfileComparison:
+    """Compare two profiles on these cases, by the rules of the final test, in both directions.
+
+    The chance to see a difference between profiles that behave alike is at most `alpha`, half of it for a gain and half
+    for a loss. There are up to three blocks of `repeats` runs of each case and profile. They are numbered from
+    `first_repeat`: other numbers are other samples, of which the cache may have none yet. `on_row` is called with each
+    case run as it finishes. An `interrupt` stops early: the result has what was measured so far.
+    """
+    runs = ProfileRuns(
+        agent, evaluator, cases, (before, after), first_repeat=first_repeat, on_row=on_row, interrupt=interrupt
+    )
+    await runs.check()
+    differences = before.changes(after, agent.describe())
+    if not differences:
+        raise SetupError("the profiles are the same, so there is nothing to compare; change a surface of one")
+    try:
+        with runs.evaluator.gateway.active():
+            wanted, stop_reason = repeats, None
+            while wanted and stop_reason is None:
+                stop_reason = await runs.run_block(wanted)
+                found, wanted = _conclude(
+                    runs, differences, alpha=alpha, objective=objective, repeats=repeats, stop_reason=stop_reason
+                )
+            return found
+    finally:
+        await restore_agent(agent)
+
+
+def compare_profiles_sync(
+    agent: Agent,
+    evaluator: Evaluator,
+    cases: EvalSet,
+    before: Profile,
+    after: Profile,
+    *,
+    alpha: float = 0.05,
+    objective: Objective = "mean_score",
+    repeats: int = REPEATS,
+    first_repeat: int = 0,
+    on_row: OnRow | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> ProfileComparison:
+    """`compare_profiles` from synchronous code, also inside a running event loop, as in a notebook.
+
+    The first Ctrl-C finishes the case runs in progress, the second stops at once. Both return what was measured so far.
+    `notify` is called with a message for the user at each of them.
+    """
+    interrupt = Interrupt()
+    return run_blocking(
+        lambda: compare_profiles(
+            agent,
+            evaluator,
+            cases,
+            before,
+            after,
+            alpha=alpha,
+            objective=objective,
+            repeats=repeats,
+            first_repeat=first_repeat,
+            on_row=on_row,
+            interrupt=interrupt,
+        ),
+        interrupt,
+        notify=notify,
+    )
+
+
+def _conclude(
+    runs: ProfileRuns,
+    differences: ProfileDiff,
+    *,
+    alpha: float,
+    objective: Objective,
+    repeats: int,
+    stop_reason: str | None,
+) -> tuple[ProfileComparison, int]:
+    """Return what the runs so far show, and how many repeats must still be run."""
+    made_before, made_after = runs.build_evaluations()
+    before, after = leave_out_lost_pairs(made_before, made_after)
+    scores = pair_scores(before, after, objective)
+    surface_ids = [change.surface_id for change in differences]
+    found = ProfileComparison(
+        answer="undecided",
+        reason="",
+        differences=differences,
+        before=before,
+        after=after,
+        objective=objective,
+        alpha=alpha,
+        gain=mean_gain(scores) if scores else None,
+        changed_cases=list_changed_cases(before, after, scores),
+        unexplained=list_unexplained_cases(before, after, surface_ids),
+        runs=_count_pairs(made_before, made_after, before, find_reached_cases(before, after, surface_ids)),
+        ledger=runs.ledger,
+        saved=compute_saving([row for rows in runs.rows for row in rows.values()], runs.ledger),
+        stop_reason=stop_reason,
+    )
+    if stop_reason is not None or not scores:
+        pairs = plural(len(before.rows), "pair of runs", "pairs of runs")
+        return replace(found, reason=f"stopped after {pairs}, before the test was complete"), 0
+    problem = Evidence(accepted=before, candidate=after, objective=objective).problem
+    if problem is not None:
+        return replace(found, reason=problem, problem=problem), 0
+    worst, best = get_worst_value(objective), get_best_value(objective)
+    decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed, worst=worst, best=best)
+    return replace(
+        found,
+        answer=decided.answer,
+        reason=decided.reason,
+        interval=decided.look.interval,
+        p_value=decided.look.p_value,
+        repeats=decided.look.repeats,
+        smallest_gain=find_smallest_gain(scores, plan_blocks(alpha / 2, repeats=repeats), objective),
+    ), decided.needed_repeats
+
+
+def _count_pairs(
+    made_before: Evaluation, made_after: Evaluation, tested: Evaluation, reached: frozenset[str]
+) -> PairedRuns:
+    cases = len(tested.rows_by_case)
+    return PairedRuns(
+        before=count_runs(made_before),
+        after=count_runs(made_after),
+        pairs=len(tested.rows),
+        cases=cases,
+        unreached=cases - len(reached),
+    )

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from promptiter.cli.watch import WatchedFiles
+from tests.cli.conftest import Run
+from traces.model import Json
+
+FILING = "order id, product, amount, city and wish"
+FULL_FILING = "order id, product, purchase date, amount, city and wish"
+RECEPTION = "Pass on the order id, the product, the amount"
+FULL_RECEPTION = "Pass on the order id, the product, the purchase date, the amount"
+LEAD = "Never drop anything that your colleagues noted."
+
+
+def edit(desk: Path, *replacements: tuple[str, str]) -> None:
+    """Edit the texts of the agent, and forget the module, as a new process would."""
+    file = desk / "agent.py"
+    text = file.read_text()
+    for before, after in replacements:
+        text = text.replace('"\n            "', "")  # texts are broken into several lines
+        assert before in text
+        text = text.replace(before, after)
+    file.write_text(text)
+    sys.modules.pop("agent", None)
+
+
+def try_again(run: Run, *arguments: str | Path, code: int = 0) -> dict[str, Json]:
+    sys.modules.pop("agent", None)
+    found: dict[str, Json] = orjson.loads(run("try", *arguments, "--json", code=code, stream="out"))
+    assert found["exit_code"] == code
+    return found
+
+
+def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: Path) -> None:
+    shown = run("try")
+    assert shown.startswith("Recorded the baseline: 16 runs of 8 cases, mean score 0.500")
+    edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
+    shown = run("try")
+    assert "filing#instruction" in shown
+    assert "reception#instruction" in shown
+    assert "✓ Improved on these 8 cases: mean score 0.500 → 1.000; gain +0.500" in shown
+    assert "8 of 8 cases read the 2 edited texts" in shown
+    assert "other cases were not tested" in shown
+    assert "Better: 8 cases" in shown
+    assert "96 of 192 calls were paid; recorded answers saved 96 calls" in shown
+
+
+def test_an_edit_of_the_last_step_pays_only_that_step(run: Run, desk: Path) -> None:
+    run("try", "-q")
+    found = try_again(run, "--set", "filing#instruction=Say hello.", code=1)
+    assert found["answer"] == "worse"
+    assert found["measured"]["spent"]["calls"] == 16  # 8 cases, 2 repeats, 1 of 6 steps
+    assert found["measured"]["saved"]["calls"] == 16 * 11
+
+
+def test_edits_are_counted_once_and_a_repeated_one_is_free(run: Run, desk: Path) -> None:
+    new = desk / "new.md"
+    new.write_text(f"You lead a shop's support desk. {LEAD} Do not change the values. Be friendly.\n")
+    first = try_again(run, "--set", f"lead#instruction=@{new}", code=3)
+    assert (first["answer"], first["edits_tried"], first["gain"]) == ("within_noise", 1, 0.0)
+    assert first["edits"][0]["after"].endswith("friendly.")  # without the line break of the file
+    again = try_again(run, "--set", f"lead#instruction=@{new}", code=3)
+    assert (again["edits_tried"], again["measured"]["spent"]["calls"]) == (1, 0)
+    other = try_again(run, "--set", "lead#instruction=Say hello.", code=1)
+    assert other["edits_tried"] == 2
+    assert "2 edits were tried against this recording" in " ".join(other["evidence"])
+    assert len(list((desk / "runs" / "try" / "profiles").iterdir())) == 2
+
+
+def test_record_makes_the_current_texts_the_baseline_with_new_runs(run: Run, desk: Path) -> None:
+    run("try", "-q")
+    edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
+    recorded = try_again(run, "--record")
+    assert (recorded["answer"], recorded["before"]) == ("recorded", 1.0)
+    assert recorded["measured"]["spent"]["calls"] == 96
+    worse = try_again(run, "--set", f"filing#instruction=Reply with the keys {FILING}.", code=1)
+    assert (worse["answer"], worse["before"], worse["edits_tried"]) == ("worse", 1.0, 1)
+
+
+def test_an_editor_opens_with_the_current_text(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = desk / "edit.py"
+    script.write_text(
+        "import sys, pathlib\nfile = pathlib.Path(sys.argv[1])\nassert 'Never drop' in file.read_text()\n"
+        "file.write_text('Say hello.\\n')\n"
+    )
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+    found = try_again(run, "--edit", "lead#instruction", code=1)
+    assert [(each["surface_id"], each["after"]) for each in found["edits"]] == [("lead#instruction", "Say hello.")]
+    monkeypatch.delenv("EDITOR")
+    assert "--edit needs an editor; set $VISUAL or $EDITOR" in run("try", "--edit", "lead#instruction", code=2)
+
+
+def test_mistakes_are_explained_and_cost_nothing(run: Run, desk: Path) -> None:
+    assert "did you mean 'filing#instruction'" in run("try", "--set", "filling#instruction=x", code=2)
+    assert "write SURFACE=VALUE, or SURFACE=@FILE" in run("try", "--set", "filing#instruction", code=2)
+    assert "cannot be read" in run("try", "--set", "filing#instruction=@missing.md", code=2)
+    assert "leave --edit out" in run("try", "--watch", "--edit", "filing#instruction", code=2)
+    assert not (desk / "runs" / "try" / "baseline.json").exists()
+    run("try", "-q")
+    assert "nothing has changed since the baseline was recorded" in run("try", code=2)
+    (desk / "runs" / "try" / "baseline.json").write_text("{")
+    assert "is damaged or of another version; delete it to record again" in run("try", code=2)
+
+
+def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
+    file = desk / "promptiter.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"budget": {"max_calls": 150}}))
+    found = try_again(run, "--set", "reception#instruction=Say hello.", code=6)
+    assert (found["answer"], found["stop_reason"]) == ("undecided", "max_calls")
+    assert found["measured"]["spent"]["calls"] <= 150
+    resumed = try_again(run, "--set", "reception#instruction=Say hello.", code=1)  # the rest fits into a second budget
+    assert resumed["answer"] == "worse"
+
+
+def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
+    for name in ("agent.py", "prompts/a.md", "runs/r/report.md", ".venv/x.py", "env/pyvenv.cfg", "env/x.py", "a.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    watched = WatchedFiles([tmp_path], skipped=tmp_path / "runs")
+    before = watched.take_snapshot()
+    assert {file.relative_to(tmp_path).as_posix() for file in before} == {"agent.py", "prompts/a.md"}
+    os.utime(tmp_path / "agent.py")
+    assert watched.take_snapshot() == before  # saved without a change
+    (tmp_path / "prompts" / "a.md").write_text("edited")
+    assert watched.take_snapshot() != before
+
+
+@pytest.mark.slow
+def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
+    code = "from promptiter.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "try", "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+
+        def read_until(wanted: str) -> str:
+            shown = ""
+            for line in process.stdout or ():
+                shown += line
+                if wanted in line:
+                    return shown
+            raise AssertionError(shown)
+
+        assert "Recorded the baseline" in read_until("press Ctrl-C to end")
+        edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
+        assert "Improved on these 8 cases" in read_until("press Ctrl-C to end")
+        edit(desk, (LEAD, "Say hello."))
+        assert "the 3 edited texts" in read_until("press Ctrl-C to end")
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
