@@ -204,7 +204,14 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
-    return _map_paths(header, lambda file: os.path.normpath(Path(folder).resolve() / file))
+    return _map_paths(header, lambda file: _locate(Path(folder), file))
+
+
+def _locate(folder: Path, file: str) -> str:
+    """The path of a file that a header names, from where the folder is, or from where a link to the folder is."""
+    link = folder.absolute()
+    found = [os.path.normpath(place / file) for place in (folder.resolve(), link.parent.resolve() / link.name)]
+    return next((path for path in found if Path(path).exists()), found[0])
 
 
 def _map_paths(header: RunHeader, change: Callable[[str], str]) -> RunHeader:
