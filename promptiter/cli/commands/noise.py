@@ -45,7 +45,7 @@ def noise(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
 ) -> None:
-    """Measure noise, which gains could be detected, and what could be won.
+    """Measure noise, detectable gains and headroom.
 
     Runs the baseline several times on the validation cases (an A/A test), and judges each run several times. No
     candidate is tried. A teacher of CONFIG also answers each case once. Options override the keys of the same name in
