@@ -300,3 +300,22 @@ def test_a_run_that_a_script_began_is_resumed_by_the_command(run: Run, desk: Pat
     first = only_run(desk)
     assert HEADLINE.removeprefix("✓ ") in run("rerun", first, "--quiet")
     sys.modules.pop("optimize", None)
+
+
+def test_a_run_behind_a_link_resumes(run: Run, finished_run: Path, tmp_path: Path) -> None:
+    journal = finished_run / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    elsewhere = tmp_path / "disk" / finished_run.name
+    elsewhere.parent.mkdir()
+    finished_run.rename(elsewhere)
+    finished_run.symlink_to(elsewhere)
+    assert "Improved" in run("resume", finished_run)
+    assert list_as_json(run)[0]["status"] == "succeeded"
+
+
+def test_a_run_whose_configuration_is_gone_names_the_file(run: Run, finished_run: Path) -> None:
+    journal = finished_run / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    (finished_run.parent.parent / "promptiter.yaml").unlink()
+    errors = run("resume", finished_run, code=2)
+    assert "promptiter.yaml', which does not exist; move the file or the run back" in errors
