@@ -313,6 +313,21 @@ async def test_profiles_that_differ_in_lost_runs_are_reported() -> None:
     assert any("outages hit one profile more often" in each for each in summarize(result).evidence)
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["outage", "crash"])
+async def test_outages_of_the_accepted_profile_do_not_make_a_candidate_better(lost: bool) -> None:
+    """The second candidate is compared with new runs of the accepted profile, one of which always fails."""
+    failure = "RateLimitedError" if lost else "AgentError"
+
+    def behave(run: CaseRun) -> float | Failure:
+        fails = run.repeat > 0 and not run.is_patched and run.case_id == "validation-3"
+        return Failure(failure, "failed") if fails else 0.5
+
+    rounds = (RESTYLED, {D: "Draft, in yet other words."})
+    result = await make_engine(WatchedAgent(behave), *rounds).run(request(acceptance=AnyGain(), final_test=None))
+    decisions = [each.decision.accepted for each in result.rounds if each.decision is not None]
+    assert decisions == [False, not lost]
+
+
 async def test_a_crash_of_the_agent_counts_against_its_profile() -> None:
     def behave(run: CaseRun) -> float | Failure:
         crashes = run.repeat > 0 and run.is_patched and run.dice("crash") < 0.2
@@ -370,7 +385,7 @@ def visits(run: CaseRun) -> bool:
 async def test_harm_on_rarely_visited_nodes_is_seen() -> None:
     """The patch helps 10 cases by 0.2 and breaks 20 others when they visit its node, which none did on record."""
     gains = []
-    for seed in range(6):
+    for seed in range(4):
 
         def behave(run: CaseRun, seed: int = seed) -> float:
             helps = int(run.case_id.partition("-")[2]) < 10
@@ -379,7 +394,7 @@ async def test_harm_on_rarely_visited_nodes_is_seen() -> None:
             return float(run.dice(seed) < 0.6) if helps else 1.0
 
         agent = RareNode(behave)
-        result = await make_engine(agent, POLISH, seed=seed).run(request(cases=30, final_test=FinalTest(repeats=6)))
+        result = await make_engine(agent, POLISH, seed=seed).run(request(cases=30, final_test=FinalTest(repeats=4)))
         final = [run for run in agent.runs if run.repeat > 0]
         assert len({run.case_id for run in final}) == 30, "cases that did not visit the node on record are run, too"
         assert not is_claimed(result)
