@@ -56,6 +56,8 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_bars
 	$(BIN)/python -m benchmarks.bench_forecast
 	$(BIN)/python -m benchmarks.bench_final_test
+	$(BIN)/python -m benchmarks.final_test_runs
+	$(BIN)/python -m benchmarks.judge_runs
 	$(BIN)/python -m benchmarks.bench_honesty
 	$(BIN)/python -m benchmarks.bench_affected_cases
 

@@ -89,8 +89,8 @@ def run_once(spec: RunSpec) -> Found:
     changed = {str(change.after) for change in result.changes}
     return Found(
         spec=spec,
-        improved=result.verdict == "improved",
-        improved_new=result.conclusion is not None and result.conclusion.scope == "new cases",
+        improved=result.conclusion is not None and result.conclusion.adopts,
+        improved_new=result.verdict == "improved",
         adopts_real=any(text.startswith(FIXES) for text in changed),
         case_runs=result.measured.paid_case_runs,
     )

@@ -123,6 +123,8 @@ def _read_to_resume(
 ) -> ParsedConfig:
     """Read the configuration of a run from its file again, with the command line options of its start."""
     file = Path(configuration.file)
+    if not file.exists():
+        raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
     given = read_file(file)
     options = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
     options = _restore_secrets(options, merge_settings(given, settings), file=file)

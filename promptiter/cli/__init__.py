@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import logging
 import os
 import sys
 import traceback
@@ -25,9 +26,10 @@ from promptiter.cli.commands.show import show
 from promptiter.cli.commands.try_edit import try_edit
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
 from promptiter.cli.help import PlainCommand
-from promptiter.cli.output import print_error
+from promptiter.cli.output import echo, print_error
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
+from promptiter.terminal import show_controls
 from traces import TraceError
 
 app = typer.Typer(
@@ -50,7 +52,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from promptiter import __version__
 
-        typer.echo(f"promptiter {__version__}")
+        echo(f"promptiter {__version__}")
         raise typer.Exit
 
 
@@ -65,6 +67,8 @@ def _options(
 
 def main() -> None:
     """Run the command line. Errors that a user can fix are printed on one line."""
+    if isinstance(logging.lastResort, logging.Handler):
+        logging.lastResort.setFormatter(_LogFormatter())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal can print box drawing
@@ -81,8 +85,15 @@ def main() -> None:
     except PromptiterError as error:
         _fail(error, code=1)
     except Exception:  # noqa: BLE001 - a bug: printed in full for the report, without secrets
-        typer.echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
+        echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
         sys.exit(1)
+
+
+class _LogFormatter(logging.Formatter):
+    """Formats warnings with their control characters shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return show_controls(super().format(record))
 
 
 def _exit_at_once(code: int) -> NoReturn:

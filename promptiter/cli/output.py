@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.llm.redaction import process_redactor
+from promptiter.terminal import SafeConsole, show_controls
 from traces import UnwritableTraceError
 from traces.files import write_atomically
 from traces.model import Json
@@ -39,7 +40,7 @@ def guess_format(output: Path | None) -> OutputFormat:
     return formats.get(output.suffix if output else "", OutputFormat.text)
 
 
-class SteadyConsole(Console):
+class SteadyConsole(SafeConsole):
     """A console on standard error that survives a closed pipe: a run must not fail because of its progress."""
 
     def __init__(self) -> None:
@@ -59,10 +60,10 @@ def console(output: Path | None = None) -> Console:
             file = output.open("w", encoding="utf-8")
         except OSError as error:
             raise UnwritableTraceError(f"{str(output)!r} cannot be written: {error.strerror}") from error
-        return Console(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
+        return SafeConsole(file=file, width=120, highlight=False, force_terminal=False, color_system=None)
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(file=_TrimmedOutput(), width=_plain_width(), highlight=False)
+        return SafeConsole(highlight=False)
+    return SafeConsole(file=_TrimmedOutput(), width=_plain_width(), highlight=False)
 
 
 def _plain_width() -> int:
@@ -118,9 +119,14 @@ def print_indented(screen: Console, text: str | Text, *, by: int = 2) -> None:
     screen.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True, color: str | None = None) -> None:
+    """Print a text, to standard error if wanted, with its control characters shown."""
+    typer.secho(show_controls(text), fg=color, err=err, nl=nl)
+
+
 def print_error(text: str) -> None:
     """Print an error to standard error, without secrets."""
-    typer.secho(f"error: {process_redactor().redact_text(text)}", fg="red", err=True)
+    echo(f"error: {process_redactor().redact_text(text)}", color="red", err=True)
 
 
 def json_text(document: Json) -> str:
@@ -131,8 +137,8 @@ def json_text(document: Json) -> str:
 def write_text(text: str, output: Path | None) -> None:
     """Print a text, or write it to a file."""
     if output is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         with write_atomically(output) as file:
             file.write(text.encode())
-        typer.echo(f"written to {output}", err=True)
+        echo(f"written to {output}", err=True)

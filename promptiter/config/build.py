@@ -66,6 +66,11 @@ def build_run(
     return _RunBuilder(parsed, os.environ if environ is None else environ, problems).build()
 
 
+def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Evaluator:
+    """Build the metrics of a configuration with their judges and models. It may have no agent and no eval sets."""
+    return _RunBuilder(parsed, os.environ if environ is None else environ).build_evaluator()
+
+
 class _RunBuilder:
     def __init__(self, parsed: ParsedConfig, environ: Mapping[str, str], problems: Iterable[str] = ()) -> None:
         self.parsed = parsed
@@ -114,6 +119,16 @@ class _RunBuilder:
         return ConfiguredEvaluation(
             agent=agent, cases=cases, evaluator=evaluator, gateway=gateway, profile=profile, teacher=teacher
         )
+
+    def build_evaluator(self) -> Evaluator:
+        self._make_importable()
+        gateway, judge = self._build_gateway(), self.config.judge
+        evaluator = self._build_evaluator(gateway)
+        if evaluator is not None and judge is not None:
+            evaluator = self.attempt(partial(evaluator.with_judge, judge), place="judge")
+        if self.problems.found or evaluator is None:
+            self._fail(gateway)
+        return evaluator
 
     def _fail(self, gateway: Gateway) -> NoReturn:
         """Raise all problems as one error."""

@@ -14,10 +14,13 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
+    field_validator,
     model_validator,
 )
 
 from promptiter.config.fields import Above0, Amount, Count, Section
+from promptiter.errors import SetupError
+from promptiter.llm.models import check_options
 from promptiter.llm.secret import hide_by_name
 from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.references import is_reference
@@ -70,6 +73,15 @@ class ModelSettings(Section):
     """Rate limit."""
     tokens_per_minute: Count | None = None
     """Rate limit."""
+
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check_options(value, place="they")
+        except SetupError as error:
+            raise ValueError(str(error)) from error
+        return value
 
     @model_validator(mode="after")
     def _check_own_model(self) -> Self:

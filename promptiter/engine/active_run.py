@@ -20,7 +20,8 @@ from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import protect_cases
-from promptiter.policies.stopping import Progress, complete_stop
+from promptiter.policies.stopping import Progress, complete_stop, reads_score
+from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase, check_payload_class
 from promptiter.runlog.payloads import BudgetEnded, StopDecided, StopMeasured
@@ -37,7 +38,8 @@ class ActiveRun:
 
     `train` and `validation` are the cases of the search, the same ones unless the `shape` of the run is two sets;
     `test` cases are used by the final test only. `targets` are the surfaces that may change, `snapshot` is the
-    structure, and `rng` the only source of randomness.
+    structure, and `rng` the only source of randomness. `case_uses` are those of the project, where the run is known as
+    `place`.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class ActiveRun:
         evaluator: Evaluator,
         interrupt: Interrupt,
         reviewer: Reviewer | None = None,
+        case_uses: CaseUses,
+        place: str = "",
     ) -> None:
         self.request = request = checked.request
         self.checked = checked
@@ -60,6 +64,8 @@ class ActiveRun:
         self.test = checked.test
         self.targets = frozenset(checked.targets)
         self.reviewer = reviewer
+        self.case_uses = case_uses
+        self.place = place
         self.seed = evaluator.seed
         self.rng = Random(self.seed)
         self.evaluations = Evaluations(log, agent, evaluator)
@@ -156,14 +162,18 @@ class ActiveRun:
         """Record that the budget ended the search or the ablation; the run continues with the next part."""
         await self.note(BudgetEnded(cap=ended.cap, message=self.redact(ended.message)))
 
-    async def should_stop(self) -> bool:
-        """Return whether the stop policies end the run."""
+    async def should_stop(self, *, is_search_over: bool = False) -> bool:
+        """Return whether the stop policies end the run. Once the search is over, they only say why it ended."""
         with self.one_request.make():
             decided = await self.log.take(StopDecided)
             if decided is None:
                 decision = self._stopping.decide(self._progress())
-                measured = StopMeasured(spent=self.meter.spent)
-                decided = await self.log.append(StopDecided(decision=decision, measured=measured))
+                found = StopDecided(
+                    decision=decision,
+                    reads_score=not is_search_over and reads_score(self._stopping, decision),
+                    measured=StopMeasured(spent=self.meter.spent),
+                )
+                decided = await self.log.append(found)
             return decided.decision.stop
 
     def _progress(self) -> Progress:

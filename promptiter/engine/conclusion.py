@@ -15,17 +15,19 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.case_memory import remember_final_test, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.evaluation.surface_reads import find_shared_prompts
-from promptiter.policies.final_test import FEWEST_CASES, FEWEST_TEST_CASES, Conclusion, FinalTest, Verdict
+from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
@@ -34,16 +36,19 @@ from promptiter.wording import join_names, plural
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 
+PROMISING = 10
+"""Further blocks are run for new cases if the p-value so far is at most this multiple of alpha."""
 
-async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclusion:
+
+async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
-    if rule.ablate and session.request.goal.kind == "score":
-        await _ablate(session)
-    if (budget := session.evaluator.gateway.budget) is not None:
+    if rule.ablate and active.request.goal.kind == "score":
+        await _ablate(active)
+    if (budget := active.evaluator.gateway.budget) is not None:
         budget.release()
-    test = _TestedGain(session, rule)
+    test = _TestedGain(active, rule, warning=await remember_final_test(active))
     if test.runs.is_out_of_reach:
-        return _conclude(session, "no_evidence", "no route of the agent leads to what was changed")
+        return _conclude(active, "no_evidence", "no route of the agent leads to what was changed")
     on_validation = await test.test_validation_cases()
     if test.problem is not None:
         return test.conclude("invalid_eval", [on_validation], test.problem)
@@ -52,88 +57,89 @@ async def conclude_by_final_test(session: ActiveRun, rule: FinalTest) -> Conclus
     return await test.conclude_gain(on_validation)
 
 
-async def _ablate(session: ActiveRun) -> None:
+async def _ablate(active: ActiveRun) -> None:
     """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
     try:
-        found = await ablate(session)
+        found = await ablate(active)
     except BudgetEndedError as ended:
-        await session.record_budget_end(ended)
+        await active.record_budget_end(ended)
     else:
         if found is not None:
-            await session.note(AblationFinished(ablation=found))
+            await active.note(AblationFinished(ablation=found))
 
 
-def conclude_without_test(session: ActiveRun) -> Conclusion:
+def conclude_without_test(active: ActiveRun) -> Conclusion:
     """Return the conclusion of a run that accepted nothing, or whose final test is turned off."""
-    cases = len(session.validation.cases)
-    if session.state.has_accepted:
-        found = _conclude(session, "no_evidence", "no final test was run")
+    cases = len(active.validation.cases)
+    if active.state.has_accepted:
+        found = _conclude(active, "no_evidence", "no final test was run")
         return replace(found, is_untested=True)
-    if session.state.candidates_tried and cases < FEWEST_CASES and session.shape != "scorer":
-        reason = f"no candidate was accepted, and {_count_cases(session)} are too few to tell why"
-        return _conclude(session, "underpowered", reason)
-    return _conclude(session, "no_evidence", _explain_no_acceptance(session))
+    if active.state.candidates_tried and cases < FEWEST_CASES and active.shape != "scorer":
+        reason = f"no candidate was accepted, and {_count_cases(active)} are too few to tell why"
+        return _conclude(active, "underpowered", reason)
+    return _conclude(active, "no_evidence", _explain_no_acceptance(active))
 
 
-def _explain_no_acceptance(session: ActiveRun) -> str:
-    if session.state.candidates_tried:
+def _explain_no_acceptance(active: ActiveRun) -> str:
+    if active.state.candidates_tried:
         return "no candidate was accepted"
-    last = session.state.round
+    last = active.state.round
     return (
         f"no candidate was tried: {last.skipped}" if last is not None and last.skipped else "there was nothing to try"
     )
 
 
-def _conclude(session: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
-    count, cases = session.state.candidates_tried, len(session.validation.cases)
+def _conclude(active: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
+    count, cases = active.state.candidates_tried, len(active.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    reasons = (reason, *_suggest_steps(session), tried)
+    reasons = (reason, *active.state.run.case_history.describe(), *_suggest_steps(active), tried)
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
-def _find_scope(session: ActiveRun) -> Scope:
+def _find_scope(active: ActiveRun) -> Scope:
     """What the validation of a run is about."""
-    return "this scorer" if session.shape == "scorer" else "these cases"
+    return "this scorer" if active.shape == "scorer" else "these cases"
 
 
-def _describe_limits(session: ActiveRun) -> tuple[str, ...]:
-    """Say that a gain is only about what the search learned from, if that is what it was measured on."""
-    match session.shape:
-        case "two_sets":
-            return ()
-        case "one_set":
-            return ("the search learned from the same cases, so nothing is known about new ones",)
-        case "scorer":
-            return ("the search learned from the same scorer, and nothing else was measured",)
+def _is_promising(result: FinalTestResult) -> bool:
+    """Whether more repeats may show a gain for new cases. Without run noise they change nothing."""
+    if not result.looks:
+        return False
+    look = result.looks[-1]
+    return look.p_value <= look.alpha * (PROMISING if look.has_run_noise else 1)
 
 
-def _suggest_steps(session: ActiveRun) -> tuple[str, ...]:
+def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
     """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
-    rows = session.accepted.validation.rows
-    if session.request.goal.kind != "score" or all(row.passed for row in rows):
+    rows = active.accepted.validation.rows
+    if active.request.goal.kind != "score" or all(row.passed for row in rows):
         return ()
-    shared = find_shared_prompts(session.snapshot, session.targets, (row.reads for row in rows))
+    shared = find_shared_prompts(active.snapshot, active.targets, (row.reads for row in rows))
     if not shared:
         return ()
     what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
     return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 
-def _count_cases(session: ActiveRun) -> str:
-    what = "validation case" if session.shape == "two_sets" else "case"
-    return plural(len(session.validation.cases), what)
+def _count_cases(active: ActiveRun) -> str:
+    what = "validation case" if active.shape == "two_sets" else "case"
+    return plural(len(active.validation.cases), what)
 
 
 class _TestedGain:
-    """The gain of the accepted profile over the initial one, tested on their runs."""
+    """The gain of the accepted profile over the initial one, tested on their runs.
 
-    def __init__(self, session: ActiveRun, rule: FinalTest) -> None:
-        self.session = session
+    `warning` says that this may not be the only final test of the run.
+    """
+
+    def __init__(self, active: ActiveRun, rule: FinalTest, *, warning: str | None) -> None:
+        self.active = active
         self.rule = rule
-        self.goal = session.request.goal
-        self.alpha = session.request.alpha
+        self.warning = warning
+        self.goal = active.request.goal
+        self.alpha = active.request.alpha
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
-        self.runs = FinalTestRuns(session)
+        self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
         self.tested: list[PairedRuns] = []
         self.problem: str | None = None
@@ -160,54 +166,110 @@ class _TestedGain:
             self.goal,
             self.arms.scores,
             blocks=self.blocks,
-            seed=self.session.seed,
+            seed=self.active.seed,
             amounts=self._pair_amounts(self.arms),
-            objective=self.session.request.objective,
+            objective=self.active.request.objective,
             unseen_failures=self._unseen_failures,
         )
-        return replace(result, scope=_find_scope(self.session))
+        return replace(result, scope=_find_scope(self.active))
 
     @property
     def _unseen_failures(self) -> float:
         """A scorer is called a few times only, which could never exclude unseen failures."""
-        return 0.0 if self.session.shape == "scorer" else UNSEEN_FAILURES
+        return 0.0 if self.active.shape == "scorer" else UNSEEN_FAILURES
 
     def _pair_amounts(self, arms: ArmResults) -> tuple[PairedScores, ...] | None:
         return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
 
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
-        """Conclude a gain on validation: by the test set, if it has enough cases to decide anything."""
-        test = self.session.test
-        if test is None:
-            return self.conclude("improved_on_validation", [on_validation])
-        if len(test.cases) < FEWEST_TEST_CASES:
-            cases = plural(len(test.cases), "test case")
-            reason = f"{cases} cannot decide anything and were not run; give at least {FEWEST_TEST_CASES}"
-            return self.conclude("improved_on_validation", [on_validation], reason)
-        return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+        """Conclude a gain on validation by what is shown for new cases.
+
+        That is the test set's to decide, if it has enough cases to decide anything, or else the validation cases', if
+        the search has learned little from them.
+        """
+        test = self.active.test
+        few = None if test is None else explain_too_few_new_cases(len(test.cases))
+        if test is not None and few is None:
+            return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+        reasons = () if few is None else (f"the test set was not run: {few}",)
+        obstacle = self._find_obstacle()
+        if obstacle is not None:
+            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
+        on_new_cases = await self._test_validation_cases_as_new(on_validation)
+        if self.problem is not None:
+            return self.conclude("improved_on_validation", [on_validation], *reasons, self.problem)
+        verdict: Verdict = "improved" if on_new_cases.is_shown else "improved_on_validation"
+        return self.conclude(verdict, [on_validation, on_new_cases], *reasons, self._explain_alpha())
 
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
+        await remember_test_set(self.active, test)
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        result = decide_on_test_set(
+        return await self._finish(self._decide_for_new_cases(arms, self.alpha), arms)
+
+    def _find_obstacle(self) -> str | None:
+        """Why the validation cases cannot speak for new cases; None if they can."""
+        match self.active.shape:
+            case "one_set":
+                return "the search learned from the same cases, so nothing is known about new ones"
+            case "scorer":
+                return "the search learned from the same scorer, and nothing else was measured"
+        state = self.active.state
+        if state.is_validation_read:
+            why = "the search has read validation results"
+        elif not state.run.case_history.is_first_run:
+            why = "earlier runs have shown results on them"
+        elif self.warning is not None:
+            why = "this may not be the only final test on them"
+        else:
+            return None
+        return f"the validation cases cannot speak for new cases: {why}; give a test set"
+
+    async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
+        """Take one look at the validation cases as a sample of new cases, after the last block.
+
+        The other blocks are not run for a gain that they would hardly show. Ending the test without a gain is no claim.
+        """
+        result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
+        if left > 0 and _is_promising(result):
+            self.on_validation = await self.runs.run_block(left)
+            self.problem = self.arms.problem
+            result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        self.tested.clear()  # the runs of these cases, of which there may be more now
+        return await self._finish(result, self.arms, scope=on_validation.scope)
+
+    def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
+        return decide_on_test_set(
             self.goal,
             arms.scores,
-            alpha=self.alpha,
+            alpha=alpha,
             amounts=self._pair_amounts(arms),
-            objective=self.session.request.objective,
+            objective=self.active.request.objective,
         )
-        return await self._finish(result, arms)
 
-    async def _finish(self, result: FinalTestResult, arms: ArmResults) -> FinalTestResult:
-        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=result.scope))
-        recorded = await self.session.note(finished, request=result.scope)
+    @property
+    def _alpha_for_new_cases(self) -> float:
+        """The alpha that is left for the validation cases by what they have told the search."""
+        return self.active.state.validation_use.find_alpha(self.alpha)
+
+    def _explain_alpha(self) -> str:
+        learned = self.active.state.validation_use.describe()
+        share = f"{self._alpha_for_new_cases:.2g} of alpha {self.alpha:g}"
+        return f"the validation cases told the search only decisions ({learned}), which leaves {share} for new cases"
+
+    async def _finish(
+        self, result: FinalTestResult, arms: ArmResults, *, scope: Scope | None = None
+    ) -> FinalTestResult:
+        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=scope or result.scope))
+        recorded = await self.active.note(finished, request=result.scope)
         self.tested.append(recorded.runs)
         return recorded.result
 
     def conclude_not_shown(self, result: FinalTestResult) -> Conclusion:
         """Conclude without a gain: because there is none, or because these cases could not have shown it."""
-        count, wanted = len(self.session.validation.cases), self.rule.min_detectable_gain
+        count, wanted = len(self.active.validation.cases), self.rule.min_detectable_gain
         if self.goal.kind != "score":
             return self._conclude_loss_not_excluded(result)
         smallest = self._smallest_gain
@@ -215,8 +277,8 @@ class _TestedGain:
             could = "no gain at all" if smallest is None else f"a gain of at least {smallest:.2f}"
             reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
             return self.conclude("underpowered", [result], reason)
-        if count < FEWEST_CASES and self.session.shape != "scorer":
-            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.session)}")
+        if count < FEWEST_CASES and self.active.shape != "scorer":
+            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.active)}")
         return self.conclude("no_evidence", [result])
 
     def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
@@ -244,34 +306,34 @@ class _TestedGain:
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
-        session, objective = self.session, self.session.request.objective
-        count = session.state.candidates_tried
-        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(session)}, in other repeats"
-        scope = self._find_shown_scope(verdict)
-        limits = _describe_limits(session) if scope not in (None, "new cases") else ()
+        active, objective = self.active, self.active.request.objective
+        count = active.state.candidates_tried
+        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
         return Conclusion(
             verdict=verdict,
-            scope=scope,
+            scope=self._find_shown_scope(verdict),
             reasons=(
                 *(f"{result.scope}: {result.reason}" for result in results),
                 *reasons,
-                *limits,
-                *_suggest_steps(session),
+                *(() if self.warning is None else (self.warning,)),
+                *active.state.run.case_history.describe(),
+                *_suggest_steps(active),
                 tried,
             ),
             results=tuple(results),
             before=self.arms.before.objective(objective),
             after=self.arms.after.objective(objective),
             tried=count,
-            cases=len(session.validation.cases),
+            cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,
             runs=tuple(self.tested),
+            validation_use=active.state.validation_use,
         )
 
     def _find_shown_scope(self, verdict: Verdict) -> Scope | None:
         if verdict == "improved":
             return "new cases"
-        return _find_scope(self.session) if verdict == "improved_on_validation" else None
+        return _find_scope(self.active) if verdict == "improved_on_validation" else None
 
     @cached_property
     def _smallest_gain(self) -> float | None:
@@ -279,6 +341,6 @@ class _TestedGain:
         repeats = [case.before for case in self.arms.scores]
         if all(len(each) < 2 for each in repeats):
             return None
-        noise = estimate_run_noise(repeats, best=get_best_value(self.session.request.objective))
+        noise = estimate_run_noise(repeats, best=get_best_value(self.active.request.objective))
         plan = FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks, unseen_failures=self._unseen_failures)
         return plan.smallest_gain()

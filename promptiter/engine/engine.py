@@ -39,6 +39,7 @@ from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
+from promptiter.runlog.case_uses import MemoryCaseUses
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
@@ -84,6 +85,7 @@ class Engine:
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
+        self._case_uses = MemoryCaseUses()
         self._users = 0
         self._lock = threading.Lock()
 
@@ -117,7 +119,7 @@ class Engine:
         run that is cancelled from outside writes its last event, then raises CancelledError.
         """
         checked = self.check(request)
-        services = make_services(checked.evaluator, journal=journal)
+        services = make_services(checked.evaluator, journal=journal, case_uses=self._case_uses)
         outcome = await self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
         return outcome.result_or_error()
 
@@ -137,7 +139,7 @@ class Engine:
         result. `notify` is called with a message for the user at each of them.
         """
         checked, interrupt = self.check(request), interrupt or Interrupt()
-        services = make_services(checked.evaluator, journal=journal)
+        services = make_services(checked.evaluator, journal=journal, case_uses=self._case_uses)
         return run_blocking(
             lambda: self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
             interrupt,
@@ -177,6 +179,8 @@ class Engine:
             evaluator=evaluator,
             interrupt=interrupt,
             reviewer=reviewer,
+            case_uses=services.case_uses,
+            place=services.place,
         )
         run = Run(active, self.search)
         async with self.using_agent():

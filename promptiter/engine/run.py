@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.case_memory import remember_search
 from promptiter.engine.conclusion import conclude_by_final_test, conclude_without_test
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import reserve_for_final_test
@@ -154,8 +156,9 @@ class Run:
         if active.request.max_rounds > 0:
             check_scores(active.request.goal, active.baseline.validation)
             await reserve_for_final_test(active)
+            await remember_search(active)
             await self._search()
-        if self._get_stop() is None and not await active.should_stop():
+        if self._get_stop() is None and not await active.should_stop(is_search_over=True):
             self._stop = (
                 stop_if(True, "exhausted", "the search has nothing left to try")
                 if active.request.max_rounds > 0
@@ -279,7 +282,7 @@ class Run:
             search=type(self.search).__name__,
             seed=active.seed,
         )
-        measured = StartMeasured(started_at=started.isoformat(timespec="seconds"))
+        measured = StartMeasured(started_at=started.isoformat(timespec="seconds"), use_id=secrets.token_hex(8))
         await active.note(replace(head, measured=measured), request=to_plain(head))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.runlog.case_uses import CaseUses, MemoryCaseUses
 from promptiter.runlog.journal import Journal, MemoryJournal
 
 
@@ -15,12 +16,15 @@ from promptiter.runlog.journal import Journal, MemoryJournal
 class RunServices:
     """The journal of a run, and its evaluator, which has the run's traces, cache, ledger, budget and seed.
 
-    `spent_before` is what earlier processes spent on a resumed run; None means what the journal says.
+    `spent_before` is what earlier processes spent on a resumed run; None means what the journal says. `case_uses` are
+    those of the project, where the run is known as `place`.
     """
 
     journal: Journal
     evaluator: Evaluator
     spent_before: LedgerSnapshot | None = None
+    case_uses: CaseUses = field(default_factory=MemoryCaseUses)
+    place: str = ""
 
 
 def make_services(
@@ -31,6 +35,8 @@ def make_services(
     trace_store: TraceStore | None = None,
     spent_before: LedgerSnapshot | None = None,
     run_name: str = "",
+    case_uses: CaseUses | None = None,
+    place: str = "",
 ) -> RunServices:
     """Make the services of a run with this evaluator. What is not given is in memory and ends with the run.
 
@@ -41,4 +47,10 @@ def make_services(
     if spent_before is not None and evaluator.gateway.budget is not None:
         evaluator.gateway.budget.charge(spent_before.of_models, of=run_name)
     journal = MemoryJournal() if journal is None else journal
-    return RunServices(journal=journal, evaluator=evaluator, spent_before=spent_before)
+    return RunServices(
+        journal=journal,
+        evaluator=evaluator,
+        spent_before=spent_before,
+        case_uses=MemoryCaseUses() if case_uses is None else case_uses,
+        place=place,
+    )

@@ -9,6 +9,8 @@ from promptiter.evaluation.data.case import Turn as Turn
 from promptiter.evaluation.data.evalset import build_eval_set as build_eval_set
 from promptiter.evaluation.data.evalset import dump_eval_set as dump_eval_set
 from promptiter.evaluation.data.evalset import load_eval_set as load_eval_set
+from promptiter.evaluation.data.labels import LabelSet as LabelSet
+from promptiter.evaluation.data.labels import load_labels as load_labels
 from promptiter.evaluation.data.splits import check_disjoint as check_disjoint
 from promptiter.evaluation.data.splits import split as split
 from promptiter.evaluation.evaluator import EvaluationOptions as EvaluationOptions
@@ -16,6 +18,8 @@ from promptiter.evaluation.evaluator import Evaluator as Evaluator
 from promptiter.evaluation.executor import Executor as Executor
 from promptiter.evaluation.executor import LocalExecutor as LocalExecutor
 from promptiter.evaluation.executor import ThreadExecutor as ThreadExecutor
+from promptiter.evaluation.judge_check import JudgeCheck as JudgeCheck
+from promptiter.evaluation.judge_check import check_judge as check_judge
 from promptiter.evaluation.metrics.builtin import FunctionMetric as FunctionMetric
 from promptiter.evaluation.metrics.builtin import build_metrics as build_metrics
 from promptiter.evaluation.metrics.metric import Metric as Metric

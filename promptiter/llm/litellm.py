@@ -29,7 +29,7 @@ from promptiter.errors import (
     nearest,
 )
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
-from promptiter.llm.models import openai_messages
+from promptiter.llm.models import RESERVED_OPTIONS, check_options, openai_messages
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_misspelled_model
@@ -82,7 +82,12 @@ class LiteLLMModel:
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()
-        options: dict[str, Any] = reveal(dict(request.options))
+        check_options(request.options, place=f"the options of model {request.model!r}")
+        options: dict[str, Any] = reveal(
+            {name: value for name, value in request.options.items() if name not in RESERVED_OPTIONS}
+        )
+        headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
+        timeout_s = options.pop("timeout", None) or self.timeout_s
         if request.tools:
             options["_skip_mcp_handler"] = True  # otherwise litellm imports mcp, which it does not install
             options["tools"] = [
@@ -107,8 +112,8 @@ class LiteLLMModel:
                 messages=openai_messages(request),
                 api_base=self.api_base,
                 api_key=self.api_key,
-                extra_headers=dict(self.headers) or None,
-                timeout=self.timeout_s,
+                extra_headers=headers or None,
+                timeout=timeout_s,
                 num_retries=0,
                 max_retries=0,
                 drop_params=True,

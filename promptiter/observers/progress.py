@@ -20,6 +20,7 @@ from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.observers.progress_state import ProgressLine, ProgressState
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Event
+from promptiter.terminal import SafeConsole
 
 LABEL_WIDTH = 12
 
@@ -37,7 +38,7 @@ class RunProgress:
         spent: Callable[[], Spending] = lambda: NOTHING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        self.console = console or SafeConsole(stderr=True, highlight=False)
         self._spent = spent
         self._clock = clock
         self._began = clock()

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope
-from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
+from promptiter.evaluation.stats.validation_use import ValidationUse
 from promptiter.numbers import is_number
 from promptiter.policies.paired_runs import PairedRuns
 
@@ -29,9 +29,6 @@ Verdict: TypeAlias = Literal[
 
 FEWEST_CASES = 5
 """With fewer validation cases, a gain that is not shown may still be there."""
-
-FEWEST_TEST_CASES = FEWEST_NEW_CASES
-"""Fewer test cases almost never show a gain, so they are not spent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +58,8 @@ class Conclusion:
 
     `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
     is the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
-    the case runs behind each result; see `describe_runs`. A profile that was accepted in a run without a final test
-    `is_untested`.
+    the case runs behind each result; see `describe_runs`. `validation_use` is what validation had told the search
+    when its cases were tested for new cases. A profile that was accepted in a run without a final test `is_untested`.
     """
 
     verdict: Verdict
@@ -75,6 +72,7 @@ class Conclusion:
     cases: int = 0
     smallest_gain: float | None = None
     runs: tuple[PairedRuns, ...] = ()
+    validation_use: ValidationUse | None = None
     is_untested: bool = False
 
     @property

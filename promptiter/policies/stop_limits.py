@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from promptiter.errors import SetupError
 from promptiter.numbers import is_number
-from promptiter.policies.stopping import ComposableStop, Progress, StopDecision, check_count, stop_if
+from promptiter.policies.stopping import Progress, ScorelessStop, StopDecision, check_count, stop_if
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Deadline(ComposableStop):
+class Deadline(ScorelessStop):
     """Stops after the round in which the time since the start of the run exceeds `minutes` plus `seconds`."""
 
     minutes: float = 0
@@ -38,7 +38,7 @@ class Deadline(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaxEvaluations(ComposableStop):
+class MaxEvaluations(ScorelessStop):
     """Stops after the round that reaches this number of evaluated cases. Repeats of a case count once."""
 
     evaluations: int
@@ -52,7 +52,7 @@ class MaxEvaluations(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaxCalls(ComposableStop):
+class MaxCalls(ScorelessStop):
     """Stops after the round that reaches this number of calls."""
 
     calls: int
@@ -66,7 +66,7 @@ class MaxCalls(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaxTokens(ComposableStop):
+class MaxTokens(ScorelessStop):
     """Stops after the round that reaches this number of tokens, input and output together, as far as known."""
 
     tokens: int
@@ -80,7 +80,7 @@ class MaxTokens(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaxUsd(ComposableStop):
+class MaxUsd(ScorelessStop):
     """Stops after the round in which the cost reaches this number of dollars, as far as prices are known."""
 
     usd: float

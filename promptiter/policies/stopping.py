@@ -139,6 +139,15 @@ class ComposableStop:
         return format_call(self)
 
 
+class ScorelessStop(ComposableStop):
+    """A base class for stop policies that do not look at the validation of the accepted profile (`Progress.best`).
+
+    Every other policy is taken to look at it. That is one more answer that validation gives, see `reads_score`.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RequiredMetrics(ComposableStop):
     """Stops when the mean of every named metric reaches its threshold; `"all"` means every metric of the run.
@@ -193,7 +202,7 @@ class TargetScore(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UserStop(ComposableStop):
+class UserStop(ScorelessStop):
     """Stops when the user asks for it, on the baseline too."""
 
     def decide(self, progress: Progress) -> StopDecision:
@@ -203,7 +212,7 @@ class UserStop(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StopFile(ComposableStop):
+class StopFile(ScorelessStop):
     """Stops when this file exists, on the baseline too: `touch` it to end a run after its current round."""
 
     path: str | Path
@@ -218,7 +227,7 @@ class StopFile(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Patience(ComposableStop):
+class Patience(ScorelessStop):
     """Stops after this number of rounds in a row without an accepted candidate."""
 
     rounds: int
@@ -232,7 +241,7 @@ class Patience(ComposableStop):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaxRounds(ComposableStop):
+class MaxRounds(ScorelessStop):
     """Stops after this number of rounds."""
 
     rounds: int
@@ -272,6 +281,15 @@ class StopOnAll(CombinedPolicy[StopPolicy], ComposableStop):
         if not all(decision.stop for decision in decisions):
             return CONTINUE
         return StopDecision(True, tuple(reason for decision in decisions for reason in decision.reasons))
+
+
+def reads_score(policy: StopPolicy, decision: StopDecision) -> bool:
+    """Whether a decision tells something about validation: a part of the policy may look at its score.
+
+    A user who asks for the final test has seen the scores, too.
+    """
+    by_user = any(reason.kind == "test_now" for reason in decision.reasons)
+    return by_user or any(not isinstance(part, ScorelessStop) for part in iter_policies(policy))
 
 
 def complete_stop(stop: StopPolicy | None, *, max_rounds: int, objective: Objective, is_for_score: bool) -> StopPolicy:

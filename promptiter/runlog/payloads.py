@@ -31,7 +31,10 @@ class EvalSetSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartMeasured:
+    """When the run began, and the id under which the uses of its cases are kept."""
+
     started_at: str = ""
+    use_id: str = ""
 
 
 @event_type("run_started")
@@ -138,6 +141,16 @@ class BudgetReserved(Payload):
     measured: ReservedMeasured = ReservedMeasured()
 
 
+@event_type("cases_used")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CasesUsed(Payload):
+    """How many validation cases the search has, and how often the project used them before; see CaseHistory."""
+
+    validation_cases: int
+    earlier_runs: int = 0
+    seen_cases: int = 0
+
+
 @event_type("round_started")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted(Payload):
@@ -205,7 +218,10 @@ class StopMeasured:
 @event_type("stop")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopDecided(Payload):
+    """Whether the run stops. `reads_score`: the decision depends on the validation of the accepted profile."""
+
     decision: StopDecision
+    reads_score: bool = False
     measured: StopMeasured = StopMeasured()
 
 
@@ -222,6 +238,28 @@ class BudgetEnded(Payload):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblationFinished(Payload):
     ablation: Ablation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunMeasured:
+    """The id under which the final test is kept among the uses of cases."""
+
+    id: str = ""
+
+
+@event_type("final_test_begun")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalTestBegun(Payload):
+    measured: BegunMeasured = BegunMeasured()
+
+
+@event_type("test_set_opened")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedTestSet(Payload):
+    """How often the project had used the test cases before; see CaseHistory."""
+
+    opened_before: int = 0
+    seen_cases: int = 0
 
 
 @event_type("final_test")

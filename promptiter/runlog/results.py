@@ -28,6 +28,7 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, ProfileDiff
+from promptiter.runlog.case_uses import CaseHistory
 from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
@@ -215,7 +216,8 @@ class RunResult:
     `working_profile` is the best profile of the search; `accepted_profile` is the one to adopt: the same until the
     `conclusion`, and the initial profile if the final test shows no gain. `accepted` and `baseline` are the validation
     of the adopted and of the initial profile, after a final test on its repeats. `evaluations` are all those outside of
-    rounds, by phase: the baseline, the ablation, the final test, the test set. `notes` are events of the search before
+    rounds, by phase: the baseline, the ablation, the final test, the test set. `case_history` is how often the project
+    used the same cases before. `notes` are events of the search before
     the first round. `ablation` has the parts that were removed before the final test. No case run read the
     `unread_surfaces`. `error` says why a run failed. The `rounds` of a run that just ended are read from its journal on
     demand; in a result that was loaded from a file they are a tuple.
@@ -238,6 +240,7 @@ class RunResult:
     ablation: Ablation | None = None
     unread_surfaces: tuple[str, ...] = ()
     conclusion: Conclusion | None = None
+    case_history: CaseHistory = field(default_factory=CaseHistory)
     rounds: Annotated[
         Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])
     ] = ()

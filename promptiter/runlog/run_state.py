@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
+from promptiter.evaluation.stats.validation_use import ValidationUse
 from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
+from promptiter.runlog.case_uses import CaseHistory
 from promptiter.runlog.details import DetailsPayload
 from promptiter.runlog.events import ENGINE_EVENTS, Event, Payload, UnknownPayload
 from promptiter.runlog.payloads import (
@@ -23,9 +25,12 @@ from promptiter.runlog.payloads import (
     CandidateDecided,
     CandidateProposed,
     CaseFinished,
+    CasesUsed,
     EvaluationFinished,
     EvaluationStarted,
+    FinalTestBegun,
     FinalTestFinished,
+    OpenedTestSet,
     ReadsAudited,
     ReferencesWritten,
     RoundCompleted,
@@ -72,6 +77,9 @@ class RunState:
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
         self._is_validation_read = False
+        self._validation_use = ValidationUse()
+        self._stops_by_score = 0
+        self._use_id = ""
         self._run = run
         self._evaluations: list[Evaluation] = []
         self._notes: list[SearchNote] = []
@@ -133,6 +141,16 @@ class RunState:
         return self._references
 
     @property
+    def use_id(self) -> str:
+        """The id under which the uses of the run's cases are kept."""
+        return self._use_id
+
+    @property
+    def validation_use(self) -> ValidationUse:
+        """The answers that validation gave to the search."""
+        return self._validation_use
+
+    @property
     def is_validation_read(self) -> bool:
         """Whether the search has read validation cases or results on them."""
         return self._is_validation_read
@@ -176,9 +194,19 @@ class RunState:
             case ReadsAudited(undeclared=undeclared) if undeclared:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
+            case CasesUsed() as used:
+                history = CaseHistory(
+                    validation_cases=used.validation_cases, earlier_runs=used.earlier_runs, seen_cases=used.seen_cases
+                )
+                self._change(case_history=history)
+            case OpenedTestSet(opened_before=opened, seen_cases=seen):
+                known = self._so_far.case_history
+                self._change(case_history=replace(known, test_opened=opened, seen_test_cases=seen))
             case ValidationRead():
                 self._is_validation_read = True
-            case StopDecided(decision=decision):
+            case StopDecided(decision=decision, reads_score=reads_score):
+                if reads_score:
+                    self._count_stop_by_score()
                 if self._round is not None:
                     self._round.stop(decision)
                 stop = decision if decision.stop else None
@@ -191,7 +219,14 @@ class RunState:
                 self._conclude(concluded)
             case RunCompleted() as completed:
                 self._complete(completed, event.run_id)
-            case RoundCompleted() | BudgetReserved() | BudgetEnded() | ReadsAudited() | FinalTestFinished():
+            case (
+                RoundCompleted()
+                | BudgetReserved()
+                | FinalTestBegun()
+                | BudgetEnded()
+                | ReadsAudited()
+                | FinalTestFinished()
+            ):
                 pass
             case UnknownPayload(problem=problem) if event.type in ENGINE_EVENTS:
                 raise JournalError(f"event {event.seq} of the journal cannot be read: {problem}")
@@ -200,6 +235,7 @@ class RunState:
         self._index.end = event.seq + 1
 
     def _start(self, started: RunStarted, run_id: str) -> None:
+        self._use_id = started.measured.use_id
         self._unread = frozenset(started.targets)
         self._run = RunResult(
             status="running",
@@ -265,6 +301,8 @@ class RunState:
     def _decide(self, decided: CandidateDecided) -> None:
         decision = decided.decision
         self._candidates_tried += decided.candidate is not None
+        if decided.evidence is not None and decided.evidence.candidate:
+            self._validation_use = self._validation_use.add_decision(accepted=decision.accepted)
         if self._round is None:
             return
         self._count_round(decision.accepted)
@@ -277,6 +315,12 @@ class RunState:
             first = next((each for each in candidate.evaluations if each.number in seen), None)
             self._accept(candidate.profile, first)  # later candidates are compared with its first validation
             self._change(accepted=candidate.validation or self._so_far.accepted)  # the result shows all of them
+
+    def _count_stop_by_score(self) -> None:
+        """Count a stop decision that looked at the score: one answer per acceptance, because only these change it."""
+        for _ in range(self._validation_use.accepted - self._stops_by_score):
+            self._validation_use = self._validation_use.add_bit()
+        self._stops_by_score = self._validation_use.accepted
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""

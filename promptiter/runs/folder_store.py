@@ -1,5 +1,6 @@
 """FolderStore: a store in a folder, with one folder per run.
 
+runs/.case_uses.jsonl   the uses of cases by all runs (see case_use_file)
 runs/<run-id>/
   run.json          its inputs; written once
   journal.jsonl     its events, from which all of its state follows
@@ -28,6 +29,7 @@ from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
+from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.file_journal import FileJournal
@@ -54,6 +56,7 @@ class FolderStore:
         machine: str | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self.case_uses = CaseUseFile(folder)
         self._lease_s = lease_s
         self._now = now
         self._machine = machine

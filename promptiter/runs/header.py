@@ -23,6 +23,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.scorer import as_scorer
 from promptiter.llm.models import ConfiguredModel
 from promptiter.llm.redaction import MASK, Redactor
@@ -96,7 +97,8 @@ class RunHeader(_Record):
     """The inputs of a run, without secrets. A run was started with a `configuration`, or from Python with `parts`.
 
     `request` holds the settings that every run has, policies as the code that creates them. `models` holds the settings
-    that the agent's models report: a forecast uses only runs with the same ones.
+    that the agent's models report: a forecast uses only runs with the same ones. `judges` are the definitions of the
+    metrics that are judges.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -111,6 +113,7 @@ class RunHeader(_Record):
     train: HeaderSet
     validation: HeaderSet
     test: HeaderSet | None = None
+    judges: dict[str, str] = Field(default_factory=dict)
 
     @property
     def nameless_parts(self) -> tuple[str, ...]:
@@ -150,6 +153,7 @@ def build_header(
         train=_header_set(checked.train),
         validation=_header_set(checked.validation),
         test=None if checked.test is None else _header_set(checked.test),
+        judges={each.name: each.definition for each in checked.evaluator.metrics if isinstance(each, JudgeMetric)},
     )
 
 
@@ -200,7 +204,14 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
-    return _map_paths(header, lambda file: os.path.normpath(Path(folder).resolve() / file))
+    return _map_paths(header, lambda file: _locate(Path(folder), file))
+
+
+def _locate(folder: Path, file: str) -> str:
+    """The path of a file that a header names, from where the folder is, or from where a link to the folder is."""
+    link = folder.absolute()
+    found = [os.path.normpath(place / file) for place in (folder.resolve(), link.parent.resolve() / link.name)]
+    return next((path for path in found if Path(path).exists()), found[0])
 
 
 def _map_paths(header: RunHeader, change: Callable[[str], str]) -> RunHeader:

@@ -18,6 +18,7 @@ from promptiter.evaluation.trace_store import encode_trace
 from promptiter.llm.cache.memory_answers import MemoryAnswers, RecordedCalls
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.llm.redaction import Redactor
+from promptiter.runlog.case_uses import MemoryCaseUses
 from promptiter.runlog.event_json import decode_event, encode_event
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
@@ -32,6 +33,7 @@ class MemoryStore:
     """Runs in memory. A run that was opened and never left can be opened again once its lease has expired."""
 
     def __init__(self, *, lease_s: float = LEASE_S, now: Callable[[], float] = time.time) -> None:
+        self.case_uses = MemoryCaseUses()
         self._runs: dict[str, _RunData] = {}
         self._lease_s = lease_s
         self._now = now

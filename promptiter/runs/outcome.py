@@ -118,6 +118,6 @@ def _describe_evidence(conclusion: Conclusion) -> str:
 def _describe_look(look: Look) -> str:
     if look.gain <= -look.margin:
         return "no gain" if not look.margin else "worse by more than the margin"
-    if look.has_run_noise:
+    if look.has_run_noise or look.test in ("sign", "bounded_mean"):  # over cases, repeats are no evidence
         return f"p = {look.p_value:.2g}"
     return "same in every repeat" if look.is_shown else "too few repeats to rule out noise"

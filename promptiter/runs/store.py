@@ -9,7 +9,8 @@ What a store promises; `promptiter.testing.store_contract` tests it, except for 
 - One process at a time has a run open. It holds a lease, which the store renews. If the process is gone or suspended,
   the lease expires, and another process may open the run. The former holder can append no more events.
 - The first answer of a key is kept.
-- Runs share nothing. Runs of one store can be open at the same time, in one process or in several.
+- The uses of cases outlive the runs.
+- Runs share nothing else. Runs of one store can be open at the same time, in one process or in several.
 
 The engine calls a store on its event loop, so no method may block; the tests cannot see that. The methods of an
 `EventReader` may block, and so may `RunAnswers.stats`, which the engine calls in a thread.
@@ -24,6 +25,7 @@ from typing import Protocol
 from promptiter.evaluation.trace_store import TraceStore
 from promptiter.llm.cache.cache import RunAnswers
 from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.journal import EventSource, Journal
 from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces
@@ -34,6 +36,11 @@ from traces import ExecutionTrace
 
 class Store(Protocol):
     """Keeps runs. SetupError if it cannot be used, or has no run with an id."""
+
+    @property
+    def case_uses(self) -> CaseUses:
+        """The uses of cases by all runs, also by those that were deleted since."""
+        ...
 
     async def create(self, header: RunHeader) -> RunHeader:
         """Create a run, and return its header. If there is a run with this id, the new one gets a number: `id~2`."""

@@ -98,6 +98,8 @@ class ResumableRun:
                 trace_store=run.traces,
                 spent_before=await run.answers.ledger(),
                 run_name=run.name,
+                case_uses=self._store.case_uses,
+                place=self.run_id,
             )
             try:
                 outcome = await self._engine.execute(

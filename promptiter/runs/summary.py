@@ -24,6 +24,7 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
 from promptiter.runs.header import read_header
+from promptiter.runs.judge_checks import describe_judges, read_checks
 from promptiter.runs.lock import find_holder
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
@@ -93,7 +94,7 @@ class RunSummary:
     the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
     final test. `initial_digest` is the profile that the first candidates were made from. `notes` are events of the
     search before its first round. Changes of the `removed` surfaces were accepted, then dropped because they
-    contributed nothing.
+    contributed nothing. `judges` are notes about judges that were not compared with people, or agree poorly with them.
     """
 
     run_id: str
@@ -127,6 +128,7 @@ class RunSummary:
     stopped: str = ""
     costs: CostSummary = CostSummary()
     problems: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
     commands: tuple[Command, ...] = ()
 
 
@@ -195,6 +197,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         stopped=result.stop.text if result.stop is not None and result.stop.stop else "",
         costs=summarize_costs(result.measured.spent, result.measured),
         problems=(*result.problems, *search.problems),
+        judges=_describe_judges(result, folder),
         commands=() if folder is None else _commands(result, outcome, folder),
     )
 
@@ -271,6 +274,16 @@ def _evidence(result: RunResult) -> tuple[str, ...]:
     if conclusion is None or not conclusion.tried:
         return ()
     return *conclusion.reasons, *describe_runs(conclusion.runs)
+
+
+def _describe_judges(result: RunResult, folder: Path | None) -> tuple[str, ...]:
+    """Notes about the judges that the evidence rests on; none without a final test."""
+    if folder is None or not _evidence(result):
+        return ()
+    try:
+        return describe_judges(read_header(folder).judges, read_checks(folder.parent))
+    except SetupError:  # the header is reported elsewhere
+        return ()
 
 
 def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:

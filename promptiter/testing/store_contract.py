@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import Spending
+from promptiter.runlog.case_uses import CaseUse
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold, fold_lazily
 from promptiter.runlog.results import RunResult
@@ -63,6 +64,18 @@ class RunContract(StoreHooks):
         headers = [await client.create(make_header("a")) for client in (store, other, store)]
         assert [header.run_id for header in headers] == ["a", "a~2", "a~3"] == await store.list_ids()
         assert [(await other.view(header.run_id)).header for header in headers] == headers
+
+    @in_event_loop
+    async def test_uses_of_cases_are_kept_once_for_all_clients(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        uses = [
+            CaseUse(id=name, run_id="a", kind="search", place="a", train=("c1",), validation=("c2", "c3"))
+            for name in ("u1", "u2")
+        ]
+        assert list(await store.case_uses.add(uses[0])) == uses[:1]
+        other = self.make_store(tmp_path, Clock())
+        for client in (other, store):
+            assert list(await client.case_uses.add(uses[1])) == uses
 
     @in_event_loop
     async def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished_run(desk: Path, finished_project: Path) -> Path:
     """The folder of a finished run in the starter in the current folder, as `promptiter run --quiet` leaves it."""
     shutil.copytree(finished_project / "runs", desk / "runs")
-    [path] = (desk / "runs").iterdir()
+    [path] = (desk / "runs").glob("[!.]*")
     header = path / "run.json"
     header.write_text(header.read_text().replace(str(finished_project), str(desk)))
     return path

@@ -54,7 +54,7 @@ def test_the_next_forecast_is_based_on_the_run_and_the_summary_compares(run: Run
     )
     assert "stage calls expected tokens expected baseline 48 48 5,582 " in summary
     assert re.search(r" final_test 192 [\d,]+ \([\d,]+ to [\d,]+\) ", summary)
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     kept = (folder / "forecast.json").read_bytes()
     shown = run("run", "--dry-run", stream="err")
     assert f"Forecast  based on 1 earlier run: {folder.name}" in shown

@@ -44,7 +44,7 @@ def test_one_set_can_be_evaluated_under_each_of_its_names(run: Run, project: Pat
 def test_a_run_with_one_set_says_everywhere_what_it_may_claim(run: Run, project: Path) -> None:
     shown = run("run", "--json", stream="out")
     assert "8 cases to learn from and validate on; 6 surfaces may change" in run("run", stream="err")
-    first, _ = sorted((project / "runs").iterdir())
+    first, _ = sorted((project / "runs").glob("[!.]*"))
     assert orjson.loads(shown)["shape"] == "one_set"
     lines = run("show", first).splitlines()
     assert HEADLINE in lines

@@ -29,7 +29,7 @@ HEADLINE = "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in e
 
 
 def only_run(desk: Path) -> Path:
-    [path] = (desk / "runs").iterdir()
+    [path] = (desk / "runs").glob("[!.]*")
     return path
 
 
@@ -158,7 +158,7 @@ def test_rerun_starts_a_new_run_with_the_same_settings(run: Run, desk: Path) -> 
     first = only_run(desk)
     edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 3")
     assert "● Baseline: mean score 0.500" in run("rerun", first.name).splitlines()  # not as quiet as the first command
-    [second] = [path for path in (desk / "runs").iterdir() if path != first]
+    [second] = [path for path in (desk / "runs").glob("[!.]*") if path != first]
     headers = [orjson.loads((path / "run.json").read_bytes()) for path in (first, second)]
     assert headers[0]["request"] == headers[1]["request"]
     assert headers[1]["request"]["max_rounds"] == 0
@@ -170,7 +170,7 @@ def test_rerun_takes_secrets_from_the_configuration(run: Run, desk: Path) -> Non
     run("run", "--max-rounds", "0", "--quiet")
     assert b"canary-of-mine" not in b"".join(path.read_bytes() for path in only_run(desk).rglob("*") if path.is_file())
     run("rerun", "--quiet")
-    assert len(list((desk / "runs").iterdir())) == 2
+    assert len(list((desk / "runs").glob("[!.]*"))) == 2
     config.unlink()
     errors = run("rerun", "--runs", desk / "runs", code=2)
     assert "models.openai/mine.api_key is a secret, which is not stored in run.json" in errors
@@ -300,3 +300,22 @@ def test_a_run_that_a_script_began_is_resumed_by_the_command(run: Run, desk: Pat
     first = only_run(desk)
     assert HEADLINE.removeprefix("✓ ") in run("rerun", first, "--quiet")
     sys.modules.pop("optimize", None)
+
+
+def test_a_run_behind_a_link_resumes(run: Run, finished_run: Path, tmp_path: Path) -> None:
+    journal = finished_run / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    elsewhere = tmp_path / "disk" / finished_run.name
+    elsewhere.parent.mkdir()
+    finished_run.rename(elsewhere)
+    finished_run.symlink_to(elsewhere)
+    assert "Improved" in run("resume", finished_run)
+    assert list_as_json(run)[0]["status"] == "succeeded"
+
+
+def test_a_run_whose_configuration_is_gone_names_the_file(run: Run, finished_run: Path) -> None:
+    journal = finished_run / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    (finished_run.parent.parent / "promptiter.yaml").unlink()
+    errors = run("resume", finished_run, code=2)
+    assert "promptiter.yaml', which does not exist; move the file or the run back" in errors

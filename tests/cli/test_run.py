@@ -43,7 +43,7 @@ METRICS = {"metrics": "metrics.json", "models": {"simulated": {"compliance": 1.0
 @pytest.mark.slow
 def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run: Run, desk: Path) -> None:
     lines = run("run").splitlines()
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert lines[0] == "What changed: 2 of 6 surfaces"
     assert lines[1] == "  filing#instruction"
     assert lines[3] == "    - Reply only with a JSON object with the keys order id, product, amount, city and wish."
@@ -85,7 +85,7 @@ def test_no_line_of_a_pipe_ends_with_spaces(run: Run, desk: Path) -> None:
 @pytest.mark.slow
 def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, desk: Path) -> None:
     folder, *lines = run("run", stream="err").splitlines()
-    assert folder == f"runs/{next((desk / 'runs').iterdir()).name}/"
+    assert folder == f"runs/{next((desk / 'runs').glob('[!.]*')).name}/"
     assert lines[0] == "support_desk  12 train, 8 validation cases; 6 surfaces may change"
     assert lines[1] == "baseline    validation: 0.500, 0/8 pass"
     assert "round 1     blame: reception#instruction (12 cases)" in lines
@@ -171,7 +171,7 @@ def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
     shown = run("run", code=6, stream="out")
     assert "The budget ended before the final test" in shown
     assert "1 more would not fit: " in re.sub(r"\s+", " ", shown)
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert f"  resume: promptiter resume runs/{folder.name}" in shown.splitlines()
 
 
@@ -192,7 +192,7 @@ def test_a_failed_run_shows_its_cause_and_exits_with_1(run: Run, desk: Path) -> 
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
     shown = run("run", code=1, stream="out")
     assert shown.splitlines()[0] == "✗ Failed in round 1: SetupError: the kettle is gone"
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "failed"
     sys.modules.pop("agent")
     assert "error: the run failed in round 1: SetupError: the kettle is gone" in run("run", "--json", code=1)
@@ -301,7 +301,7 @@ def test_one_patch_is_approved_and_another_edited(desk: Path) -> None:
     code = play(terminal, [(ASKED, "what?\n"), (ASKED, "a\n"), (ASKED, "e\n"), ("only '.'", f"{edited}\n.\n")])
     assert code == 0, terminal.printed
     assert "blamed by 12 cases" in terminal.printed
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == edited
 
 
@@ -314,7 +314,7 @@ def test_a_patch_is_edited_in_an_editor(desk: Path) -> None:
         desk, "run", "--review", "--targets", "reception#instruction,filing#instruction", EDITOR=str(editor)
     )
     assert play(terminal, [(ASKED, "e\n"), (ASKED, "a\n")]) == 0, terminal.printed
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert (folder / "surfaces" / "reception#instruction.best.md").read_text().startswith("YOU ARE the reception")
 
 
@@ -323,7 +323,7 @@ def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review", "--max-rounds", "1")
     code = play(terminal, [(ASKED, "v\n"), ("why? ", "the reception stays as it is\n")])
     assert code == 3, terminal.printed
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     vetoed = read_summary(folder).rejections[0]
     assert vetoed.surface_ids == ("reception#instruction",)
     assert vetoed.reason == "vetoed in review: the reception stays as it is"
@@ -349,7 +349,7 @@ def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 130
     assert shown.startswith("● Cancelled")
-    [folder] = (desk / "runs").iterdir()
+    [folder] = (desk / "runs").glob("[!.]*")
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "cancelled"
 
 

@@ -79,7 +79,7 @@ async def test_of_two_parts_with_the_same_effect_one_stays() -> None:
     assert result.ablation is not None
     assert result.ablation.dropped == (D,), "the first of two equally useless parts"
     assert result.ablation.losses == {D: 0.0, P: 0.0}
-    assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved_on_validation", [P])
+    assert (result.verdict, [change.surface_id for change in result.changes]) == ("improved", [P])
 
 
 async def test_parts_that_help_stay() -> None:

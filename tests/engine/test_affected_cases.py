@@ -257,8 +257,8 @@ async def test_the_noise_of_cases_that_the_change_does_not_reach_does_not_hide_a
     result = await gateway_engine(agent, REFUND).run(request(final_test=FinalTest()))
     assert result.verdict == "improved_on_validation"
     assert result.conclusion is not None
-    [test] = result.conclusion.results
-    assert not any(look.has_run_noise for look in test.looks)
+    test, on_new_cases = result.conclusion.results
+    assert not any(look.has_run_noise for look in (*test.looks, *on_new_cases.looks))
     assert test.gain == 0.1
     [runs] = result.conclusion.runs
     assert (runs.cases, runs.unreached, runs.before.runs, runs.after.runs) == (CASES, 8, 6 * CASES, 6 * CASES)

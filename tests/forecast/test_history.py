@@ -67,7 +67,7 @@ def baseline_run(folder: Path, engine: Engine, **changes: object) -> RunRequest:
 def test_the_baseline_of_an_earlier_run_shows_what_a_case_run_costs(runs: Path) -> None:
     shop = Shop()
     found = measure(runs, shop.engine, shop.request)
-    [run] = runs.iterdir()
+    [run] = runs.glob("[!.]*")
     assert found.runs == (run.name,)
     assert {name: cost.calls for name, cost in found.nodes.items()} == dict.fromkeys(NODES, Range.exactly(1.0))
     for cost in found.nodes.values():
@@ -120,7 +120,7 @@ def test_a_run_whose_baseline_came_from_a_shared_cache_is_skipped(tmp_path: Path
         request = baseline_run(runs, engine)
     cache.close()
     found = measure(runs, engine, request)
-    assert found.runs == (min(run.name for run in runs.iterdir()),)
+    assert found.runs == (min(run.name for run in runs.glob("[!.]*")),)
     assert {cost.calls for cost in found.nodes.values()} == {Range.exactly(1.0)}
 
 
@@ -170,19 +170,19 @@ def test_runs_of_other_structures_and_broken_ones_are_skipped(runs: Path, tmp_pa
     folder = tmp_path / "runs"
     shutil.copytree(runs, folder)
     assert measure(folder, desk.engine(desk.DRAFT), desk.request()) == UnitCosts()
-    [run, *_] = folder.iterdir()
+    [run, *_] = folder.glob("[!.]*")
     for name in ("9999_no_header", "9998_torn"):
         shutil.copytree(run, folder / name)
     (folder / "9999_no_header" / "run.json").write_text("{")
     (folder / "9998_torn" / "journal.jsonl").write_text("what is this?\n")
-    names = {path.name for path in folder.iterdir()} - {"9999_no_header", "9998_torn"}
+    names = {path.name for path in folder.glob("[!.]*")} - {"9999_no_header", "9998_torn"}
     assert {*measure(folder, Shop().engine, Shop().request).runs} == names
     assert measure(tmp_path / "nowhere", Shop().engine, Shop().request) == UnitCosts()
 
 
 def test_only_the_newest_runs_are_used(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "runs"
-    run = min(runs.iterdir())
+    run = min(runs.glob("[!.]*"))
     for number in range(4):
         shutil.copytree(run, folder / f"{run.name}~{number}")
     assert len(measure(folder, Shop().engine, Shop().request).runs) == 4

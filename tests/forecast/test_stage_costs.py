@@ -27,14 +27,14 @@ from traces import Usage
 
 
 def calls_of(folder: Path) -> dict[str, int]:
-    [run] = folder.iterdir()
+    [run] = folder.glob("[!.]*")
     return {stage: spent.calls for stage, spent in spent_by_stage(run).items()}
 
 
 @pytest.mark.slow
 def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     result = Shop().run(tmp_path)
-    [run] = tmp_path.iterdir()
+    [run] = tmp_path.glob("[!.]*")
     found = spent_by_stage(run)
     assert list(found) == ["baseline", "train", "rerun", "validation", "ablation", "final_test"]
     assert found["baseline"].calls == 6 * 6

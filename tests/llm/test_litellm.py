@@ -18,6 +18,7 @@ from promptiter.errors import (
     BadRequestError,
     BudgetEndedError,
     ModelNotFoundError,
+    ModelTimeoutError,
     ModelUnavailableError,
 )
 from promptiter.llm.budget import Budget
@@ -313,3 +314,33 @@ async def test_a_server_that_cannot_be_reached_bills_nothing() -> None:
     with pytest.raises(ModelUnavailableError):
         await door.ask(request(1), CallSite())
     assert door.ledger.snapshot().total == Spending()
+
+
+class Witness(LoopbackServer):
+    """A server that keeps the headers of the last request."""
+
+    headers: dict[str, str]
+
+    async def handle(self, request: Any) -> Any:
+        self.headers = {name.lower(): value for name, value in request.headers.items()}
+        return await super().handle(request)
+
+
+async def test_options_that_litellm_takes_too_add_to_the_settings_of_the_model() -> None:
+    with run_server(Witness(answer)) as server:
+        assert isinstance(server, Witness)
+        model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", headers={"X-Team": "a", "X-Desk": "b"})
+        options = {"extra_headers": {"X-Desk": "c", "X-Case": "d"}, "timeout": 30, "stream": False, "n": 1}
+        await model(replace(request(1), options=options), repeat=0)
+        assert [server.headers[name] for name in ("x-team", "x-desk", "x-case")] == ["a", "c", "d"]
+
+
+async def test_the_timeout_of_a_request_is_used() -> None:
+    class Slow(LoopbackServer):
+        def _choose_fault(self, body: dict[str, Any]) -> str | None:  # noqa: ARG002
+            return "slow"
+
+    with run_server(Slow(answer, slow_s=3.0)) as server:
+        model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=60)
+        with pytest.raises(ModelTimeoutError):
+            await model(replace(request(1), options={"timeout": 0.3}), repeat=0)

@@ -120,7 +120,7 @@ def journal(folder: Path) -> EventFile:
 
 
 def names(folder: Path) -> list[str]:
-    [run] = folder.iterdir()
+    [run] = folder.glob("[!.]*")
     return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
 
 

@@ -25,5 +25,7 @@ def to_mermaid(diagram: Diagram) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape text in quotes, where only these four characters are special to Mermaid."""
-    return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    """Escape text in quotes, where these characters are special to Mermaid. `%%{` begins a directive anywhere."""
+    return (
+        text.replace("#", "#35;").replace("%", "#37;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    )

@@ -15,6 +15,7 @@ from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest, Role
+from promptiter.llm.models import check_options
 from promptiter.llm.structured import ask_for
 from promptiter.wording import shorten
 from traces.model import Json
@@ -53,6 +54,7 @@ class ModelStage(Generic[R]):
                 f"max_prompt_tokens of the {self.role} is {max_prompt_tokens:,}; its rules alone need "
                 f"{MIN_PROMPT_TOKENS:,}, so give at least that"
             )
+        check_options(model_options or {}, place=f"the model_options of the {self.role}")
         self.model = model
         self.render = render
         self.model_options = dict(model_options or {})

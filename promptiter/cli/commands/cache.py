@@ -10,7 +10,7 @@ import typer
 
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.options import AsJson
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, echo, write_text
 from promptiter.errors import RequestError, SetupError
 from promptiter.wording import path_from_here
 
@@ -40,7 +40,7 @@ def stats(
     if as_json:
         write_text(cache_as_json(contents or CacheContents(path=path, bytes=0)), None)
     elif contents is None:
-        typer.echo(f"nothing is cached yet: {path_from_here(path)}")
+        echo(f"nothing is cached yet: {path_from_here(path)}")
     else:
         print_cache(console(), contents)
 
@@ -68,14 +68,14 @@ def clear(
         )
     contents = read_contents(path)
     if contents is None or not contents.total.calls:
-        typer.echo(f"nothing is cached yet: {path_from_here(path)}")
+        echo(f"nothing is cached yet: {path_from_here(path)}")
         return
     content = f"{format_size(contents)} in {path_from_here(path)} (to pay again: {price(contents.total)})"
     if not yes and not sys.stdin.isatty():
         raise SetupError(f"this would remove {content}; pass --yes to do it")
-    typer.echo(f"removing {content}")
+    echo(f"removing {content}")
     if not yes and not typer.confirm("Continue?"):
-        typer.echo("nothing removed")
+        echo("nothing removed")
         raise typer.Exit(1)
     clear_cache(path)
 

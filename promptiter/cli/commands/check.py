@@ -46,19 +46,50 @@ def check(
         ),
     ] = None,
     config: ConfigOption = None,
-    repeats: Annotated[int, typer.Option(min=2, metavar="N", help="Runs of each case, with --agent.")] = 3,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=2, metavar="N", help="Runs of each case with --agent, judgements of each answer with --judge."
+        ),
+    ] = 3,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            "--judge",
+            metavar="LABELS",
+            help="Compare a judge with people's labels, a CSV file with the columns input, output, label, expected.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The metric to compare, with --judge; by default the only judge.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="LOW-HIGH", help="The grades of the labels, with --judge, such as 1-5.")
+    ] = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
-    """Check eval sets for problems: leaks, overlap, noise.
+    """Check eval sets for leaks, overlap and noise, or a judge.
 
     Also finds contradicting or missing references and duplicates; with --agent, cases that always fail, always pass or
     flip. Exits 7 if references contradict each other, eval sets overlap, or no case can be scored.
+
+    With --judge, compares a judge of CONFIG or --metrics with people instead: agreement beyond chance, noise, bias.
     """
     from promptiter.cli.views.check import CheckedSet, findings_as_json, print_findings
     from promptiter.evaluation.data.evalset import load_eval_set
     from promptiter.evaluation.data.health import check_cases, find_overlaps
 
+    if judge is not None:
+        from promptiter.cli.commands.check_judge import JudgeOptions, compare_judge
+
+        options = JudgeOptions(labels=judge, metric=metric, scale=scale, judgements=repeats)
+        given_sets, config = _separate_config(eval_sets or [], config)
+        compare_judge(options, eval_sets=given_sets, config=config, metrics=metrics, as_json=as_json, output=output)
+        return
+    for option, value in {"--metric": metric, "--scale": scale}.items():
+        if value is not None:
+            raise SetupError(f"{option} is for --judge; give the labels as --judge LABELS, too")
     sources, config = _find_eval_sets(eval_sets or [], config)
     loaded = [(source, load_eval_set(source)) for source in sources]
     built = [_build(agent, source, metrics, config) for source in sources] if agent is not None else []
@@ -93,9 +124,7 @@ def check(
 
 def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
     """The eval set files, and the configuration if one applies: the files given, or those of the configuration."""
-    project = eval_sets[0] if len(eval_sets) == 1 else None
-    if project is not None and config is None and (Path(project).is_dir() or _is_configuration(Path(project))):
-        eval_sets, config = [], Path(project)
+    eval_sets, config = _separate_config(eval_sets, config)
     if eval_sets:
         return eval_sets, config
     settings = read_subject(None, config=config).config
@@ -104,6 +133,14 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
     return files, config
+
+
+def _separate_config(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
+    """The eval sets that were given, and the configuration: by --config, or in the place of eval sets."""
+    project = eval_sets[0] if len(eval_sets) == 1 else None
+    if project is not None and config is None and (Path(project).is_dir() or _is_configuration(Path(project))):
+        return [], Path(project)
+    return eval_sets, config
 
 
 def _is_configuration(file: Path) -> bool:

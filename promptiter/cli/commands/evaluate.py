@@ -10,7 +10,7 @@ import typer
 
 from promptiter.cli.load import collect_settings, read_with_metrics
 from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, echo, write_text
 from promptiter.errors import SetupError
 
 
@@ -99,11 +99,11 @@ def evaluate(
         labelled = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway))
         cases = labelled.eval_set
         for case_id, error in labelled.errors:
-            typer.echo(f"the teacher had no answer for {case_id}: {error}", err=True)
+            echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
         evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     if warning := find_uncounted_calls(evaluation, gateway):
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     if junit is not None:
         write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)
     if as_json:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from promptiter.cli.output import echo
 from promptiter.errors import SetupError
 from traces.files import write_atomically
 
@@ -33,11 +34,11 @@ def init(
         raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
     for path, content in starter.items():
         _write(folder / path, content)
-    typer.echo(f"written to {folder}/")
+    echo(f"written to {folder}/")
     for path in starter:
-        typer.echo(f"  {path}")
-    typer.echo("\nnow run it:\n")
-    typer.echo("  promptiter run" if folder == Path() else f"  promptiter run {shlex.quote(str(folder))}")
+        echo(f"  {path}")
+    echo("\nnow run it:\n")
+    echo("  promptiter run" if folder == Path() else f"  promptiter run {shlex.quote(str(folder))}")
 
 
 def _list_files(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:

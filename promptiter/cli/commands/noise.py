@@ -12,7 +12,7 @@ import typer
 
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, print_error, write_text
+from promptiter.cli.output import console, echo, print_error, write_text
 from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
@@ -45,7 +45,7 @@ def noise(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
 ) -> None:
-    """Measure noise, which gains could be detected, and what could be won.
+    """Measure noise, detectable gains and headroom.
 
     Runs the baseline several times on the validation cases (an A/A test), and judges each run several times. No
     candidate is tried. A teacher of CONFIG also answers each case once. Options override the keys of the same name in
@@ -94,7 +94,7 @@ def _measure(configured: ConfiguredRun, repeats: int, *, judge_repeats: int, str
     from promptiter.engine.request_checks import merge_eval_sets
 
     def notify(_: str) -> None:
-        typer.echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
+        echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
 
     measure = partial(configured.noise, repeats=repeats, judge_repeats=judge_repeats, stronger=stronger, notify=notify)
     if configured.config.quiet:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from promptiter.cli.output import echo
 from promptiter.errors import SetupError
 
 _LABELS = {
@@ -52,9 +53,9 @@ def restore(
     folder = folder or (subject.state_folder if subject else Path(STATE_FOLDER))
     done = restore_folder(folder, sources=subject.sources if subject else None, force=force)
     if not done:
-        typer.echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
+        echo(f"nothing to do: no candidate was left in place by an agent with the state folder {folder}")
     for each in done:
         note = f": {each.note}" if each.note else ""
-        typer.echo(f"{each.surface_id}  {each.place}  {_LABELS[each.outcome]}{note}", err=not each.is_settled)
+        echo(f"{each.surface_id}  {each.place}  {_LABELS[each.outcome]}{note}", err=not each.is_settled)
     if not all(each.is_settled for each in done):
         raise typer.Exit(1)

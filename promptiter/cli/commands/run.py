@@ -28,7 +28,7 @@ from promptiter.cli.options import (
     Seed,
     find_run_folder,
 )
-from promptiter.cli.output import SteadyConsole, console, print_error, write_text
+from promptiter.cli.output import SteadyConsole, console, echo, print_error, write_text
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
@@ -183,9 +183,9 @@ def _print_forecast(parsed: ParsedConfig) -> None:
         forecast_view.print_forecast(console(), forecast)
         return
     if effective.left_out:
-        typer.echo(f"# Secrets are left out; write them as ${{VARIABLE}}: {', '.join(effective.left_out)}")
-    typer.echo(yaml.safe_dump(effective.document, sort_keys=False, allow_unicode=True, width=120), nl=False)
-    typer.echo(err=True)
+        echo(f"# Secrets are left out; write them as ${{VARIABLE}}: {', '.join(effective.left_out)}")
+    echo(yaml.safe_dump(effective.document, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    echo(err=True)
     forecast_view.print_forecast(SteadyConsole(), forecast)
 
 
@@ -205,7 +205,7 @@ def _execute(
         finally:
             configured.gateway.cache.close()
     for note in directory.notes:
-        typer.secho(f"note: {note}", fg="yellow", err=True)
+        echo(f"note: {note}", color="yellow", err=True)
     config = configured.config
     _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, require=config.require, costs=costs)
 
@@ -230,7 +230,7 @@ def _end(
         if costs:
             print_costs(console(), summary)
     if exit_code == NOT_SHOWN and not as_json:
-        typer.echo("the gain is not shown for new cases, which --require unseen asks for", err=True)
+        echo("the gain is not shown for new cases, which --require unseen asks for", err=True)
     raise typer.Exit(exit_code)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from promptiter.cli.options import AsJson, Runs, find_runs
-from promptiter.cli.output import console, json_text, write_text
+from promptiter.cli.output import console, echo, json_text, write_text
 from promptiter.errors import SetupError
 
 
@@ -37,6 +37,6 @@ def runs(
     if as_json:
         write_text(json_text([to_plain(each) for each in listed]), None)
     elif not listed:
-        typer.echo(f"no runs in {path}")
+        echo(f"no runs in {path}")
     else:
         print_runs(console(), listed)

@@ -12,7 +12,7 @@ import typer
 
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.options import AsJson, Output, find_run_folder
-from promptiter.cli.output import OutputFormat, console, guess_format, json_text, write_text
+from promptiter.cli.output import OutputFormat, console, echo, guess_format, json_text, write_text
 from promptiter.llm.redaction import process_redactor
 from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
@@ -157,10 +157,10 @@ def export(
     encoding = encoding or _choose_encoding(output)
     chosen = _read(file) if trace_id is None else iter([_choose(_read(file), trace_id, file)])
     if encoding is Encoding.json:
-        typer.echo(f"{write_traces(output, chosen):,} traces written to {output}")
+        echo(f"{write_traces(output, chosen):,} traces written to {output}")
     else:
         spans = write_otel(output, chosen, encoding="protobuf" if encoding is Encoding.otlp_protobuf else "json")
-        typer.echo(f"{spans:,} spans written to {output}")
+        echo(f"{spans:,} spans written to {output}")
 
 
 def _read_case_traces(
@@ -189,7 +189,7 @@ def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagr
     if by_node and unfold:
         raise typer.BadParameter("--unfold shows every step, so it cannot be combined with --by-node")
     if by_node is None and not unfold and needs_node_view(trace):
-        typer.echo(
+        echo(
             f"{len(trace.steps):,} steps: shown with one box per node; use --by-step for steps, --unfold for every one",
             err=True,
         )

@@ -20,6 +20,7 @@ from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
 from promptiter.runs.summary import summarize_costs
+from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
 from traces.model import Json
 from traces.text import cut, one_line
@@ -31,7 +32,7 @@ MAX_FAILURES = 10
 def show_progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]:
     """Show a progress bar on a terminal: cases done, the mean so far, the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[mean]}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, TimeRemainingColumn(), console=SafeConsole(stderr=True), transient=True)
     bar.disable = not sys.stderr.isatty()
     task = bar.add_task(one_line(title), total=total, mean="")
     total_value, scored = 0.0, 0

@@ -130,9 +130,11 @@ def _amount(figure: FigureChange, value: float | None) -> str:
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
-    """Print what is uncertain about the cost, and problems."""
+    """Print what is uncertain about the cost and the judges, and problems."""
     for text in describe_uncertain_costs(summary.costs):
         print_indented(screen, Text(text, "yellow"))
+    for note in summary.judges:
+        print_indented(screen, Text(one_line(note), "yellow"))
     for problem in summary.problems:
         print_indented(screen, Text(f"problem: {shorten_reason(problem)}", "yellow"))
 

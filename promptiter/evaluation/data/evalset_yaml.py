@@ -18,6 +18,7 @@ from traces.model import Json
 _TAG = "tag:yaml.org,2002:"
 _MAX_DEPTH = 100
 _MAX_VALUES = 1_000_000
+_MAX_MERGED = 10_000
 _WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer numbers do not fit into 64 bits and stay text
 _PLAIN = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -112,10 +113,20 @@ def _check_values(document: Json, file: str) -> None:
 def _make_loader() -> Any:
     import yaml
 
-    base = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     constructors = base.yaml_constructors
     kept = {tag: constructors[tag] for tag in (*(f"{_TAG}{kind}" for kind in _KINDS), None)}
-    loader: Any = type("PlainLoader", (base,), {"yaml_implicit_resolvers": {}, "yaml_constructors": kept})
+
+    def flatten_mapping(self: Any, node: Any) -> None:
+        """Merge what `<<` names into a mapping. Merges of merges can grow without end."""
+        base.flatten_mapping(self, node)
+        if len(node.value) > _MAX_MERGED:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"`<<` merges more than {_MAX_MERGED} keys into one mapping", node.start_mark
+            )
+
+    added = {"yaml_implicit_resolvers": {}, "yaml_constructors": kept, "flatten_mapping": flatten_mapping}
+    loader: Any = type("PlainLoader", (base,), added)
     for kind, pattern, first in _PLAIN:
         starts = [*first, ""] if kind == "null" else [*first]
         loader.add_implicit_resolver(f"{_TAG}{kind}", re.compile(f"^(?:{pattern})$"), starts)

@@ -54,6 +54,7 @@ from promptiter.evaluation.score import JUDGE_FAILED, Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
 from promptiter.llm.structured import build_shape
+from traces import digest
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ class JudgeMetric:
     judges: tuple[Judge, ...]
     gateway: Gateway
     threshold: float = 1.0
+    is_reversed: bool = False
+    """Whether rubrics are listed from the last to the first, and the reference comes after the response."""
 
     @property
     def needs_reference(self) -> bool:
@@ -97,7 +100,21 @@ class JudgeMetric:
 
     @property
     def rubrics(self) -> tuple[Rubric, ...]:
-        return (_VALID,) if self.kind == "final_response" else self.config.rubrics
+        rubrics = (_VALID,) if self.kind == "final_response" else self.config.rubrics
+        return rubrics[::-1] if self.is_reversed else rubrics
+
+    @property
+    def definition(self) -> str:
+        """The hash of what makes this judge: its prompt with the rubrics, its models and options, and its threshold."""
+        shown = Exchange(question="", response="", reference="" if self.shows_reference else None)
+        judges = [[judge.name, judge.model, judge.options, len(judge.repeats), judge.weight] for judge in self.judges]
+        config = [self.config.models_aggregator, self.config.knowledge_tool_names, self.threshold]
+        return digest([self._render(shown), judges, config])
+
+    def in_other_order(self) -> JudgeMetric | None:
+        """The same metric with its rubrics, or reference and response, in the other order; None if nothing has one."""
+        has_order = len(self.rubrics) > 1 or self.shows_reference
+        return replace(self, is_reversed=not self.is_reversed) if has_order else None
 
     def with_judge(self, judge: Runner | str) -> JudgeMetric:
         """The same metric with another model, agent or function as the judge, asked once per question."""
@@ -140,7 +157,13 @@ class JudgeMetric:
         self, run: AgentRun, question: str | None, reference: str | None, earlier: tuple[Message, ...]
     ) -> Exchange:
         if self.kind != "knowledge_recall":
-            return Exchange(question=question, response=run.output, reference=reference, earlier=earlier)
+            return Exchange(
+                question=question,
+                response=run.output,
+                reference=reference,
+                earlier=earlier,
+                is_reference_last=self.is_reversed,
+            )
         if run.trace is None:
             raise MetricError("the run has no trace, so its tool calls are unknown; use an agent that records one")
         names = self.config.knowledge_tool_names
@@ -166,12 +189,14 @@ class JudgeMetric:
 
     async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[RubricVerdict, ...]:
         """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
+        is_valid = self.kind == "final_response"
+        shape = _VALID_SHAPE if is_valid else _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
+        return await judge.ask_for(shape, self._render(exchange), self.gateway, repeat=repeat, metric=self.name)
+
+    def _render(self, exchange: Exchange) -> tuple[Message, ...]:
         if self.kind == "final_response":
-            messages, shape = render_final_response(exchange), _VALID_SHAPE
-        else:
-            messages = render_rubrics(self.kind, self.rubrics, exchange)
-            shape = _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
-        return await judge.ask_for(shape, messages, self.gateway, repeat=repeat, metric=self.name)
+            return render_final_response(exchange)
+        return render_rubrics(self.kind, self.rubrics, exchange)
 
     def _describe_failure(self, error: ModelError | RunnerError) -> str:
         """Names the metric, and judges as the user does: a judge with its own key has another name in the gateway."""

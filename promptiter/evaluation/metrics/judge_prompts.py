@@ -79,6 +79,7 @@ class Exchange:
     reference: str | None = None
     tool_output: str | None = None
     earlier: tuple[Message, ...] = ()
+    is_reference_last: bool = False
 
 
 def render_final_response(exchange: Exchange) -> tuple[Message, ...]:
@@ -141,6 +142,8 @@ def _render_exchange(exchange: Exchange) -> str:
         "reference": exchange.reference,
         "response": exchange.response,
     }
+    if exchange.is_reference_last:
+        texts["reference"] = texts.pop("reference")
     return "\n\n".join(quote_data(name, text) for name, text in texts.items() if text is not None)
 
 

@@ -30,7 +30,7 @@ def format_line(body: bytes) -> bytes:
 
 def is_intact(line: bytes) -> bool:
     """Whether a line is complete and matches its checksum."""
-    return line[len(START) : len(START) + 8] == _sum(line[_REST:].rstrip(b"\n"))
+    return line.startswith(b'%s%s",' % (START, _sum(line[_REST:].rstrip(b"\n"))))
 
 
 def read_key(line: bytes, *, path: str | os.PathLike[str]) -> bytes | None:

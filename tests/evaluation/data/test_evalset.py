@@ -430,6 +430,10 @@ def test_yaml_anchors_and_merges_are_followed(tmp_path: Path) -> None:
 BOMB = "- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 
 
+MERGES = "".join(["- &m0 {a: 1}\n", *(f"- &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 20)}]}}\n" for n in range(1, 13))])
+"""283 bytes of such levels took seconds, and each further one ten times longer."""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -447,6 +451,7 @@ BOMB = "- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a
         ("[" * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- " * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- &a [*a]", r"y.yaml: holds more than 1000000 values, or an alias that holds itself"),
+        (MERGES, r"y.yaml, line 5: is not valid YAML: `<<` merges more than 10000 keys into one mapping"),
         (BOMB, r"y.yaml: holds more than 1000000 values"),
         ("# nothing", r"y.yaml: is not an eval set"),
         ("- input: a\n  input: b", r"y.yaml, line 2: the key 'input' is given twice; keep one of them"),

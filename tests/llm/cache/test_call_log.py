@@ -373,3 +373,23 @@ async def test_a_line_of_another_version_is_refused(path: Path) -> None:
     write(path, format_line(b'{"v":2,"asked":"k"}'))
     with pytest.raises(SetupError, match="has version 2, this release reads 1"):
         ledger_at(path)
+
+
+async def test_any_byte_of_the_log_may_be_damaged(path: Path) -> None:
+    with closing(CallLog(path)) as log:
+        for number in range(2):
+            async with log.asking(key(number), lost=LOST):
+                pass
+            await log.put(key(number), REPLY, paid=PAID)
+    whole = read(path)
+    first = len(b"".join(whole.splitlines(keepends=True)[:1]))
+    for place in range(len(whole)):
+        for flipped in (0x01, 0x20, 0x80):
+            write(path, whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :])
+            total = ledger_at(path).total
+            assert total.calls + total.lost_calls in (1, 2)
+    for place in range(first, first + 24):  # the beginning of an answer, where its checksum is
+        write(path, whole[:place] + bytes([whole[place] ^ 0x01]) + whole[place + 1 :])
+        with closing(CallLog(path)) as log:
+            assert (await log.get(key(0)), await log.get(key(1))) == (None, REPLY)
+            assert await log.put(key(0), REPLY, paid=PAID) == REPLY

@@ -1,0 +1,156 @@
+"""Labels: answers that people have judged, from a CSV file, to check a judge with.
+
+The columns are `input` (what the user asked), `output` (the answer that was judged) and `label` (the verdict of a
+person). `expected` is the reference, if there is one. Instead of `input`, `case` may name a case of an eval set; its
+input and reference are then those of the case. All other columns are ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptiter.errors import EvalSetError, nearest
+from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.user_files import Location
+from promptiter.wording import plural, shorten
+
+MIN_LABELS = 10
+"""Fewer labels say next to nothing about a judge."""
+
+PASSING = ("pass", "passed", "true", "yes", "valid", "correct", "good", "ok", "1")
+FAILING = ("fail", "failed", "false", "no", "invalid", "incorrect", "wrong", "bad", "0")
+
+_COLUMNS = ("case", "input", "output", "expected", "label")
+_OTHER_NAMES = {"reference": "expected", "answer": "output", "response": "output", "question": "input"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledAnswer:
+    """An answer to a case, and its label from 0 to 1."""
+
+    case: EvalCase
+    output: str
+    label: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSet:
+    """Answers that people have judged. `is_graded`: with grades, not only as passed or failed."""
+
+    answers: tuple[LabelledAnswer, ...]
+    is_graded: bool = False
+    source: str = field(default="labels", compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.answers) < MIN_LABELS:
+            raise EvalSetError(
+                f"{self.source}: has {plural(len(self.answers), 'label')}; a judge is checked with at least "
+                f"{MIN_LABELS}, better with 50 or more"
+            )
+        if len({answer.label for answer in self.answers}) < 2:
+            raise EvalSetError(
+                f"{self.source}: all labels are the same, so agreement beyond chance cannot be computed; label answers "
+                "that pass and answers that fail"
+            )
+
+
+def load_labels(
+    file: str | os.PathLike[str],
+    *,
+    cases: Iterable[EvalCase] = (),
+    scale: tuple[float, float] | None = None,
+) -> LabelSet:
+    """Read a CSV file of labels. `cases` are those that the column `case` may name.
+
+    Labels are words such as `pass` and `fail`, or numbers from 0 to 1. `scale` is the lowest and the highest grade of
+    another scale, such as (1, 5).
+    """
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise EvalSetError(f"{str(path)!r} cannot be read: {cause}; check the path") from error
+    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    try:
+        columns = {name: _rename(name) for name in reader.fieldnames or ()}
+        _check_columns([_rename(name) for name in reader.fieldnames or ()], Location(str(path), line=1))
+        known = {case.id: case for case in cases}
+        rows = []
+        for row in reader:
+            location = Location(str(path), line=reader.line_num)
+            rows.append((location, {columns[name]: cell or "" for name, cell in row.items() if name in columns}))
+    except csv.Error as error:
+        raise EvalSetError(
+            f"{path}: is not a valid CSV file: {error}; quote cells that hold commas or quotes"
+        ) from error
+    labels = [_read_label(row["label"], location, scale) for location, row in rows]
+    answers = [
+        LabelledAnswer(case=_find_case(row, location, known), output=row["output"], label=label)
+        for (location, row), label in zip(rows, labels, strict=True)
+    ]
+    is_graded = any(label not in (0.0, 1.0) for label in labels)
+    return LabelSet(answers=tuple(answers), is_graded=is_graded, source=str(path))
+
+
+def _rename(column: str) -> str:
+    name = column.strip().lower()
+    return _OTHER_NAMES.get(name, name)
+
+
+def _check_columns(names: Sequence[str], header: Location) -> None:
+    for twice in {name for name in names if name in _COLUMNS and names.count(name) > 1}:
+        raise EvalSetError(f"{header}: the column {twice!r} occurs twice; remove one")
+    needed = ["output", "label", *(() if "case" in names else ("input",))]
+    if missing := [name for name in needed if name not in names]:
+        found = ", ".join(map(repr, names)) or "nothing"
+        raise EvalSetError(
+            f"{header}: there is no column {' or '.join(map(repr, missing))}, only {found}; the columns are "
+            "input (or case, the id of a case), output, label, and expected if there are references"
+        )
+
+
+def _read_label(written: str, location: Location, scale: tuple[float, float] | None) -> float:
+    word = written.strip().lower()
+    if scale is None and word in PASSING:
+        return 1.0
+    if scale is None and word in FAILING:
+        return 0.0
+    low, high = scale or (0.0, 1.0)
+    try:
+        grade = float(word)
+    except ValueError:
+        wanted = f"a number from {low:g} to {high:g}"
+        raise EvalSetError(
+            f"{location}: the label {shorten(written)} is not known; write "
+            f"{wanted if scale is not None else f'pass or fail, or {wanted}'}"
+        ) from None
+    if not low <= grade <= high:
+        advice = (
+            "give the lowest and the highest grade as the scale, such as --scale 1-5" if scale is None else "correct it"
+        )
+        raise EvalSetError(f"{location}: the label {grade:g} is not from {low:g} to {high:g}; {advice}")
+    return (grade - low) / (high - low)
+
+
+def _find_case(row: Mapping[str, str], location: Location, known: Mapping[str, EvalCase]) -> EvalCase:
+    """The case that a row is about: one of the known ones, or one made from its cells."""
+    name, question, reference = row.get("case", ""), row.get("input", ""), row.get("expected") or None
+    if name and not question:
+        if name not in known:
+            similar = nearest(name, list(known))
+            raise EvalSetError(
+                f"{location}: there is no case {name!r}{similar} in the eval sets; give the eval set that has it, or "
+                "add a column 'input'"
+            )
+        case = known[name]
+        if len(case.turns) != 1:
+            raise EvalSetError(f"{location}: case {name!r} has {len(case.turns)} turns; label answers to one question")
+        return case
+    if not question:
+        raise EvalSetError(f"{location}: the input is empty; write what the user asked")
+    return EvalCase(id=name or str(location), turns=(Turn(user=question, expected=reference),))

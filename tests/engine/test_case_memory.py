@@ -1,0 +1,140 @@
+"""A project remembers how often its cases were used."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.memory_store import MemoryStore
+from promptiter.runs.stored_run import StoredRun
+from tests.worlds import desk
+from tests.worlds.desk import DRAFT, POLISH
+
+
+def request(**changes: object) -> RunRequest:
+    return desk.request(**{"validation": desk.eval_set("validation", 10), "run_id": "", **changes})
+
+
+def reasons(result: RunResult) -> tuple[str, ...]:
+    assert result.conclusion is not None
+    return result.conclusion.reasons
+
+
+async def test_an_engine_remembers_the_validation_cases_of_its_runs() -> None:
+    engine = desk.engine(DRAFT)
+    first, second = [await engine.run(request()) for _ in range(2)]
+    assert (first.case_history.earlier_runs, second.case_history.earlier_runs) == (0, 1)
+    assert not any("on these 10 validation cases" in each for each in reasons(first))
+    assert "run 2 on these 10 validation cases" in reasons(second)
+
+
+async def test_sets_that_overlap_count() -> None:
+    engine = desk.engine(DRAFT)
+    await engine.run(request(validation=desk.eval_set("validation", 4)))
+    more = await engine.run(request())
+    assert "run 2 on these 10 validation cases, 4 of which were used before" in reasons(more)
+    trained = await engine.run(request(train=desk.eval_set("other", 3), validation=desk.eval_set("train", 3)))
+    assert (trained.case_history.earlier_runs, trained.case_history.seen_cases) == (0, 3)
+
+
+async def test_the_uses_of_cases_survive_their_runs(tmp_path: Path) -> None:
+    first = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
+    await first.run()
+    shutil.rmtree(first.path)
+    second = await RunDirectory.begin(tmp_path, desk.engine(DRAFT), request()).run()
+    assert second.case_history.earlier_runs == 1
+    elsewhere = await RunDirectory.begin(tmp_path / "other", desk.engine(DRAFT), request()).run()
+    assert elsewhere.case_history.earlier_runs == 0
+
+
+async def test_an_opened_test_set_is_remembered() -> None:
+    engine = desk.engine({**DRAFT, **POLISH})
+    held_out = desk.eval_set("held-out", 8)
+    results = [await engine.run(request(test=held_out)) for _ in range(3)]
+    assert [each.case_history.test_opened for each in results] == [0, 1, 2]
+    assert "the test set was opened twice before" in reasons(results[2])
+
+
+async def test_a_test_set_that_was_not_opened_is_not_counted() -> None:
+    engine = desk.engine(DRAFT)
+    few = await engine.run(request(test=desk.eval_set("held-out", 7)))
+    assert few.case_history.test_opened is None
+    enough = await engine.run(request(test=desk.eval_set("held-out", 8)))
+    assert enough.case_history.test_opened == 0
+
+
+async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
+    engine = desk.engine(DRAFT)
+    await engine.run(request())
+    later = request(validation=desk.eval_set("other", 10), test=desk.eval_set("validation", 10))
+    assert "earlier runs have used 10 test cases as train or validation cases" in reasons(await engine.run(later))
+
+
+async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:
+    engine = desk.engine(DRAFT)
+    await engine.run(request(max_rounds=0))
+    assert (await engine.run(request())).case_history.seen_cases == 0
+
+
+@pytest.mark.slow
+async def test_a_resumed_run_has_the_same_history_wherever_it_was_killed() -> None:
+    whole = MemoryJournal()
+    asked = request(run_id="r", validation=desk.eval_set("validation", 2), test=desk.eval_set("held-out", 8))
+    expected = await desk.engine({**DRAFT, **POLISH}).run(asked, journal=whole)
+    events = list(whole.events)
+    for count in range(1, len(events)):
+        journal = MemoryJournal()
+        for event in events[:count]:
+            await journal.append(event)
+        again = await desk.engine({**DRAFT, **POLISH}).run(asked, journal=journal)
+        assert again == expected, f"killed after {events[count - 1].type}"
+
+
+def cut_off_final_test(path: Path) -> None:
+    """Remove the final test from the record of a run."""
+    lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    begun = next(number for number, line in enumerate(lines) if b'"final_test_begun"' in line)
+    (path / "journal.jsonl").write_bytes(b"".join(lines[:begun]))
+
+
+async def resume(path: Path) -> RunResult:
+    return await RunDirectory.resume(path, desk.engine(DRAFT), request()).run()
+
+
+async def test_a_copied_run_is_not_tested_again_unnoticed(tmp_path: Path) -> None:
+    path = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request()).path
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    first, second = await resume(path), await resume(copy)
+    assert not any("begun before" in each for each in reasons(first))
+    warning = f"the final test of this run was begun before in {path.name!r}, so this is not the only result"
+    assert warning in reasons(second)
+
+
+async def test_a_run_whose_final_test_was_cut_off_is_not_tested_again_unnoticed(tmp_path: Path) -> None:
+    run = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
+    await run.run()
+    cut_off_final_test(run.path)
+    assert any("the final test of this run was begun before" in each for each in reasons(await resume(run.path)))
+    another = await RunDirectory.begin(tmp_path, desk.engine(DRAFT), request()).run()
+    assert another.case_history.earlier_runs == 1, "a resumed run counts once"
+
+
+async def test_a_run_that_was_copied_into_another_folder_is_noticed(tmp_path: Path) -> None:
+    run = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
+    await run.run()
+    copy = tmp_path / "other" / run.path.name
+    shutil.copytree(run.path, copy)
+    cut_off_final_test(copy)
+    assert any("this run was begun elsewhere" in each for each in reasons(await resume(copy)))
+
+
+async def test_a_store_in_memory_remembers_too() -> None:
+    store = MemoryStore()
+    runs = [await StoredRun.begin(store, desk.engine(DRAFT), request()) for _ in range(2)]
+    assert [(await run.run()).case_history.earlier_runs for run in runs] == [0, 1]

@@ -1,0 +1,61 @@
+"""Options that cannot work are refused when a node, a stage or a configuration is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptiter.agents.declarations import Parameter
+from promptiter.agents.nodes import ModelNode
+from promptiter.backprop.llm.optimizer import LLMOptimizer
+from promptiter.config.file import read_document
+from promptiter.errors import SetupError
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import Message, ModelRequest
+from promptiter.llm.models import RESERVED_OPTIONS
+
+
+def make_node(options: Mapping[str, Any]) -> object:
+    return ModelNode(name="clerk", instruction="Answer.", options=options)
+
+
+def make_tuned_node(options: Mapping[str, Any]) -> object:
+    parameters = {name: Parameter(value=value) for name, value in options.items()}
+    return ModelNode(name="clerk", instruction="Answer.", parameters=parameters)
+
+
+def make_stage(options: Mapping[str, Any]) -> object:
+    return LLMOptimizer("gpt-5", model_options=options)
+
+
+def read_settings(options: Mapping[str, Any]) -> object:
+    parsed = read_document({"models": {"gpt-5": {"options": options}}}, file=Path("promptiter.yaml"), settings={})
+    if problems := [each for each in parsed.problems if "gpt-5" in each]:
+        raise SetupError(problems[0])
+    return parsed
+
+
+MAKERS: list[Callable[[Mapping[str, Any]], object]] = [make_node, make_tuned_node, make_stage, read_settings]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("name", RESERVED_OPTIONS)
+def test_an_option_that_cannot_work_is_refused_with_what_to_do(
+    make: Callable[[Mapping[str, Any]], object], name: str
+) -> None:
+    with pytest.raises(SetupError, match=f"have '{name}', which cannot be an option: {RESERVED_OPTIONS[name]}"):
+        make({name: 2})
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_other_options_are_kept(make: Callable[[Mapping[str, Any]], object]) -> None:
+    make({"temperature": 0.2, "timeout": 5, "extra_headers": {"X-Team": "a"}, "max_tokens": 100})
+
+
+async def test_requests_of_your_own_are_checked_before_they_are_sent() -> None:
+    request = ModelRequest(model="openai/local", messages=(Message("user", "x"),), options={"api_key": "sk-x"})
+    with pytest.raises(SetupError, match="the options of model 'openai/local' have 'api_key'"):
+        await LiteLLMModel(api_base="http://127.0.0.1:9/v1")(request, repeat=0)
