@@ -31,11 +31,13 @@ MAX_ANSWER = 200
 
 MAX_NAMES = 5
 
+_NOT_RECORDED = "the agent made no call through promptiter: there is nothing to record, and each try runs everything"
+
 _HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
-    "improved": ("✓", "green", "Improved on these"),
-    "worse": ("✗", "red", "Worse on these"),
-    "within_noise": ("·", "yellow", "Within noise on these"),
-    "undecided": ("·", "yellow", "Undecided on these"),
+    "improved": ("✓", "green", "Improved"),
+    "worse": ("✗", "red", "Worse"),
+    "within_noise": ("·", "yellow", "Within noise"),
+    "undecided": ("·", "yellow", "Undecided"),
 }
 
 
@@ -69,6 +71,8 @@ def print_recorded(screen: Console, trial: EditTrial, runs: RecordedRuns) -> Non
             screen, Text(f"stopped early ({runs.stop_reason}); the next `promptiter try` makes the other runs")
         )
         return
+    if not runs.ledger.total.calls and not runs.ledger.total.cache_hits:
+        print_indented(screen, Text(_NOT_RECORDED))
     next_step = "Now edit a prompt and run `promptiter try` again, or pass --set or --edit."
     print_indented(screen, Text(next_step))
 
@@ -82,7 +86,7 @@ def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison
     print_line(screen, found)
     for line in describe_evidence(trial, found, wanted_gain=wanted_gain):
         print_indented(screen, Text(one_line(line)))
-    better = [case for case in reversed(found.changed_cases) if case.change > 0]
+    better = sorted((case for case in found.changed_cases if case.change > 0), key=lambda each: -each.change)
     worse = [case for case in found.changed_cases if case.change < 0]
     for name, cases in (("Better", better), ("Worse", worse)):
         if cases:
@@ -96,7 +100,8 @@ def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison
 def print_line(screen: Console, found: ProfileComparison) -> None:
     """Print the answer on one line."""
     mark, style, what = _HEADLINES[found.answer]
-    cases = plural(len(found.before.rows_by_case), "case")
+    count = len(found.before.rows_by_case)
+    cases = "on one case" if count == 1 else f"on these {count:,} cases"
     before, after = (_format(each.objective(found.objective), found.objective) for each in (found.before, found.after))
     name = _name(found.objective)
     figures = f": {name} {before} → {after}" if found.before.rows else ""
@@ -146,7 +151,7 @@ def describe_spending(found: ProfileComparison) -> Iterator[str]:
             f"{saved.tokens:,} tokens{usd}"
         )
     elif found.before.rows and not found.spent.calls:
-        yield "the agent made no call through promptiter, so nothing was recorded, and each try runs everything again"
+        yield _NOT_RECORDED
     yield from describe_uncertain_costs(costs)
 
 

@@ -160,7 +160,7 @@ class _PooledCase:
         return _count_sums(self.pooled, self.after)
 
     def sample(self, random: Random, samples: int) -> list[int]:
-        if samples >= SAMPLES and (sums := self.sums) is not None:
+        if (sums := self.sums) is not None:
             return random.choices([value for value, _ in sums], [ways for _, ways in sums], k=samples)
         return [sum(random.sample(self.pooled, self.after)) for _ in range(samples)]
 

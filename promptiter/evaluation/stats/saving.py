@@ -3,7 +3,8 @@
 The runs are those of the final test, in the same blocks and with the same looks as the test of the score. The amounts
 of a case are permuted between the arms, which needs no assumption about their distribution. As with scores, a saving
 must be above what runs that were not seen could cost (see `gain_interval`). Amounts have no upper bound, so an unseen
-run is taken to cost the baseline's mean more than the mean, or as much more than its case as any run that was seen.
+run is taken to cost twice what its case takes, or as much more than that as any run that was seen. Where cases differ
+in length, the long ones count by their share of the total.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ def decide_saving(
 def estimate_saving_interval(amounts: Sequence[PairedScores]) -> GainInterval:
     """Estimate the interval of the saving on these cases, as a share of what the baseline took."""
     shares = _scale_to_shares(amounts)
+    lengths = [-fmean(case.before) for case in shares]
+    typical = sum(length**2 for length in lengths) / (sum(lengths) or 1.0)
     excess = max(fmean(case.after) - min(case.after) for case in shares)
     mean_after = fmean(fmean(case.after) for case in shares)
-    return estimate_gain_interval(shares, worst=mean_after - max(1.0, excess), best=0.0)
+    return estimate_gain_interval(shares, worst=mean_after - max(typical, excess), best=0.0)
 
 
 def decide_saving_for_new_cases(

@@ -48,9 +48,9 @@ def test_the_p_value_is_the_share_of_sign_flips_with_such_a_gain() -> None:
         flips = [
             sum(sign * each for sign, each in zip(signs, changes, strict=True)) for signs in product((-1, 1), repeat=6)
         ]
-        assert decide_difference(cases).look.p_value == pytest.approx(
-            fmean(total >= sum(changes) - 1e-9 for total in flips)
-        )
+        look = decide_difference(cases).look
+        assert look is not None
+        assert look.p_value == pytest.approx(fmean(total >= sum(changes) - 1e-9 for total in flips))
 
 
 @pytest.mark.parametrize(("gain", "answer"), [(0.3, "improved"), (-0.3, "worse"), (0.0, "within_noise")])
@@ -77,6 +77,8 @@ def test_another_block_is_asked_for_until_a_look_decides() -> None:
     cases = make_cases("blocks", cases=12, repeats=2, gain=0.05, shared=0.5)
     found = decide_difference(cases)
     assert (found.answer, found.needed_repeats) == ("undecided", 2)
+    few = decide_difference(make_cases("blocks", cases=12, repeats=1))
+    assert (few.answer, few.look, few.needed_repeats) == ("undecided", None, 1)
     equal = [PairedScores(case_id="a", before=(1.0, 0.0), after=(1.0, 0.0))]
     assert decide_difference(equal).answer == "within_noise"
 
