@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import ctypes
+import errno
 import glob
 import inspect
 import os
 import stat
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +104,16 @@ class FileSource:
         except OSError as error:
             raise SetupError(f"the file {str(self.path)!r} cannot be written: {error.strerror or error}") from error
 
+    def exchange_bytes(self, raw: bytes, *, is_known: Callable[[bytes], bool], mode: int | None = None) -> bool:
+        """Replace the file, unless it holds bytes that are not known: then it stays as it is. Returns whether it did.
+
+        On Linux, an edit that is made at this very moment is not lost either.
+        """
+        try:
+            return _replace(self.file, raw, mode, is_known)
+        except OSError as error:
+            raise SetupError(f"the file {str(self.path)!r} cannot be written: {error.strerror or error}") from error
+
     def sweep(self) -> None:
         """Remove what a killed writer left next to the file. There must be no writer at that time."""
         file = self.file
@@ -164,7 +177,8 @@ class _TextFormat:
         return self.mark + text.encode(self.encoding)
 
 
-def _replace(file: Path, raw: bytes, mode: int | None) -> None:
+def _replace(file: Path, raw: bytes, mode: int | None, is_known: Callable[[bytes], bool] | None = None) -> bool:
+    """Replace a file; with `is_known`, only if it is missing or its bytes are known. Returns whether it was."""
     part = file.with_name(f".{file.name}{_PART}.{os.getpid()}-{threading.get_ident()}")
     before = file.stat() if file.exists() else None
     if before is not None:
@@ -179,11 +193,48 @@ def _replace(file: Path, raw: bytes, mode: int | None) -> None:
             if mode is not None:
                 os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
-        part.replace(file)
+        if is_known is None or before is None:
+            part.replace(file)
+            is_replaced = True
+        else:
+            is_replaced = _exchange_if_known(part, file, is_known)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     sync_folder(file.parent)
+    return is_replaced
+
+
+def _exchange_if_known(part: Path, file: Path, is_known: Callable[[bytes], bool]) -> bool:
+    """Replace a file by another one if its bytes are known, without a moment in which an edit could get lost."""
+    if not _exchange(part, file):  # not on this system: an edit between these two lines is lost
+        if not is_known(file.read_bytes()):
+            part.unlink()
+            return False
+        part.replace(file)
+        return True
+    is_replaced = is_known(part.read_bytes())
+    if not is_replaced:
+        _exchange(part, file)
+    part.unlink()
+    return is_replaced
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two files at once; False if the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 def _copy_owner(descriptor: int, before: os.stat_result) -> None:

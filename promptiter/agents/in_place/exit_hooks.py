@@ -6,11 +6,12 @@ import atexit
 import logging
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Protocol
 
 from promptiter.concurrency import is_in_loop
@@ -27,10 +28,15 @@ class Closable(Protocol):
 
 _open: dict[int, tuple[Closable, int]] = {}
 """What to close, by identity, with the process that opened it: a fork must not close objects of its parent."""
+_is_ending = False
+
+
+class TerminatedError(KeyboardInterrupt):
+    """The program is ending, and everything is closed. Like Ctrl-C, it passes code that catches errors of agents."""
 
 
 def close_at_exit(subject: Closable) -> None:
-    """Close it when the program exits. SIGTERM, unless it has a handler, then exits by unwinding the stack.
+    """Close it when the program exits. On SIGTERM, unless it has a handler, close it at once and unwind the stack.
 
     By default Python would die of a SIGTERM at once.
     """
@@ -71,7 +77,14 @@ def defer_signals() -> Iterator[None]:
             signal.raise_signal(each)
 
 
+def is_ending() -> bool:
+    """Whether the program is ending, so that nothing may be opened again."""
+    return _is_ending
+
+
 def _close_all() -> None:
+    global _is_ending  # noqa: PLW0603 - of this process
+    _is_ending = True
     for subject, process in list(_open.values()):
         if process != os.getpid():
             continue
@@ -83,7 +96,21 @@ def _close_all() -> None:
 
 
 def _unwind(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    """Close everything now, whatever the code that is interrupted here does with the error."""
+    show_error = sys.excepthook
+
+    def exit_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, TerminatedError):
+            show_error(kind, error, trace)
+            return
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    sys.excepthook = exit_quietly
+    _close_all()
+    raise TerminatedError
 
 
 def _in_main_thread() -> bool:

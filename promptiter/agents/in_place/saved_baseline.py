@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from urllib.parse import quote
 
 import orjson
 
+from promptiter.agents.in_place.exit_hooks import TerminatedError, is_ending
 from promptiter.agents.in_place.source_lock import FolderLock, find_lock_owner, lock_source, unlock_source
 from promptiter.errors import EditedSourceError, SetupError
 from promptiter.sources import FileSource, Source, sync_folder
@@ -91,11 +93,15 @@ class SavedValue:
 
 
 class SavedBaseline:
-    """The baseline in a state folder. `hold` and `restore` are called under the folder's lock."""
+    """The baseline in a state folder. `hold` and `restore` are called under the folder's lock.
+
+    They exclude each other in this process too: a signal may restore the baseline while a thread writes a candidate.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.record = FileSource(self.folder / "in_place.json")
+        self._changing = threading.RLock()
 
     @property
     def has_leftovers(self) -> bool:
@@ -133,7 +139,16 @@ class SavedBaseline:
         raise lock.busy_error()
 
     def hold(self, sources: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
-        """Write the wanted values into the sources, and the baseline where none is wanted."""
+        """Write the wanted values into the sources, and the baseline where none is wanted.
+
+        TerminatedError if the program is ending: the baseline is restored, and no candidate may be written any more.
+        """
+        with self._changing:
+            if is_ending():
+                raise TerminatedError
+            self._hold(sources, baseline=baseline, wanted=wanted)
+
+    def _hold(self, sources: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
         saved = self.load()
         values = saved or _read_all(sources)
         self._check(values, sources)
@@ -147,13 +162,18 @@ class SavedBaseline:
         if then == now and saved:
             return
         ours = ((digest(now[value.surface_id]), digest(then[value.surface_id])) for value in values)
-        self._save([replace(value, ours=each) for value, each in zip(values, ours, strict=True)])
+        values = tuple(replace(value, ours=each) for value, each in zip(values, ours, strict=True))
+        self._save(values)
         for value in values:
             if now[value.surface_id] != then[value.surface_id]:
                 self._put(value, sources[value.surface_id], then[value.surface_id])
 
     def restore(self, sources: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
         """Restore the baseline of every source that can be reached and was not edited by someone else."""
+        with self._changing:
+            return self._restore_all(sources, force=force)
+
+    def _restore_all(self, sources: Mapping[str, Source], *, force: bool) -> list[RestoreResult]:
         self.record.sweep()
         values = self.load()
         done = [self._restore(value, _find_source(value, sources), force=force) for value in values]
@@ -203,7 +223,10 @@ class SavedBaseline:
     def _put(self, value: SavedValue, source: Source, raw: bytes) -> None:
         if value.path:
             lock_source(value.path, self.folder)
-        _write(value, source, raw)
+        if not _write(value, source, raw):
+            raise EditedSourceError(f"{value.place}: {self._keep_edit(value).note}")
+        if isinstance(source, FileSource):
+            return  # if it does not hold these bytes, somebody has edited it since
         if (current := _read(source)) != raw:
             _write(value, source, value.baseline)
             raise SetupError(
@@ -220,8 +243,8 @@ class SavedBaseline:
             current = None if value.path and not Path(value.path).exists() else _read(source)
             if current is not None and not value.knows(current) and not force:
                 return self._keep_edit(value)
-            if current != value.baseline:
-                _write(value, source, value.baseline)
+            if current != value.baseline and not _write(value, source, value.baseline, force=force):
+                return self._keep_edit(value)
             self._clean_up(value)
         except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the other sources come next
             return result("failed", f"{type(error).__name__}: {error}")
@@ -270,11 +293,12 @@ def _encode(value: SavedValue, sources: Mapping[str, Source], wanted: Mapping[st
     return source.encode(text, like=value.baseline) if isinstance(source, FileSource) else text.encode()
 
 
-def _write(value: SavedValue, source: Source, raw: bytes) -> None:
+def _write(value: SavedValue, source: Source, raw: bytes, *, force: bool = False) -> bool:
+    """Write a source; False if it is a file that was edited just now. Then it stays as it is, unless `force` is set."""
     if isinstance(source, FileSource):
-        source.write_bytes(raw, mode=value.mode)
-    else:
-        source.write(raw.decode())
+        return source.exchange_bytes(raw, mode=value.mode, is_known=lambda old: force or value.knows(old))
+    source.write(raw.decode())
+    return True
 
 
 def _path(source: Source) -> str | None:

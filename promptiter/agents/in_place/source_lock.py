@@ -33,7 +33,11 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        return self._descriptor is not None
+        """Whether this object has the lock, also if a signal interrupts `acquire` or `release`."""
+        try:
+            return self._descriptor is not None and _flock(self._descriptor)
+        except OSError:  # it is closed already
+            return False
 
     def acquire(self) -> bool:
         """Acquire the lock if it is free, without waiting."""
@@ -44,14 +48,12 @@ class FolderLock:
             raise SetupError(
                 f"the state folder {str(self.path.parent)!r} cannot be used: {error.strerror or error}; choose another"
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+        self._descriptor = descriptor
+        if not _flock(descriptor):
+            self.release()
             return False
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        self._descriptor = descriptor
         return True
 
     def release(self) -> None:
@@ -86,6 +88,15 @@ class FolderLock:
             f"process {self.path.read_text() or '?'} is running with a candidate of {str(self.path.parent)!r} in "
             "place and restores the baseline when it ends; wait for it, or stop it"
         )
+
+
+def _flock(descriptor: int) -> bool:
+    """Lock an open file, or keep it locked; False if another one holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def find_lock_owner(path: str) -> Path | None:

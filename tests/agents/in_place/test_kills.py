@@ -336,3 +336,70 @@ def test_a_fork_leaves_the_baseline_to_its_parent(folder: Path) -> None:
     """
     assert wait_for_exit(start(folder, body)) == 0
     assert prompts(folder) == BASELINES
+
+
+SWITCHING_ALWAYS = f"""
+    async def main():
+        await run("0")
+        print("ready", flush=True)
+        number = 0
+        while True:  # an agent that fails is a result for promptiter
+            try:
+                await asyncio.gather(*(run(str(number % {CANDIDATES})) for _ in range(3)))
+            except (Exception, SystemExit):
+                pass
+            number += 1
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_at_any_moment_ends_the_program_with_the_baseline_in_place(folder: Path) -> None:
+    chance = random.Random(5)
+    for _ in range(20):
+        process = start(folder, SWITCHING_ALWAYS)
+        time.sleep(chance.uniform(0.0, 0.15))
+        process.send_signal(signal.SIGTERM)
+        assert wait_for_exit(process) == 143
+        assert prompts(folder) == BASELINES
+
+
+SWITCHING_UNTIL_EDITED = f"""
+    from promptiter.errors import EditedSourceError
+
+    async def main():
+        await run("0")
+        print("ready", flush=True)
+        number = 0
+        while True:
+            try:
+                await run(str(number % {CANDIDATES}))
+            except EditedSourceError:
+                print("edited", flush=True)
+                return
+            except AssertionError:
+                pass  # the agent has read the edit
+            number += 1
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["write", "replace"])
+def test_an_edit_at_any_moment_is_kept(folder: Path, how: str) -> None:
+    chance = random.Random(6)
+    file = folder / "prompts" / "a.md"
+    for number in range(10):
+        process = start(folder, SWITCHING_UNTIL_EDITED)
+        time.sleep(chance.uniform(0.0, 0.1))
+        edit = f"an edit {number}".encode()
+        if how == "write":
+            file.write_bytes(edit)
+        else:
+            (folder / "new").write_bytes(edit)
+            (folder / "new").replace(file)
+        output, _ = process.communicate(timeout=60)
+        assert output == b"edited\n"
+        assert file.read_bytes() == edit
+        restore(folder / "state", force=True)
+        assert prompts(folder) == BASELINES
