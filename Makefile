@@ -60,6 +60,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.judge_runs
 	$(BIN)/python -m benchmarks.bench_honesty
 	$(BIN)/python -m benchmarks.bench_affected_cases
+	$(BIN)/python -m benchmarks.bench_try
 
 clean:           ## remove everything that make made
 	rm -rf .venv .venv-* site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -214,7 +214,14 @@ class StopRequestedError(PromptiterError):
 
 
 class OutageError(PromptiterError):
-    """The service of a model failed for too many cases to judge the agent. Resume the run when it is back."""
+    """The service of a model failed for too many cases to judge the agent. Resume the run when it is back.
+
+    `message` is the error without the advice.
+    """
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.message = message
 
 
 class StageError(PromptiterError):

@@ -24,6 +24,8 @@ from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.final_test import FinalTest
 from promptiter.profile import Profile, ProfileDiff, SurfacePatch
+from promptiter.runlog.case_uses import CaseUse, list_case_digests
+from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.recorded_baseline import (
     ANSWERS,
     FOLDER,
@@ -34,6 +36,7 @@ from promptiter.runs.recorded_baseline import (
     load_recorded_baseline,
 )
 from promptiter.structure import StructureSnapshot
+from traces import digest
 from traces.model import Json
 
 Notify = Callable[[str], None]
@@ -59,10 +62,12 @@ class EditTrial:
         built: ConfiguredEvaluation,
         config: RunConfig,
         *,
+        eval_set: str = "validation",
         record: bool = False,
         now: Callable[[], datetime] = get_time,
     ) -> None:
         self.built = built
+        self.eval_set = eval_set
         self.config = config
         self.folder = config.runs / FOLDER
         self.snapshot: StructureSnapshot = built.agent.describe()
@@ -115,6 +120,7 @@ class EditTrial:
         return found
 
     async def _record(self, on_row: OnRow | None, interrupt: Interrupt) -> RecordedRuns:
+        await self._remember_cases()
         await self._write_references()
         runs = ProfileRuns(
             self.built.agent,
@@ -132,6 +138,7 @@ class EditTrial:
         return RecordedRuns(evaluation=evaluation, ledger=runs.ledger, stop_reason=stop_reason)
 
     async def _compare(self, on_row: OnRow | None, interrupt: Interrupt) -> ProfileComparison:
+        await self._remember_cases()
         await self._write_references()
         return await compare_profiles(
             self.built.agent,
@@ -146,6 +153,13 @@ class EditTrial:
             on_row=on_row,
             interrupt=interrupt,
         )
+
+    async def _remember_cases(self) -> None:
+        """Remember that the results of these cases were shown, so that a later run does not take them for new ones."""
+        cases = list_case_digests(self.built.cases)
+        use = CaseUse(id=f"{FOLDER} {digest(list(cases))[:16]}", run_id=FOLDER, kind="try", place=FOLDER)
+        use = replace(use, test=cases) if self.eval_set == "test" else replace(use, validation=cases)
+        await CaseUseFile(self.config.runs).add(use)
 
     async def _write_references(self) -> None:
         """Let the teacher write missing references, if there is one. Its answers are recorded, too."""
@@ -183,4 +197,4 @@ def build_trial(parsed: ParsedConfig, eval_set: str = "validation", *, record: b
         parsed = read_document(parsed.document, file=parsed.file, settings=settings)
     if config.scorer is not None:
         raise SetupError("the project has a scorer and no cases, so there is nothing to fork; use `promptiter run`")
-    return EditTrial(build_evaluation(parsed, eval_set), parsed.config, record=record)
+    return EditTrial(build_evaluation(parsed, eval_set), parsed.config, eval_set=eval_set, record=record)

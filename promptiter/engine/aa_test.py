@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, is_agent
 from promptiter.engine.engine import Engine
+from promptiter.engine.evaluations import RERUNS
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import BudgetEndedError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.judgements import JUDGE_REPEATS, build_judgements, judge_repeatedly, split_judgements
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import plan_blocks
@@ -131,18 +132,35 @@ class _NoiseMeasurement:
             self.eval_set = labelled.eval_set
 
     async def _run(self, repeats: int, interrupt: Interrupt) -> None:
-        max_failed = self.evaluator.options.max_errored_fraction * len(self.eval_set.cases) * repeats
-        failed = 0
-        runs = list_case_runs(self.eval_set, range(repeats))
+        """Run all repeats. Runs that are lost to an outage are made again, after the others."""
+        left = list_case_runs(self.eval_set, range(repeats))
+        max_failed = self.evaluator.options.max_errored_fraction * len(left)
+        for _ in range(1 + RERUNS):
+            lost = await self._run_until(left, interrupt, max_failed=max_failed)
+            left = [(row.case_id, row.repeat) for row in lost]
+            if not left or interrupt.reason is not None or len(left) > max_failed:
+                break  # with more failures the report is unreliable anyway
+        for row in lost:
+            self._keep(row)
+
+    async def _run_until(self, runs: Sequence[CaseRepeat], interrupt: Interrupt, *, max_failed: float) -> list[CaseRow]:
+        """Run these until too many fail, or a person stops it. Returns the rows that were lost to an outage."""
         judging = judge_repeatedly(self.evaluator, self.judge_repeats)
-        rows = judging.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)
-        async with aclosing(rows):
+        lost, failed = list[CaseRow](), 0
+        async with aclosing(judging.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)) as rows:
             async for row in rows:
-                self.rows.append(split_judgements(row, self.judge_repeats))
-                self.on_row(self.rows[-1][0])
+                if row.outage is None:
+                    self._keep(row)
+                else:
+                    lost.append(row)
                 failed += row.error is not None
                 if failed > max_failed or interrupt.reason is not None:
-                    return  # with more failures the report is unreliable anyway
+                    break
+        return lost
+
+    def _keep(self, row: CaseRow) -> None:
+        self.rows.append(split_judgements(row, self.judge_repeats))
+        self.on_row(self.rows[-1][0])
 
     async def _run_others(self, interrupt: Interrupt) -> None:
         """Run each case once with the stronger model, and once with the teacher, if there are any."""

@@ -69,7 +69,7 @@ async def remember_test_set(run: ActiveRun, test: EvalSet) -> None:
     cases = list_case_digests(test)
     use = CaseUse(id=f"{run.state.use_id}:test", run_id=run.log.run_id, kind="test_set", place=run.place, test=cases)
     earlier = list_earlier_uses(await run.case_uses.add(use), use.id)
-    searches = [each for each in earlier if each.kind == "search"]
+    searches = [each for each in earlier if each.kind in ("search", "try")]
     found = OpenedTestSet(
         opened_before=count_overlapping(cases, [each.test for each in earlier]),
         seen_cases=count_seen_cases(cases, searches),

@@ -243,8 +243,8 @@ class Evaluations:
         count = len(lost)
         if count > max(1.0, self._evaluator.options.max_errored_fraction * len(evaluation.all_runs)):
             [*_, row] = lost.values()
-            advice = f"{count} case runs were lost to such errors; fix the cause, then run `promptiter resume`"
-            raise OutageError(f"{row.outage}; {advice}")
+            what = f"{row.outage}; {count} case runs were lost to such errors"
+            raise OutageError(what, advice="fix the cause, then run `promptiter resume`")
 
     async def _make_runs(
         self, batch: Sequence[_OpenEvaluation], runs: Iterable[PlacedRun], evaluator: Evaluator

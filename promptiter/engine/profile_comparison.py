@@ -160,13 +160,14 @@ def _conclude(
         return replace(found, reason=problem, problem=problem), 0
     worst, best = get_worst_value(objective), get_best_value(objective)
     decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed, worst=worst, best=best)
+    look = decided.look
     return replace(
         found,
         answer=decided.answer,
         reason=decided.reason,
-        interval=decided.look.interval,
-        p_value=decided.look.p_value,
-        repeats=decided.look.repeats,
+        interval=None if look is None else look.interval,
+        p_value=None if look is None else look.p_value,
+        repeats=0 if look is None else look.repeats,
         smallest_gain=find_smallest_gain(scores, plan_blocks(alpha / 2, repeats=repeats), objective),
     ), decided.needed_repeats
 

@@ -15,7 +15,7 @@ from promptiter.agents.base import Agent, check_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
-from promptiter.errors import BudgetEndedError, SetupError, StopRequestedError
+from promptiter.errors import BudgetEndedError, OutageError, SetupError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -88,6 +88,8 @@ class ProfileRuns:
             await self._evaluations.evaluate_many(requests)
         except BudgetEndedError as ended:
             return ended.cap
+        except OutageError as error:
+            raise OutageError(error.message, advice="fix the cause, then try again") from error
         except StopRequestedError:
             return "user_stop"
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ do not depend on the order in which cases finished.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from promptiter.errors import (
     ModelNotFoundError,
     ModelUnavailableError,
     RateLimitedError,
+    RunnerError,
 )
 from promptiter.evaluation.score import JUDGE_FAILED, Score
 from promptiter.evaluation.surface_reads import Reads
@@ -110,11 +112,11 @@ class CaseRow:
 
     @property
     def outage(self) -> str | None:
-        """The error, if a model's service caused it and not the request; otherwise None."""
+        """The error, if the service of a model, of the agent or of a judge, caused it and not the request; or None."""
         if self.error is not None:
             return f"{self.error.type}: {self.error.message}" if self.error.type in OUTAGES else None
         errors = (score.error for score in self.scores if score.error is not None)
-        return next((error for error in errors if error.partition(":")[0] in OUTAGES), None)
+        return next((error for error in errors if _OUTAGE.match(error)), None)
 
     @property
     def setup_error(self) -> str | None:
@@ -124,9 +126,9 @@ class CaseRow:
 
     @property
     def judge_error(self) -> str | None:
-        """The error of a judge that failed or gave no usable answer; otherwise None."""
+        """The error of a judge that failed or gave no usable answer, unless its service is down; otherwise None."""
         errors = (score.error for score in self.scores if score.error is not None)
-        return next((error for error in errors if error.startswith(JUDGE_FAILED)), None)
+        return next((error for error in errors if error.startswith(JUDGE_FAILED) and not _OUTAGE.match(error)), None)
 
     @property
     def code_error(self) -> Failure | None:
@@ -326,6 +328,13 @@ def _average_rows(rows: Sequence[CaseRow]) -> MeanUsage:
         output_tokens=_average_known(row.usage.output_tokens for row in rows),
         usd=_average_known(row.usage.cost_usd for row in rows),
     )
+
+
+_OUTAGE = re.compile(
+    rf"(?:{JUDGE_FAILED}.*? failed: (?:{RunnerError.__name__}: )?|metric .*? raised )?(?:{'|'.join(OUTAGES)}):",
+    re.DOTALL,
+)
+"""How the error of a score begins if the service of a model failed: of a judge, or of a metric that asks one."""
 
 
 def _format_figure(figure: float | None) -> str:

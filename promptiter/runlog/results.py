@@ -338,7 +338,8 @@ class RunResult:
     @property
     def _spending(self) -> str:
         spent = self.measured.spent.of_models
-        cost = "cost unknown" if spent.cost_usd is None else dollars(spent.cost_usd)
+        unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
+        cost = "cost unknown" if spent.cost_usd is None else f"{dollars(spent.cost_usd)}{unknown}"
         counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'model call')}"
         return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"
 

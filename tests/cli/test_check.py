@@ -154,7 +154,7 @@ def test_an_agent_shows_uninformative_cases_and_the_noise(folder: Path) -> None:
         "1 case without a score",
         "ZeroDivisionError",
         "2 repeats of each case, each judged 2 times",
-        "exact_match  0.500  50%      unknown      unknown  each case always scores 0 or 1, which says nothing",
+        "exact_match  0.500  50%      unknown      unknown  each case always scores 0 or 1, and noise",
     ):
         assert expected in shown
     (found,) = orjson.loads(run(source, "--agent", "echo_agent_of_check:echo", "--json"))["eval_sets"]

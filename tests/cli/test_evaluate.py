@@ -176,6 +176,11 @@ def test_calls_of_unknown_price_are_counted_as_unknown() -> None:
         "72 model calls, 0 cached, 24 tool calls, 0 tokens, cost $0.5000 + 60 calls of unknown price"
     )
     assert spending_line(summarize_costs(LedgerSnapshot((unknown,)))).endswith(", cost unknown")
+    uncounted = LedgerEntry(role="agent", model="c", node_id="n", spent=Spending(calls=3, uncounted_calls=3))
+    counted = LedgerEntry(role="agent", model="d", node_id="n", spent=Spending(calls=2, input_tokens=40))
+    assert ", tokens unknown, " in spending_line(summarize_costs(LedgerSnapshot((uncounted,))))
+    some = spending_line(summarize_costs(LedgerSnapshot((uncounted, counted))))
+    assert ", 40 tokens + 3 calls of unknown usage, " in some
 
 
 def test_describe_shows_nodes_and_surfaces(run: Run, tmp_path: Path) -> None:

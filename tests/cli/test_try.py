@@ -11,7 +11,9 @@ import orjson
 import pytest
 import yaml
 
+from promptiter.api import load_run
 from promptiter.cli.watch import WatchedFiles
+from promptiter.runs.case_use_file import CaseUseFile
 from tests.cli.conftest import Run
 from traces.model import Json
 
@@ -123,6 +125,15 @@ def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
     assert resumed["answer"] == "worse"
 
 
+def test_a_later_run_knows_that_the_cases_are_not_new(run: Run, desk: Path) -> None:
+    run("try", "-q")
+    run("try", "-q", "--set", "lead#instruction=Say hello.", code=1)
+    [use] = CaseUseFile(desk / "runs").read()
+    assert (use.kind, len(use.validation)) == ("try", 8)
+    result = load_run(desk, settings={"max_rounds": 1, "final_test": False}).begin().run_sync()
+    assert (result.case_history.seen_cases, result.case_history.earlier_runs) == (8, 0)
+
+
 def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
     for name in ("agent.py", "prompts/a.md", "runs/r/report.md", ".venv/x.py", "env/pyvenv.cfg", "env/x.py", "a.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -164,3 +175,26 @@ def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
+    file, cache = desk / "promptiter.yaml", desk / "cache.jsonl"
+    settings = {"models": {"simulated": {"latency_s": 0.05}}, "evaluation": {"concurrency": 4}, "cache": str(cache)}
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
+    code = "from promptiter.cli import main; main()"
+    command = [sys.executable, "-c", code, "try", "--json", "--set", "lead#instruction=Say hello."]
+    with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while not cache.exists() or cache.read_bytes().count(b"\n") < 60:
+                assert running.poll() is None
+                time.sleep(0.02)
+            running.send_signal(signal.SIGINT)
+            shown, errors = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 130, errors
+    assert "stopping after the current case; press Ctrl-C again to stop at once\n" in errors
+    found = orjson.loads(shown)
+    assert (found["answer"], found["stop_reason"]) == ("undecided", "user_stop")
+    assert 0 < found["measured"]["spent"]["calls"] < 16 * 8  # of 8 cases, 2 repeats, 6 + 2 steps

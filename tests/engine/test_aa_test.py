@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from promptiter.agents.base import AgentRun
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
-from promptiter.errors import RequestError, SetupError
+from promptiter.errors import RateLimitedError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
@@ -21,9 +22,10 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from promptiter.profile import Profile
 from tests.worlds.chances import make_eval_set
-from tests.worlds.desk import DRAFT, agent, engine, eval_set, evaluator, model, request, score
+from tests.worlds.desk import DRAFT, agent, answer, engine, eval_set, evaluator, model, request, score
 from tests.worlds.noisy_judge import RUBRICS, CoinJudge, clerk
 from traces import Usage
 
@@ -254,3 +256,18 @@ async def test_a_teacher_is_scored_on_the_cases_whose_references_are_not_its_own
     only_taught = EvalSet(id="taught", cases=mixed.cases[1:])
     found = await measure_noise(conducted, request(validation=only_taught, teacher=str.upper), repeats=2)
     assert found.reached == (Reached(name="teacher", problem="it wrote the references of all cases itself"),)
+
+
+async def test_a_run_that_an_outage_lost_is_made_again() -> None:
+    calls = Counter[str]()
+
+    async def flaky(request: ModelRequest, *, repeat: int) -> ModelReply:
+        calls[f"{request.digest} {repeat}"] += 1
+        if repeat == 1 and calls[f"{request.digest} {repeat}"] == 1:
+            raise RateLimitedError("busy")
+        return answer(request)
+
+    gateway = Gateway(models={"scripted": flaky}, retries=Retries(attempts=1))
+    found = await measure_noise(engine(gateway=gateway), request(), repeats=8)
+    assert (found.problem, sum(case.unscored for case in found.cases)) == (None, 0)
+    assert max(calls.values()) == 2

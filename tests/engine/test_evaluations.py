@@ -226,10 +226,11 @@ def test_a_fixed_judge_is_asked_again_when_the_run_is_resumed(tmp_path: Path, an
     assert (result.baseline_score, made.calls, fixed.asked) == (1.0, 10, 5)
 
 
-def test_a_metric_whose_model_fails_is_not_a_mistake_in_the_code() -> None:
+def test_a_metric_whose_model_fails_is_an_outage_and_not_a_mistake_in_the_code() -> None:
     def fails(_case: EvalCase, _run: object) -> float:
         raise ModelUnavailableError("503")
 
-    result = run_with(fails, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 5)))
-    assert result.baseline is not None
-    assert (result.verdict, len(result.baseline.rows)) == ("invalid_eval", 5)
+    with pytest.raises(
+        RunFailedError, match=r"OutageError: metric 'own' raised ModelUnavailableError: 503; 5 case runs"
+    ):
+        run_with(fails, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 5)))

@@ -12,7 +12,7 @@ from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.profile_comparison import compare_profiles, compare_profiles_sync
-from promptiter.errors import SetupError, StructureMismatchError
+from promptiter.errors import AccessDeniedError, OutageError, SetupError, StructureMismatchError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -23,7 +23,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from tests.worlds.long_chain import Effect, LongChain
+from tests.worlds.long_chain import Effect, LongChain, evaluate_fully
 
 STEPS, EDITED, CASES = 10, 7, 20
 
@@ -49,6 +49,18 @@ async def test_only_what_follows_the_edited_text_is_paid(effect: Effect, answer:
     assert found.saved.calls == 2 * runs * STEPS - found.spent.calls
     assert found.saved.tokens == 12 * found.saved.calls
     assert found.saved.cost_usd == pytest.approx(0.001 * found.saved.calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+async def test_the_answer_is_that_of_a_full_evaluation(seed: int) -> None:
+    world, cache = make_world(f"full {seed}"), MemoryCache()
+    evaluator, agent, cases = world.make_evaluator(cache=cache), world.make_agent(), world.make_eval_set()
+    effects: tuple[Effect, ...] = ("better", "no effect", "worse")
+    for place, effect in enumerate(effects):
+        profiles = world.make_profiles(effect)
+        found = await compare_profiles(agent, evaluator, cases, *profiles)
+        assert found.answer == await evaluate_fully(world, *profiles, seed=1 + 2 * place)
 
 
 async def test_the_result_says_what_changed() -> None:
@@ -208,6 +220,24 @@ async def test_an_interrupt_leaves_what_was_measured() -> None:
     )
     assert (found.answer, found.stop_reason) == ("undecided", "user_stop")
     assert 5 <= len(rows) < 20
+
+
+class Down(Echo):
+    """A model whose service fails from the 20th call on."""
+
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+        found = await super().__call__(request, repeat=repeat)
+        if len(self.asked) >= 20:
+            raise AccessDeniedError("the key has expired")
+        return found
+
+
+async def test_an_outage_is_not_a_result() -> None:
+    agent = make_router(lambda: "")
+    with pytest.raises(OutageError, match=r"the key has expired; \d+ case runs were lost .*, then try again"):
+        await compare_profiles(
+            agent, make_evaluator(Down()), make_set(20), *edit(agent, "rare#instruction", "Answer well.")
+        )
 
 
 def test_it_can_be_called_without_an_event_loop() -> None:

@@ -8,7 +8,8 @@ Every other wording has no effect, but new luck. Calls are counted where they ar
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Literal, TypeAlias
@@ -18,11 +19,15 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator, list_case_runs
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.result import Evaluation, merge_evaluations
+from promptiter.evaluation.stats.final_test import decide_for_these_cases, plan_blocks
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.policies.evidence import pair_scores
 from promptiter.profile import Profile
 from traces import Usage
 
@@ -30,6 +35,7 @@ Effect: TypeAlias = Literal["better", "worse", "no effect"]
 
 HELPS, HURTS = "Check every figure twice.", "Be quick."
 INSTRUCTION = "Write the answer."
+ALPHA = 0.05
 
 
 @dataclass
@@ -97,3 +103,34 @@ class LongChain:
 
 def _is_right(_case: EvalCase, run: AgentRun) -> bool:
     return run.output.endswith(" right")
+
+
+async def evaluate_fully(world: LongChain, before: Profile, after: Profile, *, seed: int) -> str:
+    """Run both profiles from the first step on, each with answers of its own, until the final test decides.
+
+    The answer is `improved`, `worse` or `within_noise`: both directions are tested, each at half of alpha.
+    """
+    agent, cases, answer, done = world.make_agent(), world.make_eval_set(), "open", 0
+    arms: list[list[Evaluation]] = [[], []]
+    while answer == "open":
+        block = plan_blocks(ALPHA / 2)[done // 2]
+        runs = list_case_runs(cases, range(done, done + block.repeats))
+        for place, profile in enumerate((before, after)):
+            evaluator = world.make_evaluator(seed=seed + place)
+            rows = [row async for row in evaluator.stream_rows(agent, cases, profile, runs=runs)]
+            arms[place].append(evaluator.build_evaluation(rows, cases, profile))
+        done += block.repeats
+        first, second = map(merge_evaluations, arms)
+        assert first is not None
+        assert second is not None
+        answer = _decide_both_ways(pair_scores(first, second))
+    return answer
+
+
+def _decide_both_ways(scores: Sequence[PairedScores]) -> str:
+    blocks = plan_blocks(ALPHA / 2)
+    swapped = [replace(each, before=each.after, after=each.before) for each in scores]
+    gain, loss = (decide_for_these_cases(each, blocks=blocks) for each in (scores, swapped))
+    if gain.is_shown or loss.is_shown:
+        return "improved" if gain.is_shown else "worse"
+    return "open" if "open" in (gain.outcome, loss.outcome) else "within_noise"

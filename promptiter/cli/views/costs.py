@@ -24,7 +24,7 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
         print_indented(screen, Text(f"{plural(costs.case_runs, 'case run')}{cached}"))
     for role, spent in costs.by_role.items():
         cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
-        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {spent.tokens:,} tokens, {price(spent)}"
+        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {_format_tokens(spent)}, {price(spent)}"
         print_indented(screen, Text(text, "dim"))
     for name, spent in (("tools", costs.tools), ("functions as judge or teacher", costs.functions)):
         if spent.calls or spent.cache_hits:
@@ -48,7 +48,7 @@ def cost_line(costs: CostSummary) -> str:
 def spending_line(costs: CostSummary) -> str:
     """`72 model calls, 12 cached, 5,200 tokens, cost $0.0312`."""
     parts = [plural(costs.models.calls, "model call"), f"{costs.models.cache_hits:,} cached", *_count_others(costs)]
-    return ", ".join((*parts, f"{costs.models.tokens:,} tokens", f"cost {_format_cost(costs)}"))
+    return ", ".join((*parts, _format_tokens(costs.models), f"cost {_format_cost(costs)}"))
 
 
 def describe_uncertain_costs(costs: CostSummary) -> list[str]:
@@ -79,6 +79,15 @@ def _count_others(costs: CostSummary) -> list[str]:
 
 def _format_cost(costs: CostSummary) -> str:
     return f"{price(costs.models)}{' (offline model)' if costs.is_simulated else ''}"
+
+
+def _format_tokens(spent: Spending) -> str:
+    """`5,200 tokens + 3 calls of unknown usage`, as far as they are known."""
+    if not spent.uncounted_calls:
+        return f"{spent.tokens:,} tokens"
+    if spent.uncounted_calls == spent.calls:
+        return "tokens unknown"
+    return f"{spent.tokens:,} tokens + {plural(spent.uncounted_calls, 'call')} of unknown usage"
 
 
 def price(spent: Spending) -> str:

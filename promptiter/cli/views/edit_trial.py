@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -18,7 +17,7 @@ from promptiter.engine.comparison_result import CaseChange, ProfileComparison
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.stats.paired_difference import Answer
 from promptiter.llm.models import any_simulated
-from promptiter.policies.paired_runs import ArmMeasured, PairedRuns, describe_runs
+from promptiter.policies.paired_runs import describe_failed_runs
 from promptiter.runs.summary import summarize_costs
 from promptiter.wording import dollars, format_score, join_names, path_from_here, plural
 from traces.model import Json
@@ -31,11 +30,13 @@ MAX_ANSWER = 200
 
 MAX_NAMES = 5
 
+_NOT_RECORDED = "the agent made no call through promptiter: there is nothing to record, and each try runs everything"
+
 _HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
-    "improved": ("✓", "green", "Improved on these"),
-    "worse": ("✗", "red", "Worse on these"),
-    "within_noise": ("·", "yellow", "Within noise on these"),
-    "undecided": ("·", "yellow", "Undecided on these"),
+    "improved": ("✓", "green", "Improved"),
+    "worse": ("✗", "red", "Worse"),
+    "within_noise": ("·", "yellow", "Within noise"),
+    "undecided": ("·", "yellow", "Undecided"),
 }
 
 
@@ -69,6 +70,8 @@ def print_recorded(screen: Console, trial: EditTrial, runs: RecordedRuns) -> Non
             screen, Text(f"stopped early ({runs.stop_reason}); the next `promptiter try` makes the other runs")
         )
         return
+    if not runs.ledger.total.calls and not runs.ledger.total.cache_hits:
+        print_indented(screen, Text(_NOT_RECORDED))
     next_step = "Now edit a prompt and run `promptiter try` again, or pass --set or --edit."
     print_indented(screen, Text(next_step))
 
@@ -82,7 +85,7 @@ def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison
     print_line(screen, found)
     for line in describe_evidence(trial, found, wanted_gain=wanted_gain):
         print_indented(screen, Text(one_line(line)))
-    better = [case for case in reversed(found.changed_cases) if case.change > 0]
+    better = sorted((case for case in found.changed_cases if case.change > 0), key=lambda each: -each.change)
     worse = [case for case in found.changed_cases if case.change < 0]
     for name, cases in (("Better", better), ("Worse", worse)):
         if cases:
@@ -96,7 +99,8 @@ def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison
 def print_line(screen: Console, found: ProfileComparison) -> None:
     """Print the answer on one line."""
     mark, style, what = _HEADLINES[found.answer]
-    cases = plural(len(found.before.rows_by_case), "case")
+    count = len(found.before.rows_by_case)
+    cases = "on one case" if count == 1 else f"on these {count:,} cases"
     before, after = (_format(each.objective(found.objective), found.objective) for each in (found.before, found.after))
     name = _name(found.objective)
     figures = f": {name} {before} → {after}" if found.before.rows else ""
@@ -108,9 +112,9 @@ def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain
     runs = found.runs
     if runs.cases:
         reached = runs.cases - runs.unreached
-        unchanged = f"; the other {runs.unreached} cannot differ" if runs.unreached and not found.unexplained else ""
+        same = "; the others had the same answers" if runs.unreached and not found.unexplained else ""
         read = plural(len(found.surface_ids), "edited text")
-        yield f"{reached} of {plural(runs.cases, 'case')} read the {read.removeprefix('1 ')}{unchanged}"
+        yield f"{reached} of {plural(runs.cases, 'case')} read the {read.removeprefix('1 ')}{same}"
     if found.stop_reason is not None:
         yield f"stopped early: {found.stop_reason}"
     if found.answer == "within_noise":
@@ -121,7 +125,7 @@ def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain
             f"{plural(len(found.unexplained), 'case')} differed without reading the edit ({names}): the agent depends "
             "on something that is not recorded, such as the time"
         )
-    yield from (line.partition(": ")[2] for line in describe_runs([_keep_problems(found)]))
+    yield from describe_failed_runs(found.runs, before="the baseline", after="the edit")
     yield _count_tries(trial, found)
     if trial.is_old:
         yield (
@@ -146,7 +150,7 @@ def describe_spending(found: ProfileComparison) -> Iterator[str]:
             f"{saved.tokens:,} tokens{usd}"
         )
     elif found.before.rows and not found.spent.calls:
-        yield "the agent made no call through promptiter, so nothing was recorded, and each try runs everything again"
+        yield _NOT_RECORDED
     yield from describe_uncertain_costs(costs)
 
 
@@ -246,12 +250,6 @@ def _count_tries(trial: EditTrial, found: ProfileComparison) -> str:
         f"{count} edits were tried against this recording: if none of them had an effect, the chance that one looks "
         f"different is up to {chance:.0%}; --record starts again"
     )
-
-
-def _keep_problems(found: ProfileComparison) -> PairedRuns:
-    """The runs without what is said elsewhere, or is the point: runs that the cache answered, cases out of reach."""
-    before, after = (replace(arm, measured=ArmMeasured()) for arm in (found.runs.before, found.runs.after))
-    return replace(found.runs, before=before, after=after, unreached=0)
 
 
 def _format(value: float | None, objective: Objective) -> str:

@@ -102,12 +102,11 @@ def describe_sample(report: NoiseReport) -> str:
 def _advise(metric: MetricNoise, *, is_split: bool) -> str:
     agent, judge = metric.agent_variance, metric.judge_variance
     if metric.bound is not None:
-        scores = {
-            "floor": "every score is 0",
-            "ceiling": "every score is 1",
-            "either": "each case always scores 0 or 1",
-        }
-        return f"{scores[metric.bound]}, which says nothing about noise"
+        return {
+            "floor": "every score is 0, which says nothing about noise",
+            "ceiling": "every score is 1, which says nothing about noise",
+            "either": "each case always scores 0 or 1, and noise shows in between",
+        }[metric.bound]
     if not is_split:
         return ""
     if agent is None or judge is None:

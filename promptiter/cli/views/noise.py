@@ -94,10 +94,9 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
 
 def _describe_noise(report: NoiseReport) -> Iterator[str]:
     if report.bound is not None:
-        advice = "add easier cases" if report.bound == "floor" else "add harder cases"
-        if report.bound == "either":
-            advice = "add cases in between"
-        yield f"unknown: {_describe_bound(report)}, which says nothing about noise; {advice}, and measure again"
+        known = "and noise shows in between" if report.bound == "either" else "which says nothing about noise"
+        advice = {"floor": "add easier cases", "ceiling": "add harder cases", "either": "add cases in between"}
+        yield f"unknown: {_describe_bound(report)}, {known}; {advice[report.bound]}, and measure again"
         return
     if not report.noise.variance:
         yield f"none: every case scored the same in all {report.repeats} repeats, so repeats add no evidence"
@@ -277,8 +276,9 @@ def _describe_smallest_gain(report: NoiseReport) -> str:
 
 def _estimate_cost(report: NoiseReport, runs: int) -> str:
     cost = report.case_run_cost
+    tokens = "tokens unknown" if cost.tokens is None else f"about {float(f'{cost.tokens * runs:.3g}'):,.0f} tokens"
     usd = "cost unknown" if cost.usd is None else dollars(cost.usd * runs)
-    spent = f", about {float(f'{cost.tokens * runs:.3g}'):,.0f} tokens, {usd}" if cost.tokens else ""
+    spent = "" if cost.tokens == 0 else f", {tokens}, {usd}"
     return f"{plural(runs, 'case run')}{spent}"
 
 

@@ -110,9 +110,9 @@ class RequiredSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRunCost:
-    """The mean cost of one case run. `usd` is None if a price is unknown."""
+    """The mean cost of one case run. `tokens` is None if the usage of a call is unknown, `usd` if a price is."""
 
-    tokens: float
+    tokens: float | None
     usd: float | None
 
 
@@ -271,10 +271,11 @@ class NoiseReport:
             usd = None if self.spent.unpriced_calls else self.spent.cost_usd
             if usd is not None:
                 usd -= again * (self.judge_spent.cost_usd or 0.0)
-            return _divide_cost(self.spent.tokens - again * self.judge_spent.tokens, usd, self.paid_runs)
+            tokens = None if self.spent.uncounted_calls else self.spent.tokens - again * self.judge_spent.tokens
+            return _divide_cost(tokens, usd, self.paid_runs)
         usage = self.evaluation.usage
         return _divide_cost(usage.tokens, usage.cost_usd, max(1, len(self.evaluation.rows)))
 
 
-def _divide_cost(tokens: float, usd: float | None, runs: int) -> CaseRunCost:
-    return CaseRunCost(tokens=tokens / runs, usd=None if usd is None else usd / runs)
+def _divide_cost(tokens: float | None, usd: float | None, runs: int) -> CaseRunCost:
+    return CaseRunCost(tokens=None if tokens is None else tokens / runs, usd=None if usd is None else usd / runs)

@@ -38,10 +38,13 @@ Answer: TypeAlias = Literal["improved", "worse", "within_noise", "undecided"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """The answer for these cases, with the look it is based on. `needed_repeats` must still be run."""
+    """The answer for these cases, with the last look. Without one, too few repeats were run for the first.
+
+    `needed_repeats` must still be run.
+    """
 
     answer: Answer
-    look: Look
+    look: Look | None
     reason: str
     needed_repeats: int = 0
 
@@ -57,8 +60,8 @@ def decide_difference(
 ) -> PairedDifference:
     """Decide whether the after arm is better or worse on these cases, given the repeats so far.
 
-    There are three blocks of `repeats`, of which the first must have been run. Repeats after the deciding look are not
-    used. Scores are between `worst` and `best`.
+    There are three blocks of `repeats`. Repeats after the deciding look are not used. Scores are between `worst` and
+    `best`.
     """
     blocks = plan_blocks(alpha / 2, repeats=repeats)
     swapped = [replace(case, before=case.after, after=case.before) for case in cases]
@@ -67,6 +70,10 @@ def decide_difference(
     if loss.is_shown:
         return PairedDifference(answer="worse", look=_mirror(loss.looks[-1]), reason=_describe(loss, is_loss=True))
     latest = max((gain, loss), key=lambda each: len(each.looks))
+    if not latest.looks:
+        return PairedDifference(
+            answer="undecided", look=None, reason=latest.reason, needed_repeats=latest.needed_repeats
+        )
     look, reason = latest.looks[-1], _describe(latest, is_loss=latest is loss)
     found = PairedDifference(
         answer="improved" if gain.is_shown else "within_noise",

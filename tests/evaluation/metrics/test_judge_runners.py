@@ -15,18 +15,19 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.agents.runner import Runner
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.model_checks import check_models
-from promptiter.errors import MetricError, RequestError, SetupError
+from promptiter.errors import MetricError, RateLimitedError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.criteria import Rubric
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.judge_prompts import mentions_reference
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.llm.cache.cache import MemoryCache
-from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.gateway import Gateway, current_gateway
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
+from promptiter.llm.retries import Retries
 from traces import Usage
 from traces.model import Json
 
@@ -269,3 +270,35 @@ def test_a_judge_is_a_function_of_one_message() -> None:
         build_metrics(short(), gateway=Gateway(), judge=wrong)
     with pytest.raises(SetupError, match=f"the judge '{HERE}:compare' {taken}"):
         build_metrics(short(f"{HERE}:compare"), gateway=Gateway())
+
+
+class Down:
+    """A model whose service refuses every call."""
+
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002
+        raise RateLimitedError("try again later")
+
+
+async def ask_counter(_: EvalCase, run: AgentRun) -> float:
+    request = ModelRequest(model="counter", messages=(Message("user", run.output),))
+    return float((await current_gateway().ask(request, CallSite(role="judge"))).text)
+
+
+@pytest.mark.parametrize("judge", ["counter", f"{HERE}:strict", "own metric"])
+async def test_a_run_whose_judge_is_out_of_service_is_lost_and_not_judged_badly(judge: str) -> None:
+    gateway = Gateway(models={"counter": Down()}, retries=Retries(attempts=1))
+    own = FunctionMetric(name="own", function=ask_counter)
+    metrics = [own] if judge == "own metric" else build_metrics(short(judge), gateway=gateway)
+    found = await Evaluator(metrics, gateway=gateway).evaluate(echo, EvalSet(id="s", cases=(CASE,)))
+    (row,) = found.rows
+    assert row.outage is not None
+    assert (row.judge_error, row.setup_error) == (None, None)
+
+
+async def test_a_judge_that_gives_no_usable_answer_is_not_an_outage() -> None:
+    gateway = counter(*["nonsense"] * 4)
+    found = await Evaluator(build_metrics(short("counter"), gateway=gateway), gateway=gateway).evaluate(
+        echo, EvalSet(id="s", cases=(CASE,))
+    )
+    assert found.rows[0].outage is None
+    assert found.rows[0].judge_error is not None

@@ -204,6 +204,10 @@ def test_the_cost_of_a_case_run_is_what_was_paid_or_the_original_cost() -> None:
     assert paid == CaseRunCost(tokens=300, usd=0.15)
     assert NoiseReport(evaluation=found).case_run_cost == CaseRunCost(tokens=100, usd=0.01)
     unpriced = Spending(calls=6, input_tokens=500, cost_usd=0.3, unpriced_calls=1)
-    assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost.usd is None
+    assert NoiseReport(evaluation=found, spent=unpriced, paid_runs=2).case_run_cost == CaseRunCost(tokens=250, usd=None)
+    uncounted = Spending(calls=6, input_tokens=500, cost_usd=0.3, uncounted_calls=1)
+    assert NoiseReport(evaluation=found, spent=uncounted, paid_runs=2).case_run_cost == CaseRunCost(
+        tokens=None, usd=0.15
+    )
     assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 6 * 2
     assert NoiseReport(evaluation=found, blocks=plan_blocks(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2

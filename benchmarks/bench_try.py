@@ -1,0 +1,121 @@
+"""`promptiter try`: does it give the answer of a full evaluation, and for how many calls?
+
+An agent of 50 model calls has 100 cases. In each of four projects, the baseline is recorded once, and five edits of one
+sentence in step 46 are tried: they help, hurt, or have no effect. For each edit, a full evaluation runs both profiles
+from the first step, with new answers, and decides by the final test, for a gain and for a loss at half of alpha each.
+
+`calls` are those that the model answered for one edit. `share` compares them with the full evaluation. The last line
+counts the recordings, too: for 20 edits, each recording is paid once.
+
+    python -m benchmarks.bench_try [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from benchmarks.measure import format_goal, format_reached
+from promptiter.engine.profile_comparison import compare_profiles
+from promptiter.evaluation.evaluator import list_case_runs
+from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.llm.cache.cache import MemoryCache
+from promptiter.profile import Profile
+from tests.worlds.long_chain import ALPHA, Effect, LongChain, evaluate_fully
+
+PROJECTS: tuple[tuple[float, tuple[Effect, ...]], ...] = (
+    (0.15, ("better", "no effect", "worse", "no effect", "better")),
+    (0.2, ("worse", "better", "no effect", "worse", "no effect")),
+    (0.25, ("no effect", "better", "worse", "better", "no effect")),
+    (0.3, ("better", "no effect", "worse", "no effect", "worse")),
+)
+"""The size of the effects in each project, and its edits."""
+
+EXPECTED: dict[Effect, str] = {"better": "improved", "worse": "worse", "no effect": "within_noise"}
+LARGEST_SHARE, WORKERS = 0.1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class TriedEdit:
+    """One edit: its answer and its calls, by `compare_profiles` and by a full evaluation."""
+
+    effect: Effect
+    answer: str
+    calls: int
+    full_answer: str
+    full_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The edits of one project, and the calls that recorded its baseline."""
+
+    number: int
+    edits: tuple[TriedEdit, ...]
+    recorded_calls: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one project instead of four")
+    numbers = range(1 if parser.parse_args().quick else len(PROJECTS))
+    started = time.perf_counter()
+    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
+        report(list(pool.map(run_project, numbers)))
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+def run_project(number: int) -> Project:
+    return asyncio.run(try_edits(LongChain(seed=f"project {number}", effect=PROJECTS[number][0]), number))
+
+
+async def try_edits(world: LongChain, number: int) -> Project:
+    """Record the baseline of a project, and try its edits."""
+    agent, cases, cache = world.make_agent(), world.make_eval_set(), MemoryCache()
+    evaluator = world.make_evaluator(cache=cache)
+    runs = list_case_runs(cases, range(sum(block.repeats for block in plan_blocks(ALPHA))))
+    baseline = Profile.baseline(agent.describe())
+    async for _ in evaluator.stream_rows(agent, cases, baseline, runs=runs):
+        pass
+    recorded, edits = world.calls.total(), []
+    for place, effect in enumerate(PROJECTS[number][1]):
+        before, after = world.make_profiles(effect, place)
+        world.calls.clear()
+        found = await compare_profiles(agent, evaluator, cases, before, after)
+        calls = world.calls.total()
+        world.calls.clear()
+        answer = await evaluate_fully(world, before, after, seed=1 + 2 * place)
+        edits.append(TriedEdit(effect, found.answer, calls, answer, world.calls.total()))
+    return Project(number, tuple(edits), recorded)
+
+
+def report(projects: Sequence[Project]) -> None:
+    edits = [edit for project in projects for edit in project.edits]
+    print(f"{'project':>8}{'effect':>12}{'try':>14}{'full':>14}{'calls':>8}{'full':>8}{'share':>8}")
+    for project in projects:
+        for edit in project.edits:
+            print(
+                f"{project.number:>8}{edit.effect:>12}{edit.answer:>14}{edit.full_answer:>14}{edit.calls:>8,}"
+                f"{edit.full_calls:>8,}{edit.calls / edit.full_calls:>8.1%}"
+            )
+    same = sum(edit.answer == edit.full_answer for edit in edits)
+    right = sum(edit.answer == EXPECTED[edit.effect] for edit in edits)
+    print(f"\nthe answer of the full evaluation in {same} of {len(edits)}: {format_reached(same == len(edits))}")
+    print(f"the true answer in {right} of {len(edits)}")
+    print(
+        format_goal(
+            "of the calls, at most, for one edit", max(each.calls / each.full_calls for each in edits), LARGEST_SHARE
+        )
+    )
+    recorded, full = sum(project.recorded_calls for project in projects), sum(edit.full_calls for edit in edits)
+    share = (recorded + sum(edit.calls for edit in edits)) / full
+    print(f"{share:.1%} of the calls for all edits and their {len(projects)} recordings together")
+
+
+if __name__ == "__main__":
+    main()
