@@ -251,7 +251,6 @@ _PLACEHOLDERS = frozenset(
     (
         *("anything", "dummy", "empty", "fake", "local", "none", "null", "ollama", "placeholder", "test", "vllm"),
         *("lm-studio", "no-key", "no-key-required", "not-needed", "sk-no-key-required", "dummy-key", "fake-key"),
-        *("admin", "guest", "password", "postgres", "root"),
         *("test-key", "your-api-key", "not-a-key", "no-api-key", "dummy_key", "fake_key", "test_key", "your_api_key"),
     )
 )
