@@ -13,9 +13,12 @@ Beta(0.6, 0.4).
 
 `gain` is the mean gain over all candidates that the acceptance policy saw, with its 95% interval, which should include
 0. `accepted` is the share of candidates that AnyGain accepts, `at 5%` the share for which a sign-flip test over cases
-shows a gain. `paid` compares the case runs with those of the same search that runs every case for each candidate. In
-the last part, one node uses a text without reading it through the recording: `detected` counts the runs that report
-this and run its cases from then on.
+shows a gain. `paid` compares the case runs with those of the same search that runs every case for each candidate. Then
+one node uses a text without reading it through the recording: `detected` counts the runs that report this and run its
+cases from then on.
+
+The final test runs every case under both profiles. The last part compares its model calls with those of one profile:
+1.0 means that the second profile costs nothing, because all its answers are those of the first.
 
     python -m benchmarks.bench_affected_cases [--quick]
 """
@@ -25,6 +28,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextvars import ContextVar
@@ -116,6 +120,12 @@ def main() -> None:
                         print_row(spec, run_all(spec, count), full)
         hidden = RunSpec(method="gateway", reads="independent", rate=0.3, size=30, has_hidden_read=True)
         report_hidden_reads(run_all(hidden, runs["gateway"]))
+        print("\nmodel calls of the final test, compared with those of one profile:")
+        for reads in READS:
+            for rate in RATES:
+                spec = RunSpec(method="gateway", reads=reads, rate=rate, size=30)
+                costs = list(pool.map(measure_final_test, [replace(spec, number=number) for number in range(4)]))
+                print(f"{reads:>13} {rate}: {fmean(costs):.2f}", flush=True)
     print(f"\n{time.perf_counter() - started:.0f} s")
 
 
@@ -144,9 +154,8 @@ def report_hidden_reads(found: Sequence[Found]) -> None:
 
 
 def run_once(spec: RunSpec) -> Found:
-    seed = f"{spec.reads} {spec.rate} {spec.size} {spec.number}"
+    seed = name_seed(spec)
     agent: Agent = OpaqueAgent(spec, seed) if spec.method != "gateway" else DeskAgent(spec, seed)
-    models = {"noisy": agent.model} if isinstance(agent, DeskAgent) else {}
     policy = RecordingPolicy()
     patches = [("repair#instruction", f"Repair, in words {number}.") for number in range(ROUNDS)]
     naive = NaiveSearch(patches, policy) if spec.method == "naive" else None
@@ -159,12 +168,8 @@ def run_once(spec: RunSpec) -> Found:
         stop=MaxRounds(ROUNDS),
         run_id="affected",
     )
-    evaluator = Evaluator(
-        [FunctionMetric(name="right", function=is_right)],
-        gateway=Gateway(models=models),
-        options=EvaluationOptions(concurrency=4),
-    )
-    result = asyncio.run(Engine(agent, evaluator, search=naive or Proposes(patches, until_accepted=False)).run(request))
+    search = naive or Proposes(patches, until_accepted=False)
+    result = asyncio.run(Engine(agent, make_evaluator(agent), search=search).run(request))
     return Found(
         gains=tuple(policy.gains),
         shown=tuple(policy.shown),
@@ -175,6 +180,43 @@ def run_once(spec: RunSpec) -> Found:
             for found in result.rounds
         ),
     )
+
+
+def measure_final_test(spec: RunSpec) -> float:
+    """The model calls of a final test, compared with those of one profile. The search uses the first repeat only."""
+    agent = DeskAgent(spec, name_seed(spec))
+    request = RunRequest(
+        train=make_eval_set("train", 1),
+        validation=make_eval_set("validation", spec.size),
+        acceptance=AcceptsAll(),
+        max_rounds=1,
+        stop=MaxRounds(1),
+        run_id="affected",
+    )
+    patches = [("repair#instruction", "Repair, in other words.")]
+    result = asyncio.run(
+        Engine(agent, make_evaluator(agent), search=Proposes(patches, until_accepted=True)).run(request)
+    )
+    rows = [row for each in result.evaluations if each.phase == "final_test" for row in each.rows]
+    calls = sum(row.measured.paid_calls + row.measured.cache_hits for row in rows) / 2
+    return sum(count for repeat, count in agent.calls.items() if repeat > 0) / calls
+
+
+def name_seed(spec: RunSpec) -> str:
+    return f"{spec.reads} {spec.rate} {spec.size} {spec.number}"
+
+
+def make_evaluator(agent: Agent) -> Evaluator:
+    models = {"noisy": agent.model} if isinstance(agent, DeskAgent) else {}
+    metrics = [FunctionMetric(name="right", function=is_right)]
+    return Evaluator(metrics, gateway=Gateway(models=models), options=EvaluationOptions(concurrency=4))
+
+
+class AcceptsAll:
+    """Accepts everything, so that there is a final test."""
+
+    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+        return evidence.accept("for the final test")
 
 
 class RecordingPolicy:
@@ -263,6 +305,7 @@ class DeskAgent:
     def __init__(self, spec: RunSpec, seed: str) -> None:
         self.spec = spec
         self.seed = seed
+        self.calls: Counter[int] = Counter()
         self.graph = GraphAgent(
             name="desk",
             nodes=(
@@ -294,6 +337,7 @@ class DeskAgent:
 
     async def model(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         """A draft is right with the probability of its case; so is a repair, half as often if the draft was wrong."""
+        self.calls[repeat] += 1
         asked = request.messages[-1].content
         case = asked.partition(":")[0]
         passed = sample("pass", self.seed, request.digest, repeat) < find_chance(self.seed, case)

@@ -26,9 +26,9 @@ Part = TypeVar("Part")
 _NO_LOSS = 1e-12
 
 
-async def ablate(session: ActiveRun) -> Ablation | None:
+async def ablate(active: ActiveRun) -> Ablation | None:
     """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
-    parts = _Parts(session)
+    parts = _Parts(active)
     left = parts.all
     if len(left) < 2:
         return None
@@ -56,21 +56,21 @@ def choose_part_to_drop(losses: Mapping[Part, float]) -> Part | None:
 class _Parts:
     """The parts of the accepted profile, and what it loses without them."""
 
-    def __init__(self, session: ActiveRun) -> None:
-        self.session = session
-        self.whole = session.accepted.profile
-        self.initial = session.baseline.profile
-        self.all = tuple(change.surface_id for change in self.initial.changes(self.whole, session.snapshot))
+    def __init__(self, active: ActiveRun) -> None:
+        self.active = active
+        self.whole = active.accepted.profile
+        self.initial = active.baseline.profile
+        self.all = tuple(change.surface_id for change in self.initial.changes(self.whole, active.snapshot))
         self.cases = {part: self._choose_cases(part) for part in self.all}
 
     def _choose_cases(self, part: str) -> tuple[str, ...]:
         """Return train cases that may read a part: as many as validation has, the same for all parts if they can be."""
-        session = self.session
-        known, unsure = session.evaluations.reads, session.validator.untrusted_nodes
-        case_ids = [case.id for case in session.train.cases]
-        Random(f"{session.seed} ablation").shuffle(case_ids)
+        active = self.active
+        known, unsure = active.evaluations.reads, active.validator.untrusted_nodes
+        case_ids = [case.id for case in active.train.cases]
+        Random(f"{active.seed} ablation").shuffle(case_ids)
         affected = [each for each in case_ids if each not in known or may_touch(known[each], (part,), unsure=unsure)]
-        return tuple(affected[: len(session.validation.cases)])
+        return tuple(affected[: len(active.validation.cases)])
 
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.
@@ -86,9 +86,9 @@ class _Parts:
         parts = [part for part in parts if self.cases[part]]
         if not parts:
             return {}
-        repeats = self.session.validator.reserve_repeats(self.session.validator.repeats)
+        repeats = self.active.validator.reserve_repeats(self.active.validator.repeats)
         cases = {case_id for part in parts for case_id in self.cases[part]}
-        whole, *others = await self.session.evaluations.evaluate_many(
+        whole, *others = await self.active.evaluations.evaluate_many(
             [
                 self._build_request(left, cases, repeats),
                 *(
@@ -101,11 +101,11 @@ class _Parts:
         return {part: loss for part, loss in found.items() if loss is not None}
 
     def _build_request(self, parts: Collection[str], case_ids: Collection[str], repeats: range) -> EvaluationRequest:
-        train, removed = self.session.train, tuple(part for part in self.all if part not in parts)
+        train, removed = self.active.train, tuple(part for part in self.all if part not in parts)
         cases = tuple(case for case in train.cases if case.id in case_ids)
         return EvaluationRequest(
             eval_set=train,
-            profile=self.whole.reset(removed, to=self.initial, snapshot=self.session.snapshot),
+            profile=self.whole.reset(removed, to=self.initial, snapshot=self.active.snapshot),
             phase="ablation",
             runs=list_case_runs(replace(train, cases=cases), repeats),
             without=removed,
@@ -116,4 +116,4 @@ class _Parts:
         cases = {row.case_id for row in rest.rows}
         same = replace(whole, rows=tuple(row for row in whole.rows if row.case_id in cases))
         accepted, candidate = leave_out_lost_pairs(rest, same)
-        return Evidence(accepted=accepted, candidate=candidate, objective=self.session.request.objective).gain
+        return Evidence(accepted=accepted, candidate=candidate, objective=self.active.request.objective).gain

@@ -216,8 +216,10 @@ class _TestedGain:
             case "scorer":
                 return "the search learned from the same scorer, and nothing else was measured"
         state = self.active.state
-        if state.is_validation_read:
+        if state.validation_reader == "search":
             why = "the search has read validation results"
+        elif state.validation_reader == "reviewer":
+            why = "patches were reviewed by someone who may have seen validation results"
         elif not state.run.case_history.is_first_run:
             why = "earlier runs have shown results on them"
         elif self.warning is not None:

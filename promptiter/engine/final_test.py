@@ -53,10 +53,10 @@ class ArmResults:
 class FinalTestRuns:
     """Runs the initial profile of a run and its accepted one again, both at once and interleaved."""
 
-    def __init__(self, session: ActiveRun) -> None:
-        self._session = session
+    def __init__(self, active: ActiveRun) -> None:
+        self._active = active
         self._arms: tuple[Evaluation, Evaluation] | None = None
-        changes = session.baseline.profile.changes(session.accepted.profile, session.snapshot)
+        changes = active.baseline.profile.changes(active.accepted.profile, active.snapshot)
         self._changed = frozenset(change.surface_id for change in changes)
 
     @cached_property
@@ -66,18 +66,18 @@ class FinalTestRuns:
         Recorded reads alone prove nothing: a case that did not visit a node may do so in the next repeat. But a
         recorded read shows that the structure is incomplete.
         """
-        session = self._session
-        if not session.snapshot.find_reachable_nodes().isdisjoint(each.partition("#")[0] for each in self._changed):
+        active = self._active
+        if not active.snapshot.find_reachable_nodes().isdisjoint(each.partition("#")[0] for each in self._changed):
             return False
-        unsure = session.validator.untrusted_nodes
-        rows = (*session.baseline.validation.rows, *session.accepted.validation.rows)
+        unsure = active.validator.untrusted_nodes
+        rows = (*active.baseline.validation.rows, *active.accepted.validation.rows)
         return not any(may_touch(row.reads, self._changed, unsure=unsure) for row in rows)
 
     async def run_block(self, repeats: int) -> ArmResults:
         """Run the next block, with this number of repeats, and return the results of all blocks so far."""
-        validation = self._session.validation
+        validation = self._active.validation
         cases = frozenset(case.id for case in validation.cases)
-        arms = await self._run(validation, self._session.validator.list_fresh_runs(validation, cases, repeats))
+        arms = await self._run(validation, self._active.validator.list_fresh_runs(validation, cases, repeats))
         if self._arms is not None:
             arms = self._arms[0].merge(arms[0]), self._arms[1].merge(arms[1])
         self._arms = arms
@@ -90,17 +90,17 @@ class FinalTestRuns:
     async def _run(
         self, eval_set: EvalSet, runs: Sequence[CaseRepeat], *, phase: Phase = "final_test"
     ) -> tuple[Evaluation, Evaluation]:
-        session = self._session
-        before, after = await session.evaluations.evaluate_many(
+        active = self._active
+        before, after = await active.evaluations.evaluate_many(
             [
                 EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs)
-                for profile in (session.baseline.profile, session.accepted.profile)
+                for profile in (active.baseline.profile, active.accepted.profile)
             ]
         )
         return before, after
 
     def _pair(self, before: Evaluation, after: Evaluation) -> ArmResults:
-        objective = self._session.request.objective
+        objective = self._active.request.objective
         made = count_runs(before), count_runs(after)
         before, after = leave_out_lost_pairs(before, after)
         if not before.rows:
@@ -124,7 +124,7 @@ class FinalTestRuns:
         it need not be tested. This holds for an agent that depends on nothing but its calls through the gateway. If a
         single pair differs although it read nothing that was changed, it does not hold, and all cases are tested.
         """
-        unsure = self._session.validator.untrusted_nodes
+        unsure = self._active.validator.untrusted_nodes
         reached = {
             row.case_id
             for row in (*before.rows, *after.rows)
@@ -142,30 +142,30 @@ def _drop_noise(case: PairedScores, all_cases: Sequence[PairedScores]) -> Paired
     return PairedScores(case_id=case.case_id, before=same, after=same)
 
 
-async def reserve_for_final_test(session: ActiveRun) -> None:
+async def reserve_for_final_test(active: ActiveRun) -> None:
     """Reserve the expected cost of the final test, so that the search cannot spend it.
 
     The amount is recorded: a resumed run reserves the same, although it has spent more by then.
     """
-    rule, budget = session.request.final_test, session.evaluator.gateway.budget
+    rule, budget = active.request.final_test, active.evaluator.gateway.budget
     if rule is None:
         return
-    spent = session.meter.ledger.of_models
-    expected = _estimate_cost(session, rule) + (Spending() if budget is None else budget.largest_call)
-    reserved = await session.note(BudgetReserved(measured=ReservedMeasured(expected=expected, before=spent)))
+    spent = active.meter.ledger.of_models
+    expected = _estimate_cost(active, rule) + (Spending() if budget is None else budget.largest_call)
+    reserved = await active.note(BudgetReserved(measured=ReservedMeasured(expected=expected, before=spent)))
     found = reserved.measured
     if budget is not None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
-def _estimate_cost(session: ActiveRun, rule: FinalTest) -> Spending:
+def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
-    rows = session.baseline.validation.rows
-    repeats = sum(block.repeats for block in plan_blocks(session.request.alpha, repeats=rule.repeats))
-    test_runs = TEST_SET_REPEATS * len(session.test.cases) if session.test is not None else 0
-    runs = 2 * (repeats * len(session.validation.cases) + test_runs) / max(1, len(rows))
-    judges = session.meter.ledger.by_role().get("judge", Spending())
-    usage = session.baseline.validation.usage
+    rows = active.baseline.validation.rows
+    repeats = sum(block.repeats for block in plan_blocks(active.request.alpha, repeats=rule.repeats))
+    test_runs = TEST_SET_REPEATS * len(active.test.cases) if active.test is not None else 0
+    runs = 2 * (repeats * len(active.validation.cases) + test_runs) / max(1, len(rows))
+    judges = active.meter.ledger.by_role().get("judge", Spending())
+    usage = active.baseline.validation.usage
     calls = sum(row.measured.paid_calls + row.measured.cache_hits for row in rows)
     return Spending(
         calls=round(runs * (calls + judges.calls + judges.cache_hits)),

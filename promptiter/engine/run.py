@@ -36,6 +36,7 @@ from promptiter.runlog.payloads import (
     RunConcluded,
     RunStarted,
     StartMeasured,
+    ValidationRead,
 )
 from promptiter.runlog.results import RunMeasured, RunResult, Status
 
@@ -184,12 +185,19 @@ class Run:
 
     async def _run_search(self) -> None:
         session = Session(self.active)
+        await self._note_reviewer()
         try:
             await self.search.search(session)
         finally:
             was_left = await session.cancel_request()
         if was_left:
             raise RuntimeError("the search ended while one of its requests was in progress; await every request")
+
+    async def _note_reviewer(self) -> None:
+        """Record that a reviewer may see validation results, which are shown while the run is in progress."""
+        is_noted = await self.log.take_any(ValidationRead) is not None
+        if not is_noted and self.active.reviewer is not None and not await self.log.is_replaying():
+            await self.log.append(ValidationRead(by="reviewer"))
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""

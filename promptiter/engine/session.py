@@ -140,7 +140,7 @@ class Session:
         The validation cases can then no longer show a gain for new cases: without a test set, the verdict is at most
         `improved_on_validation`.
         """
-        if not self._run.state.is_validation_read:
+        if self._run.state.validation_reader is None:
             await self.note(ValidationRead())
         return ValidationRecord(eval_set=self._run.validation, state=self._run.state)
 

@@ -228,7 +228,9 @@ class EvidenceRecord:
 
     def build_evidence(self, accepted: Evaluation, candidate: Evaluation, *, train: Evidence | None = None) -> Evidence:
         """Build the evidence of these rows, and of the evidence on train."""
-        accepted, candidate = renumber_repeats(accepted, candidate, unaffected=frozenset(self.unaffected))
+        accepted, candidate = leave_out_lost_pairs(
+            *renumber_repeats(accepted, candidate, unaffected=frozenset(self.unaffected))
+        )
         return Evidence(
             accepted=accepted,
             candidate=candidate,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.final_test import FinalTestResult
@@ -191,7 +192,9 @@ class ReadsAudited(Payload):
 @event_type("validation_read")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRead(Payload):
-    """The search has read validation cases or results on them."""
+    """The search has read validation cases or results on them, or a reviewer of its patches may have."""
+
+    by: Literal["search", "reviewer"] = "search"
 
 
 @event_type("decision")

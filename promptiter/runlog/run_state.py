@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
@@ -76,7 +77,7 @@ class RunState:
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
-        self._is_validation_read = False
+        self._validation_reader: Literal["search", "reviewer"] | None = None
         self._validation_use = ValidationUse()
         self._stops_by_score = 0
         self._use_id = ""
@@ -151,9 +152,9 @@ class RunState:
         return self._validation_use
 
     @property
-    def is_validation_read(self) -> bool:
-        """Whether the search has read validation cases or results on them."""
-        return self._is_validation_read
+    def validation_reader(self) -> Literal["search", "reviewer"] | None:
+        """Who has read validation cases or results on them during the search; None if nobody did."""
+        return self._validation_reader
 
     @property
     def has_accepted(self) -> bool:
@@ -202,8 +203,8 @@ class RunState:
             case OpenedTestSet(opened_before=opened, seen_cases=seen):
                 known = self._so_far.case_history
                 self._change(case_history=replace(known, test_opened=opened, seen_test_cases=seen))
-            case ValidationRead():
-                self._is_validation_read = True
+            case ValidationRead(by=reader):
+                self._validation_reader = reader
             case StopDecided(decision=decision, reads_score=reads_score):
                 if reads_score:
                     self._count_stop_by_score()

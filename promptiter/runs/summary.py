@@ -92,9 +92,10 @@ class RunSummary:
     `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one.
     `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
     the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
-    final test. `initial_digest` is the profile that the first candidates were made from. `notes` are events of the
-    search before its first round. Changes of the `removed` surfaces were accepted, then dropped because they
-    contributed nothing. `judges` are notes about judges that were not compared with people, or agree poorly with them.
+    final test. `case_history` says how often the cases were used before. `initial_digest` is the profile that the first
+    candidates were made from. `notes` are events of the search before its first round. Changes of the `removed`
+    surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about
+    judges that were not compared with people, or agree poorly with them.
     """
 
     run_id: str
@@ -113,6 +114,7 @@ class RunSummary:
     metrics: tuple[FigureChange, ...] = ()
     per_run: tuple[FigureChange, ...] = ()
     evidence: tuple[str, ...] = ()
+    case_history: tuple[str, ...] = ()
     adopted: bool = False
     changes: tuple[ChangeSummary, ...] = ()
     removed: tuple[str, ...] = ()
@@ -182,6 +184,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         metrics=_metrics(result),
         per_run=_per_run(result),
         evidence=_evidence(result),
+        case_history=result.case_history.describe(),
         adopted=bool(result.changes) and result.conclusion is not None,
         changes=changes,
         removed=result.ablation.dropped if result.ablation is not None else (),

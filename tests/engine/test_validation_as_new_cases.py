@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from promptiter.engine.engine import Engine
+from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.stats.validation_use import ValidationUse
 from promptiter.policies.acceptance import MinGain
@@ -114,6 +115,17 @@ async def test_a_search_that_reads_validation_shows_nothing_for_new_cases() -> N
     result = await desk.engine(search=Reads(BOTH)).run(request())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
     assert "cannot speak for new cases: the search has read validation results; give a test set" in reasons(result)
+
+
+class Approves:
+    async def review(self, _: ReviewRequest) -> Review:
+        return Review(action="approve")
+
+
+async def test_a_reviewer_may_have_seen_validation_results() -> None:
+    result = await desk_stages.engine().run(request(stop=None), reviewer=Approves())
+    assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
+    assert "patches were reviewed by someone who may have seen validation results" in reasons(result)
 
 
 async def test_with_a_test_set_a_search_may_read_validation() -> None:

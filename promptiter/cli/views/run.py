@@ -71,7 +71,8 @@ def print_end(screen: Console, summary: RunSummary) -> None:
         _print_first_change(screen, summary)
         screen.print()
     print_headline(screen, summary)
-    for line in (failing_line(summary), *_per_run_lines(summary), f"cost {cost_line(summary.costs)}"):
+    cost = f"cost {cost_line(summary.costs)}"
+    for line in (failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost):
         if line:
             print_indented(screen, Text(line))
     print_warnings(screen, summary)
