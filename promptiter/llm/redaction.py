@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -28,6 +28,9 @@ SHORTEST_SECRET = 4
 
 SHORTEST_IN_DATA = 8
 """In data, shorter values and single words are not redacted: a mistake would change a case."""
+
+SHORTEST_LINE = 16
+"""Shorter lines of a secret of several lines are redacted only with the others."""
 
 TextChange: TypeAlias = Callable[[str], str]
 TextChangeUnder: TypeAlias = Callable[[str, str], str]
@@ -46,6 +49,7 @@ class Redactor:
     def learn(self, secrets: Iterable[str]) -> None:
         """Redact these too from now on, except for placeholders such as `dummy-key`."""
         given = {secret.strip() for secret in secrets}
+        given |= {line for secret in given if "\n" in secret for line in _find_lines(secret)}
         known = self._secrets | {
             secret for secret in given if len(secret) >= SHORTEST_SECRET and secret.lower() not in _PLACEHOLDERS
         }
@@ -114,10 +118,13 @@ def process_redactor() -> Redactor:
 
 
 def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values, of 8 characters or more, of variables that are named like keys, tokens and passwords."""
-    return tuple(
-        sorted({value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())})
-    )
+    """The values, of 8 characters or more, of variables that are named like keys, tokens and passwords.
+
+    Of other variables, the passwords in addresses, such as `postgresql://desk:password@db/orders`.
+    """
+    found = {value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())}
+    passwords = {password for value in environ.values() for password in _PASSWORD_IN_ADDRESS.findall(value)}
+    return tuple(sorted(found | passwords | {unquote(each) for each in passwords}))
 
 
 def map_texts(value: Json, change: TextChange, *, under: TextChangeUnder | None = None) -> Json:
@@ -160,6 +167,13 @@ def _spellings(secrets: Iterable[str]) -> tuple[str, ...]:
         in_json |= {json.dumps(each, ensure_ascii=False)[1:-1] for each in in_json}  # a tool's arguments in an answer
         spelled |= {secret, *in_json, repr(secret)[1:-1], quote(secret, safe="", errors="replace")}
     return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
+
+
+def _find_lines(secret: str) -> Iterator[str]:
+    """The lines of a secret of several lines, such as a PEM key. A model may repeat one of them alone."""
+    for line in map(str.strip, secret.splitlines()):
+        if len(line) >= SHORTEST_LINE and not line.startswith("-----"):
+            yield line
 
 
 def _is_common(secret: str) -> bool:
@@ -226,6 +240,8 @@ _PATTERNS = (
         ),
     ),
 )
+
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^\s/:@\"']*:([^\s@\"']{4,})(?=@)")
 
 _known_anywhere: set[str] = set()
 """The secrets of all redactors of this process, for `process_redactor`."""

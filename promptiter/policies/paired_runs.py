@@ -70,29 +70,39 @@ def describe_runs(tested: Sequence[PairedRuns]) -> tuple[str, ...]:
     return tuple(sentence for each in tested for sentence in _describe_scope(each))
 
 
+def describe_failed_runs(
+    tested: PairedRuns, *, before: str = "the initial profile", after: str = "the accepted one"
+) -> list[str]:
+    """Say which runs failed or were lost under each profile. `before` and `after` are what the profiles are called."""
+    found, arms = [], (tested.before, tested.after)
+    if any(arm.failed for arm in arms):
+        counts = _compare(tested, [arm.failed for arm in arms], before, after)
+        found.append(f"{counts} failed and count with the worst score")
+    if any(arm.lost for arm in arms):
+        counts = _compare(tested, [arm.lost for arm in arms], before, after)
+        found.append(f"{counts} were lost to outages; {tested.pairs} of {arms[0].runs} pairs of runs were tested")
+    if _is_uneven(tested.before.lost, tested.after.lost):
+        found.append("outages hit one profile more often than the other: find the cause before you rely on the result")
+    return found
+
+
 def _describe_scope(tested: PairedRuns) -> list[str]:
     found = []
-    before, after = tested.before, tested.after
     if tested.unreached:
         reached = f"the change reached {tested.cases - tested.unreached} of {plural(tested.cases, 'case')}"
         found.append(f"{reached}; the others had the same answers under both profiles, and their noise was not tested")
-    if counts := _compare(tested, before.failed, after.failed):
-        found.append(f"{counts} failed and count with the worst score")
-    if counts := _compare(tested, before.lost, after.lost):
-        found.append(f"{counts} were lost to outages; {tested.pairs} of {before.runs} pairs of runs were tested")
-    if _is_uneven(before.lost, after.lost):
-        found.append("outages hit one profile more often than the other: find the cause before you rely on the result")
-    if counts := _compare(tested, before.measured.from_cache, after.measured.from_cache):
+    found += describe_failed_runs(tested)
+    cached = [arm.measured.from_cache for arm in (tested.before, tested.after)]
+    if any(cached):
+        counts = _compare(tested, cached, "the initial profile", "the accepted one")
         found.append(f"{counts} are not new: a shared cache had all their answers")
     return [f"{tested.scope}: {sentence}" for sentence in found]
 
 
-def _compare(tested: PairedRuns, before: int, after: int) -> str:
-    """A count under both profiles; empty if both are 0."""
-    if not before and not after:
-        return ""
-    initial, accepted = f"{before} of {tested.before.runs}", f"{after} of {tested.after.runs}"
-    return f"{initial} runs of the initial profile and {accepted} of the accepted one"
+def _compare(tested: PairedRuns, counts: Sequence[int], before: str, after: str) -> str:
+    """`1 of 12 runs of the initial profile and 3 of 12 of the accepted one`."""
+    first, second = counts
+    return f"{first} of {tested.before.runs} runs of {before} and {second} of {tested.after.runs} of {after}"
 
 
 def _is_uneven(before: int, after: int) -> bool:

@@ -66,12 +66,24 @@ def test_a_wanted_gain_that_cannot_be_detected_exits_4(run: Run, noisy_desk: Pat
 
 
 @pytest.mark.slow
-def test_without_noise_repeats_add_no_evidence(run: Run, desk: Path) -> None:
-    shown = plain(run("noise", "--gain", "0.01"))
-    assert "Run noise none: every case scored the same in all 6 repeats, so repeats add no evidence" in shown
-    assert "any difference can be detected on these cases; to learn about new cases, add cases" in shown
-    assert "Wanted gain 0.01 can be detected on these cases" in shown
+def test_without_noise_a_gain_must_exceed_what_was_not_seen(run: Run, desk: Path) -> None:
+    in_file(desk, metrics=[{"metric_name": "rouge", "threshold": 0.5}])
+    shown = plain(run("noise", "--gain", "0.12"))
+    assert (
+        "Run noise none seen: every case scored the same in all 6 repeats; what happens in fewer than about 3 of"
+        in shown
+    )
+    assert "Wanted gain 0.12 can be detected" in shown
     assert "━" not in shown
+    assert "Wanted gain 0.01 is underpowered" in plain(run("noise", "--gain", "0.01", code=4, stream="out"))
+
+
+@pytest.mark.slow
+def test_metrics_that_are_all_at_a_bound_say_nothing_about_noise(run: Run, desk: Path) -> None:
+    shown = plain(run("noise", "--gain", "0.1"))  # one metric is always met, the other never
+    assert "Run noise unknown: each score of each case is either the worst or the best one in all 6 repeats" in shown
+    assert "saturated, every run meets it: known_fields" in shown
+    assert "never met: purchase_date" in shown
 
 
 @pytest.mark.slow
@@ -144,7 +156,9 @@ def test_one_seed_gives_one_report_and_a_shared_cache_pays_once(run: Run, noisy_
 
 @pytest.mark.slow
 def test_quiet_prints_one_line(run: Run, desk: Path) -> None:
-    assert run("noise", "--quiet") == "Wanted gain  0.1 can be detected on these cases, as any difference can\n"
+    assert plain(run("noise", "--quiet")).startswith(
+        "Wanted gain whether 0.1 can be detected is unknown: each score of"
+    )
 
 
 @pytest.mark.slow

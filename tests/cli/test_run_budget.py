@@ -28,10 +28,10 @@ def answer(body: dict[str, Any]) -> str:
     return reply_at_once(SIMULATED(ModelRequest(model="simulated", messages=messages), repeat=0)).text
 
 
-def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json]) -> None:
+def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json], **settings: Json) -> None:
     code = desk / "agent.py"
     code.write_text(code.read_text().replace('MODEL = "simulated"', 'MODEL = "openai/local"'))
-    model = {"api_base": server.url, "api_key": "sk-loopback", "price": PRICE}
+    model = {"api_base": server.url, "api_key": "sk-loopback", "price": PRICE, **settings}
     in_file(desk, metrics="metrics.json", models={"openai/local": model}, budget=budget, evaluation={"concurrency": 32})
 
 
@@ -50,7 +50,9 @@ def test_a_run_reports_no_more_than_its_cap(run: Run, desk: Path, budget: dict[s
         on_the_server(desk, server, budget)
         found = orjson.loads(run("run", "--json", "--quiet", code=EXIT_CODES[verdict], stream="out"))
     spent = LedgerSnapshot(tuple(from_plain(LedgerEntry, each) for each in found["measured"]["spent"]["entries"])).total
-    reported = {"max_calls": spent.calls, "max_tokens": spent.tokens, "max_usd": spent.cost_usd or 0.0}
+    calls, tokens = spent.calls + spent.lost_calls, spent.tokens + spent.possible_tokens
+    reported = {"max_calls": calls, "max_tokens": tokens, "max_usd": (spent.cost_usd or 0.0) + spent.possible_usd}
+    assert calls == len(server.billed)
     assert found["verdict"] == verdict
     assert len(server.arrivals) > spent.calls  # it failed now and then
     assert all(reported[name] <= cap for name, cap in budget.items()), reported

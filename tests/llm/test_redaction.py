@@ -262,3 +262,33 @@ def test_secrets_are_collected_from_the_environment() -> None:
         "COPY_TOKEN": "value-2-long",
     }
     assert secrets_from_environment(environ) == tuple(f"value-{number}-long" for number in range(1, 6))
+
+
+def test_passwords_in_addresses_of_the_environment_are_secrets() -> None:
+    environ = {
+        "DATABASE_URL": "postgresql://desk:s3cr3t-passw%21rd@db.example/orders",
+        "HOMEPAGE": "https://example.org/a:b@c",
+        "PROXY": "http://user@proxy:8080",
+    }
+    assert secrets_from_environment(environ) == ("s3cr3t-passw!rd", "s3cr3t-passw%21rd")
+    redactor = Redactor(secrets_from_environment(environ))
+    assert redactor.redact_known("the password is s3cr3t-passw!rd") == f"the password is {MASK}"
+    assert redactor.redact_text(environ["DATABASE_URL"]) == f"postgresql://desk:{MASK}@db.example/orders"
+
+
+def test_a_line_of_a_secret_of_several_lines_is_redacted_alone() -> None:
+    lines = [
+        "-----BEGIN PRIVATE KEY-----",
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
+        "BKcwggSjAgEAAoIBAQC7",
+        "-----END PRIVATE KEY-----",
+    ]
+    redactor = Redactor(["\n".join(lines)])
+    assert redactor.redact_known(f"line 2 is {lines[1]}, then {lines[2]}") == f"line 2 is {MASK}, then {MASK}"
+    assert redactor.redact_known(lines[0]) == lines[0]
+
+
+@pytest.mark.parametrize("said", ["correcthorse", "Y29ycmVjdC1ob3JzZS05", "CORRECT-HORSE-9"])
+def test_what_the_docs_say_is_not_caught_in_data(said: str) -> None:
+    """Short single words, and values that were changed: base64, or other letters."""
+    assert Redactor(["correcthorse", "correct-horse-9"]).redact_known(said) == said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -18,7 +17,7 @@ from promptiter.engine.comparison_result import CaseChange, ProfileComparison
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.stats.paired_difference import Answer
 from promptiter.llm.models import any_simulated
-from promptiter.policies.paired_runs import ArmMeasured, PairedRuns, describe_runs
+from promptiter.policies.paired_runs import describe_failed_runs
 from promptiter.runs.summary import summarize_costs
 from promptiter.wording import dollars, format_score, join_names, path_from_here, plural
 from traces.model import Json
@@ -113,9 +112,9 @@ def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain
     runs = found.runs
     if runs.cases:
         reached = runs.cases - runs.unreached
-        unchanged = f"; the other {runs.unreached} cannot differ" if runs.unreached and not found.unexplained else ""
+        same = "; the others had the same answers" if runs.unreached and not found.unexplained else ""
         read = plural(len(found.surface_ids), "edited text")
-        yield f"{reached} of {plural(runs.cases, 'case')} read the {read.removeprefix('1 ')}{unchanged}"
+        yield f"{reached} of {plural(runs.cases, 'case')} read the {read.removeprefix('1 ')}{same}"
     if found.stop_reason is not None:
         yield f"stopped early: {found.stop_reason}"
     if found.answer == "within_noise":
@@ -126,7 +125,7 @@ def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain
             f"{plural(len(found.unexplained), 'case')} differed without reading the edit ({names}): the agent depends "
             "on something that is not recorded, such as the time"
         )
-    yield from (line.partition(": ")[2] for line in describe_runs([_keep_problems(found)]))
+    yield from describe_failed_runs(found.runs, before="the baseline", after="the edit")
     yield _count_tries(trial, found)
     if trial.is_old:
         yield (
@@ -251,12 +250,6 @@ def _count_tries(trial: EditTrial, found: ProfileComparison) -> str:
         f"{count} edits were tried against this recording: if none of them had an effect, the chance that one looks "
         f"different is up to {chance:.0%}; --record starts again"
     )
-
-
-def _keep_problems(found: ProfileComparison) -> PairedRuns:
-    """The runs without what is said elsewhere, or is the point: runs that the cache answered, cases out of reach."""
-    before, after = (replace(arm, measured=ArmMeasured()) for arm in (found.runs.before, found.runs.after))
-    return replace(found.runs, before=before, after=after, unreached=0)
 
 
 def _format(value: float | None, objective: Objective) -> str:

@@ -30,7 +30,10 @@ def choose_exit_code(report: NoiseReport, required: RequiredSize | None) -> int:
         return CANCELLED if report.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
     if report.problem is not None:
         return EXIT_CODES["invalid_eval"]
-    return EXIT_CODES["underpowered"] if required is not None and not required.is_within else 0
+    if required is None or required.is_within:
+        return 0
+    is_unknown = report.bound is not None and required.gain <= report.noise.room
+    return 0 if is_unknown else EXIT_CODES["underpowered"]
 
 
 def describe_problem(report: NoiseReport) -> str | None:
@@ -99,7 +102,9 @@ def _describe_noise(report: NoiseReport) -> Iterator[str]:
         yield f"unknown: {_describe_bound(report)}, {known}; {advice[report.bound]}, and measure again"
         return
     if not report.noise.variance:
-        yield f"none: every case scored the same in all {report.repeats} repeats, so repeats add no evidence"
+        runs = len(report.cases) * report.repeats
+        seen = f"every case scored the same in all {report.repeats} repeats"
+        yield f"none seen: {seen}; what happens in fewer than about 3 of {plural(runs, 'run')} may not have been seen"
         return
     settled, flipping = len(report.settled), len(report.flipping)
     yield (
@@ -112,8 +117,9 @@ def _describe_noise(report: NoiseReport) -> Iterator[str]:
 
 
 def _describe_bound(report: NoiseReport) -> str:
-    scores = {"floor": "the worst score", "ceiling": "the best score", "either": "either the worst or the best score"}
-    return f"every case has {scores[report.bound or 'either']} in all {report.repeats} repeats"
+    if report.bound == "either":
+        return f"each score of each case is either the worst or the best one in all {report.repeats} repeats"
+    return f"every case has the {'worst' if report.bound == 'floor' else 'best'} score in all {report.repeats} repeats"
 
 
 def compute_curve(report: NoiseReport) -> list[tuple[float, float]]:
@@ -225,9 +231,7 @@ def _required_rows(report: NoiseReport, required: RequiredSize) -> Iterator[tupl
     if report.bound is not None:
         yield "Wanted gain", f"whether {gain} can be detected is unknown: {_describe_bound(report)}"
         return
-    if not report.noise.variance:
-        yield "Wanted gain", f"{gain} can be detected on these cases, as any difference can"
-    elif required.is_within:
+    if required.is_within:
         yield (
             "Wanted gain",
             f"{gain} can be detected: the final test shows it with probability {required.power:.0%}",
@@ -267,8 +271,6 @@ def _describe_smallest_gain(report: NoiseReport) -> str:
         return "none: every repeat already has the best score; add harder cases"
     if report.bound is not None:
         return "unknown, as the noise is"
-    if not report.noise.variance:
-        return "any difference can be detected on these cases; to learn about new cases, add cases"
     gains = [(times * len(report.cases), report.smallest_gain(times=times)) for times in TIMES]
     texts = [f"{'none' if gain is None else f'{gain:.3f}'} on {cases:,}" for cases, gain in gains]
     return f"{texts[0]} cases, {', '.join(texts[1:])}: detected by the final test with {POWER:.0%} power"

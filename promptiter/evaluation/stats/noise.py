@@ -168,10 +168,13 @@ class NoiseReport:
     def bound(self) -> Bound | None:
         """Set if every case has only the worst or only the best score, so that nothing is known about noise.
 
-        A profile between these may be noisy.
+        A profile between these may be noisy. A mean of metrics that are all at such a bound says no more.
         """
         figures = [case.figures for case in self.cases]
-        return find_bound(figures, worst=get_worst_value(self.objective), best=get_best_value(self.objective))
+        found = find_bound(figures, worst=get_worst_value(self.objective), best=get_best_value(self.objective))
+        if found is None and self.metrics and all(each.bound is not None for each in self.metrics):
+            return "either"
+        return found
 
     @property
     def judgements(self) -> tuple[Evaluation, ...]:

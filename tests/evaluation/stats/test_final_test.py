@@ -70,7 +70,7 @@ def test_a_gain_within_the_noise_is_not_shown() -> None:
     result = decide_for_these_cases(cases(3, (0, 1, 0, 1, 0, 1), (1, 1, 0, 1, 0, 1)))
     assert (result.outcome, len(result.looks), result.needed_repeats) == ("not_shown", 3, 0)
     assert result.reason == (
-        "gain +0.167 (95% interval -0.192 to +0.525), p = 0.26 > 0.025, the third look's share of alpha 0.05, after 6 "
+        "gain +0.167 (95% interval -0.192 to +0.590), p = 0.26 > 0.025, the third look's share of alpha 0.05, after 6 "
         "repeats"
     )
 

@@ -16,6 +16,7 @@ from promptiter.evaluation.stats.metric_noise import (
     find_bound,
     split_noise,
 )
+from promptiter.evaluation.stats.noise import NoiseReport
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,13 @@ def test_each_metric_has_its_noise_its_mean_and_how_often_it_is_met() -> None:
     assert (judged.met, judged.bound, judged.is_saturated, judged.is_never_met) == (0.75, None, False, False)
     assert (worst.agent_variance, worst.judge_variance, worst.bound, worst.is_never_met) == (None, None, "floor", True)
     assert (best.agent_variance, best.judge_variance, best.bound, best.is_saturated) == (None, None, "ceiling", True)
+
+
+def test_a_mean_of_metrics_that_are_all_at_a_bound_says_nothing_about_noise() -> None:
+    at_bounds = NoiseReport(evaluation=judgement(worst=[0, 0, 0, 0], best=[1, 1, 1, 1]))
+    assert (at_bounds.bound, at_bounds.noise.mean) == ("either", 0.5)
+    between = NoiseReport(evaluation=judgement(worst=[0, 0, 0, 0], graded=[0.9, 0.9, 0.9, 0.9]))
+    assert between.bound is None
 
 
 def test_the_noise_of_any_figure_is_split() -> None:

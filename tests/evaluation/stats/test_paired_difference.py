@@ -90,3 +90,20 @@ def test_a_difference_without_noise_needs_all_repeats_if_only_one_case_changed()
 
     assert decide_difference(make(2)).answer == "undecided"
     assert decide_difference(make(6)).answer == "improved"
+
+
+def make_rarely_failing(seed: int) -> list[PairedScores]:
+    """A constant 0.95 against 1 in 95% of runs and 0 in the others; both fail if an earlier step does."""
+    random = Random(seed)
+
+    def sample(number: int) -> PairedScores:
+        works = [random.random() < 0.7 for _ in range(6)]
+        after = tuple(float(each and random.random() < 0.95) for each in works)
+        return PairedScores(case_id=f"{number}", before=tuple(0.95 * each for each in works), after=after)
+
+    return [sample(number) for number in range(12)]
+
+
+def test_a_profile_that_fails_rarely_is_not_taken_for_a_better_one() -> None:
+    answers = [decide_difference(make_rarely_failing(seed)).answer for seed in range(100)]
+    assert answers.count("improved") <= 9  # 2.5 expected at most
