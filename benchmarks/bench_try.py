@@ -66,7 +66,12 @@ def main() -> None:
     numbers = range(1 if parser.parse_args().quick else len(PROJECTS))
     started = time.perf_counter()
     with ProcessPoolExecutor(max_workers=WORKERS, mp_context=get_context("spawn")) as pool:
-        report(list(pool.map(run_project, numbers)))
+        print(f"{'project':>8}{'effect':>12}{'try':>14}{'full':>14}{'calls':>8}{'full':>8}{'share':>8}", flush=True)
+        projects = []
+        for project in pool.map(run_project, numbers):
+            print_edits(project)
+            projects.append(project)
+        report(projects)
     print(f"{time.perf_counter() - started:.0f} s")
 
 
@@ -94,24 +99,23 @@ async def try_edits(world: LongChain, number: int) -> Project:
     return Project(number, tuple(edits), recorded)
 
 
+def print_edits(project: Project) -> None:
+    for edit in project.edits:
+        print(
+            f"{project.number:>8}{edit.effect:>12}{edit.answer:>14}{edit.full_answer:>14}{edit.calls:>8,}"
+            f"{edit.full_calls:>8,}{edit.calls / edit.full_calls:>8.1%}",
+            flush=True,
+        )
+
+
 def report(projects: Sequence[Project]) -> None:
     edits = [edit for project in projects for edit in project.edits]
-    print(f"{'project':>8}{'effect':>12}{'try':>14}{'full':>14}{'calls':>8}{'full':>8}{'share':>8}")
-    for project in projects:
-        for edit in project.edits:
-            print(
-                f"{project.number:>8}{edit.effect:>12}{edit.answer:>14}{edit.full_answer:>14}{edit.calls:>8,}"
-                f"{edit.full_calls:>8,}{edit.calls / edit.full_calls:>8.1%}"
-            )
     same = sum(edit.answer == edit.full_answer for edit in edits)
     right = sum(edit.answer == EXPECTED[edit.effect] for edit in edits)
+    largest = max(each.calls / each.full_calls for each in edits)
     print(f"\nthe answer of the full evaluation in {same} of {len(edits)}: {format_reached(same == len(edits))}")
     print(f"the true answer in {right} of {len(edits)}")
-    print(
-        format_goal(
-            "of the calls, at most, for one edit", max(each.calls / each.full_calls for each in edits), LARGEST_SHARE
-        )
-    )
+    print(format_goal("of the calls, at most, for one edit", largest, LARGEST_SHARE))
     recorded, full = sum(project.recorded_calls for project in projects), sum(edit.full_calls for edit in edits)
     share = (recorded + sum(edit.calls for edit in edits)) / full
     print(f"{share:.1%} of the calls for all edits and their {len(projects)} recordings together")

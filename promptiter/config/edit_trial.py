@@ -18,6 +18,7 @@ from promptiter.engine.comparison_result import ProfileComparison
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.profile_comparison import compare_profiles
 from promptiter.engine.profile_runs import OnRow, ProfileRuns
+from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
@@ -132,8 +133,11 @@ class EditTrial:
             interrupt=interrupt,
         )
         await runs.check()
-        with runs.evaluator.gateway.active():
-            stop_reason = await runs.run_block(self.repeats)
+        try:
+            with runs.evaluator.gateway.active():
+                stop_reason = await runs.run_block(self.repeats)
+        finally:
+            await restore_agent(self.built.agent)
         [evaluation] = runs.build_evaluations()
         return RecordedRuns(evaluation=evaluation, ledger=runs.ledger, stop_reason=stop_reason)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, check_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
@@ -22,7 +22,7 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.profile import Profile
 from promptiter.runlog.event_log import EventLog
-from promptiter.runlog.events import Event
+from promptiter.runlog.events import Event, Observer
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import CaseFinished, EvalSetSummary, RunStarted
@@ -54,7 +54,7 @@ class ProfileRuns:
         self._cases = cases
         self._profiles = profiles
         self._first_repeat = first_repeat
-        self._on_row = on_row or (lambda _: None)
+        self._observers: list[Observer] = [self, *([] if on_row is None else [_RowObserver(on_row)])]
         self._repeats = 0
         self._evaluations: Evaluations | None = None
 
@@ -116,13 +116,12 @@ class ProfileRuns:
             row = event.payload.row
             place = event.payload.evaluation % len(self._profiles)
             self.rows[place][row.case_id, row.repeat - self._first_repeat] = row
-            self._on_row(row)
 
     async def _start_log(self) -> EventLog:
         """Start a log in memory, as evaluations need one."""
         gateway = self.evaluator.gateway
         meter = Meter(time.monotonic, gateway.ledger)
-        log = EventLog("profiles", MemoryJournal(), [self], meter=meter, redactor=gateway.redactor)
+        log = EventLog("profiles", MemoryJournal(), self._observers, meter=meter, redactor=gateway.redactor)
         cases = EvalSetSummary(id=self._cases.id, digest=self._cases.content_digest, cases=len(self._cases.cases))
         await log.append(
             RunStarted(
@@ -135,6 +134,17 @@ class ProfileRuns:
             )
         )
         return log
+
+
+@dataclass(frozen=True, slots=True)
+class _RowObserver:
+    """Passes each row to a function of the caller. If that fails, the runs continue without it."""
+
+    on_row: OnRow
+
+    async def observe(self, event: Event) -> None:
+        if isinstance(event.payload, CaseFinished):
+            self.on_row(event.payload.row)
 
 
 def _check_inputs(agent: object, evaluator: object, cases: object, profiles: Sequence[object]) -> None:

@@ -222,6 +222,17 @@ async def test_an_interrupt_leaves_what_was_measured() -> None:
     assert 5 <= len(rows) < 20
 
 
+async def test_a_callback_that_fails_does_not_change_the_result() -> None:
+    def fail(_: CaseRow) -> None:
+        raise ValueError("no terminal")
+
+    agent = make_router(lambda: "")
+    found = await compare_profiles(
+        agent, make_evaluator(), make_set(10), *edit(agent, "rare#instruction", "Answer well."), on_row=fail
+    )
+    assert (found.answer, found.runs.pairs) == ("improved", 10 * found.repeats)
+
+
 class Down(Echo):
     """A model whose service fails from the 20th call on."""
 
