@@ -353,7 +353,7 @@ class RunState:
         found, run = concluded.conclusion, self._so_far
         before = self._again.get(run.initial_profile.digest, run.baseline)
         after = self._again.get(run.working_profile.digest, run.accepted)
-        if before is not None and after is not None:
+        if self._again and before is not None and after is not None:
             before, after = leave_out_lost_pairs(before, after)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
         self._change(
