@@ -204,8 +204,8 @@ class _Flow:
                     key = route(node_context)
                     if key is not None and key not in branches:
                         raise AgentError(
-                            f"the route after {name!r} returned {key!r}, which is not one of its branches "
-                            f"({', '.join(branches)}); return one of them for any other output, or None to end here"
+                            f"the route after {name!r} returned {key!r}, not one of its branches "
+                            f"({', '.join(branches)}); choose a branch for other outputs too, or return None"
                         )
                     if key is not None:
                         self._spawn(branches[key], token)

@@ -127,8 +127,8 @@ async def test_a_route_that_returns_no_branch_is_an_error_of_the_case_that_says_
     )
     done = await run(subject)
     message = (
-        "the route after 'a' returned 'a(hi)', which is not one of its branches (b, c); return one of them for any "
-        "other output, or None to end here"
+        "the route after 'a' returned 'a(hi)', not one of its branches (b, c); choose a branch for other outputs too, "
+        "or return None"
     )
     assert done.error == Failure("AgentError", message)
 

@@ -20,7 +20,7 @@ from promptiter.runs.event_file import EventFile
 from promptiter.runs.lock import RunLock
 from tests.cli.conftest import Run
 from tests.worlds import desk as desk_world
-from tests.worlds.results import drop_measured, read_unmeasured
+from tests.worlds.results import drop_measured, forget_final_tests, read_unmeasured
 from traces.model import Json
 
 pytestmark = pytest.mark.slow
@@ -38,6 +38,7 @@ def cut(path: Path, events: int) -> None:
     journal = path / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:events]))
     (path / "result.json").unlink()
+    forget_final_tests(path.parent)
 
 
 def list_as_json(run: Run) -> Json:
@@ -214,12 +215,11 @@ def test_a_signal_and_the_stop_file_end_the_command_after_the_work_in_progress(
     assert [reason["kind"] for reason in last.data["stop"]["reasons"]] == ["user_stop"]
     assert b"Stopped on request in round 1" in shown
     edit(desk / "promptiter.yaml", "latency_s: 0.05", "latency_s: 0.0")
-    run("run")
+    run("run", "--runs", desk / "other")
     edit(desk / "promptiter.yaml", "latency_s: 0.0", "latency_s: 0.05")
     assert "Improved on these 8 cases" in run("resume", there[0].parent)
-    stopped, other = (
-        drop_measured(orjson.loads(path.read_bytes())) for path in sorted(desk.glob("runs/*/result.json"))
-    )
+    results = (*desk.glob("runs/*/result.json"), *desk.glob("other/*/result.json"))
+    stopped, other = (drop_measured(orjson.loads(path.read_bytes())) for path in results)
     assert stopped == other
 
 

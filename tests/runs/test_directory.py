@@ -167,7 +167,7 @@ def test_the_stop_file_ends_a_run_after_the_work_in_progress_and_it_can_be_resum
     assert stopped.stop.text == "the user asked to stop: a file 'stop' in the run's folder"
     assert stopped.rounds[0].decision is None
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
-    assert resumed == begin(tmp_path, *rounds).run_sync()
+    assert resumed == begin(tmp_path / "other", *rounds).run_sync()
     assert not (run.path / "stop").exists()
 
 
@@ -202,7 +202,7 @@ def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(tmp_pa
     assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "cancelled"
     assert list(run.journal.read())[-1].type == "run_completed"
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
-    assert resumed == begin(tmp_path, *rounds).run_sync()
+    assert resumed == begin(tmp_path / "other", *rounds).run_sync()
 
 
 def test_a_failed_run_can_be_resumed_when_the_cause_is_gone(tmp_path: Path) -> None:
@@ -296,6 +296,7 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
     (tmp_path / "shared.sqlite").unlink()
     [journal] = (tmp_path / "two").glob("*/journal.jsonl")
     journal.unlink()
+    (tmp_path / "two" / ".case_uses.jsonl").unlink()
     alone = Shop()
     assert alone.run(tmp_path / "two") == result
     assert alone.model.asked == 0
@@ -370,7 +371,7 @@ def bot(question):
 agent = InPlaceAgent(bot, {"bot#instruction": FileSource(prompt)}, state_folder=folder / "state")
 tries = [{"bot#instruction": "Answer badly."}, {"bot#instruction": "Be careful."}]
 engine = Engine(agent, desk.evaluator(concurrency=1), search=desk.Tries(*tries))
-request, there = desk.request(run_id=""), sorted((folder / "runs").glob("*"))
+request, there = desk.request(run_id=""), sorted((folder / "runs").glob("[!.]*"))
 run = RunDirectory.resume(there[0], engine, request) if there else RunDirectory.begin(folder / "runs", engine, request)
 print(run.run_sync().verdict, asked)
 """

@@ -19,6 +19,13 @@ def read_unmeasured(folder: Path) -> object:
     return drop_measured(orjson.loads(result.read_bytes())), left, traces
 
 
+def forget_final_tests(runs: Path) -> None:
+    """Remove the final tests from the uses of cases, as if no run had come to its own."""
+    file = runs / ".case_uses.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if b'"final_test"' not in line))
+
+
 def drop_measured(value: object) -> object:
     if isinstance(value, dict):
         return {key: drop_measured(each) for key, each in value.items() if key != "measured"}

@@ -74,13 +74,13 @@ class _Row(_Answer):
             raise ValueError("'turns' is empty; write at least one turn")
         return self
 
-    def to_case(self, position: int) -> EvalCase:
+    def to_case(self, default_id: str) -> EvalCase:
         if self.turns is None:
             turns: tuple[Turn, ...] = (self.to_turn(self.input or ""),)
         else:
             turns = tuple(turn.to_turn(turn.input, turn_id=turn.id) for turn in self.turns)
         return EvalCase(
-            id=self.id or f"case-{position}",
+            id=self.id or default_id,
             turns=turns,
             context=read_messages(self.context),
             state=self.state,
@@ -141,7 +141,7 @@ def _read_cases(
     rows: Mapping[Location, Json], *, set_id: str, name: str = "", description: str = ""
 ) -> tuple[EvalSet, list[Location]]:
     cases = tuple(
-        read_object(_Row, row, location, error=EvalSetError).to_case(position)
+        read_object(_Row, row, location, error=EvalSetError).to_case(f"{set_id}-{position}")
         for position, (location, row) in enumerate(rows.items(), start=1)
     )
     return EvalSet(id=set_id, cases=cases, name=name, description=description), list(rows)

@@ -77,7 +77,13 @@ class _RouteBlame:
         found = self._find_by_inputs(findings, missed)
         if found is not None:
             reason = "The output of this step led to a branch that is not for such inputs"
-            self._add(found, reason=reason, subject=_describe_turn(found), confidence=LIKELY, is_certain=True)
+            self._add(
+                found,
+                reason=reason,
+                subject=f"it should lead {_describe_turn(found)}",
+                confidence=LIKELY,
+                is_certain=True,
+            )
         return found is not None
 
     def _has_run(self, tool: str) -> bool:

@@ -351,10 +351,10 @@ ROWS = [
     },
 ]
 ROW_CASES = (
-    EvalCase(id="case-1", turns=(Turn(user="2+2?", expected="4"),)),
+    EvalCase(id="rows-1", turns=(Turn(user="2+2?", expected="4"),)),
     EvalCase(id="json", turns=(Turn(user="as JSON", expected='{"sum":[4,1.5]}'),), metadata={"level": 2}),
-    EvalCase(id="case-3", turns=(Turn(user="empty", expected=""),)),
-    EvalCase(id="case-4", turns=(Turn(user="none", expected_tool_calls=()),)),
+    EvalCase(id="rows-3", turns=(Turn(user="empty", expected=""),)),
+    EvalCase(id="rows-4", turns=(Turn(user="none", expected_tool_calls=()),)),
     EvalCase(
         id="7",
         turns=(
@@ -383,7 +383,7 @@ def test_plain_rows_are_read_from_every_format(tmp_path: Path, name: str, with_b
 
 def test_rows_may_be_under_cases_with_an_id(tmp_path: Path) -> None:
     text = "id: sums\nname: Sums\ncases:\n- input: 2+2?\n  expected: '4'\n"
-    expected = EvalSet(id="sums", name="Sums", cases=(EvalCase(id="case-1", turns=(Turn(user="2+2?", expected="4"),)),))
+    expected = EvalSet(id="sums", name="Sums", cases=(EvalCase(id="sums-1", turns=(Turn(user="2+2?", expected="4"),)),))
     assert load_eval_set(write(tmp_path, "rows.yml", text)) == expected
     rows = {"id": "sums", "name": "Sums", "cases": [{"input": "2+2?", "expected": "4"}]}
     assert load_eval_set(write(tmp_path, "rows.json", rows)) == expected
@@ -447,7 +447,7 @@ MERGES = "".join(["- &m0 {a: 1}\n", *(f"- &m{n} {{<<: [{', '.join([f'*m{n - 1}']
         ("- input: !!bool maybe", r"y.yaml: holds a tagged value that cannot be read"),
         ("- {input: a, metadata: {1: b}}", r"y.yaml: the key 1 is not text; put it in quotes"),
         ("- {input: a, metadata: {b: 1e999}}", r"y.yaml: holds the number inf"),
-        ("- {input: a, metadata: {b: !!int 99999999999999999999}}", r"y.yaml: \[0\]: case 'case-1' holds a value that"),
+        ("- {input: a, metadata: {b: !!int 99999999999999999999}}", r"y.yaml: \[0\]: case 'y-1' holds a value that"),
         ("[" * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- " * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- &a [*a]", r"y.yaml: holds more than 1000000 values, or an alias that holds itself"),
@@ -484,7 +484,7 @@ def test_bad_yaml_is_a_typed_error(tmp_path: Path, text: str, message: str) -> N
         ('{"turns": [{"expected": "x"}]}', r"turns\[0\].input: is missing"),
         ('{"turns": [{"input": "x"}], "expected": "y"}', "'expected' is given next to 'turns'; move it into"),
         ('{"input": "a", "expected": %s}' % ("[" * 400 + "]" * 400), "expected: cannot be written as JSON: "),
-        ('{"input": "a", "state": {"a": %s}}' % ("[" * 400 + "]" * 400), "case 'case-2' holds a value that cannot"),
+        ('{"input": "a", "state": {"a": %s}}' % ("[" * 400 + "]" * 400), "case 'bad-2' holds a value that cannot"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -505,7 +505,7 @@ def test_csv_is_read_with_quotes_and_metadata(tmp_path: Path) -> None:
             turns=(Turn(user='two\r\nlines, "quoted"', expected="4"),),
             metadata={"level": 2, "source": "web"},
         ),
-        EvalCase(id="case-2", turns=(Turn(user='5" disk'),)),
+        EvalCase(id="t-2", turns=(Turn(user='5" disk'),)),
         EvalCase(id="c", turns=(Turn(user="x", expected=""),), metadata={"source": "a b"}),
     )
 
