@@ -92,7 +92,7 @@ def _explain_no_acceptance(active: ActiveRun) -> str:
 def _conclude(active: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = active.state.candidates_tried, len(active.validation.cases)
     tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    reasons = (reason, *active.state.run.case_history.describe(), *_suggest_steps(active), tried)
+    reasons = (reason, *_suggest_steps(active), tried)
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
 
 
@@ -318,7 +318,6 @@ class _TestedGain:
                 *(f"{result.scope}: {result.reason}" for result in results),
                 *reasons,
                 *(() if self.warning is None else (self.warning,)),
-                *active.state.run.case_history.describe(),
                 *_suggest_steps(active),
                 tried,
             ),

@@ -39,7 +39,7 @@ from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
 from promptiter.policies.combine import describe_policy
 from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
-from promptiter.runlog.case_uses import MemoryCaseUses
+from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
@@ -60,7 +60,7 @@ class Engine:
 
     The three stages configure the default search; stages that are left out default to ones that need no model. An
     Attributor, which looks at a whole trace at once, may take the place of the Backwarder. A run with a scorer needs no
-    agent, only its structure.
+    agent, only its structure. `case_uses` remembers which cases runs have used; a store of runs has its own.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Engine:
         optimizer: Optimizer | None = None,
         *,
         search: Search | None = None,
+        case_uses: CaseUses | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -85,7 +86,7 @@ class Engine:
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
         self._clock = clock
         self._now = now
-        self._case_uses = MemoryCaseUses()
+        self._case_uses = case_uses
         self._users = 0
         self._lock = threading.Lock()
 

@@ -2,8 +2,7 @@
 
 The validation cases of a run can speak for new cases only if no earlier run has shown results on them. And a test set
 that was opened often is no longer new. So a project remembers the uses of its cases, by their content: sets that
-overlap count, and deleting a run does not delete its uses. A store keeps them next to its runs; an Engine without a
-store remembers those of its own runs.
+overlap count, and deleting a run does not delete its uses. A store keeps them next to its runs.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class CaseUse:
     """One use of cases by a run. Cases are given by the hash of their input; see `list_case_digests`.
 
     `kind` is what they were used for: a search, its final test, a test set that was opened, or edits that were tried by
-    hand. `place` is the name of
-    the run in its store, which differs from its `run_id` if it was copied.
+    hand. `place` is the name of the run in its store, which differs from its `run_id` if it was copied.
     """
 
     id: str

@@ -197,7 +197,10 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeasured:
-    """What differs between equal runs: the id, times, spending, and problems that did not end the run."""
+    """What differs between equal runs: the id, times, spending, and problems that did not end the run.
+
+    `case_history` is how often the project used the same cases before.
+    """
 
     run_id: str = ""
     started_at: str = ""
@@ -206,6 +209,7 @@ class RunMeasured:
     paid_case_runs: int = 0
     spent: LedgerSnapshot = field(default_factory=LedgerSnapshot)
     problems: tuple[str, ...] = ()
+    case_history: CaseHistory = field(default_factory=CaseHistory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +220,7 @@ class RunResult:
     `working_profile` is the best profile of the search; `accepted_profile` is the one to adopt: the same until the
     `conclusion`, and the initial profile if the final test shows no gain. `accepted` and `baseline` are the validation
     of the adopted and of the initial profile, after a final test on its repeats. `evaluations` are all those outside of
-    rounds, by phase: the baseline, the ablation, the final test, the test set. `case_history` is how often the project
-    used the same cases before. `notes` are events of the search before
+    rounds, by phase: the baseline, the ablation, the final test, the test set. `notes` are events of the search before
     the first round. `ablation` has the parts that were removed before the final test. No case run read the
     `unread_surfaces`. `error` says why a run failed. The `rounds` of a run that just ended are read from its journal on
     demand; in a result that was loaded from a file they are a tuple.
@@ -240,7 +243,6 @@ class RunResult:
     ablation: Ablation | None = None
     unread_surfaces: tuple[str, ...] = ()
     conclusion: Conclusion | None = None
-    case_history: CaseHistory = field(default_factory=CaseHistory)
     rounds: Annotated[
         Sequence[RoundResult], AfterValidator(tuple), PlainSerializer(tuple, return_type=tuple[RoundResult, ...])
     ] = ()
@@ -252,6 +254,11 @@ class RunResult:
     @property
     def run_id(self) -> str:
         return self.measured.run_id
+
+    @property
+    def case_history(self) -> CaseHistory:
+        """How often the project used the same cases before."""
+        return self.measured.case_history
 
     @property
     def current_round(self) -> int:

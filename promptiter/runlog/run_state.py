@@ -196,13 +196,16 @@ class RunState:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
                 self._change(unread_surfaces=())
             case CasesUsed() as used:
-                history = CaseHistory(
-                    validation_cases=used.validation_cases, earlier_runs=used.earlier_runs, seen_cases=used.seen_cases
+                self._remember(
+                    CaseHistory(
+                        validation_cases=used.validation_cases,
+                        earlier_runs=used.earlier_runs,
+                        seen_cases=used.seen_cases,
+                    )
                 )
-                self._change(case_history=history)
             case OpenedTestSet(opened_before=opened, seen_cases=seen):
                 known = self._so_far.case_history
-                self._change(case_history=replace(known, test_opened=opened, seen_test_cases=seen))
+                self._remember(replace(known, test_opened=opened, seen_test_cases=seen))
             case ValidationRead(by=reader):
                 self._validation_reader = reader
             case StopDecided(decision=decision, reads_score=reads_score):
@@ -361,7 +364,10 @@ class RunState:
         )
 
     def _complete(self, completed: RunCompleted, run_id: str) -> None:
-        measured = replace(completed.measured, run_id=run_id, started_at=self._so_far.measured.started_at)
+        known = self._so_far.measured
+        measured = replace(
+            completed.measured, run_id=run_id, started_at=known.started_at, case_history=known.case_history
+        )
         self._change(
             status=completed.status,
             verdict=completed.verdict,
@@ -370,6 +376,9 @@ class RunState:
             stop=completed.stop or self._so_far.stop,
             measured=measured,
         )
+
+    def _remember(self, history: CaseHistory) -> None:
+        self._change(measured=replace(self._so_far.measured, case_history=history))
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:
         """Keep what a search recorded, in the details of the round or as a note."""

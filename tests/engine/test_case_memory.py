@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from promptiter.runlog.case_uses import MemoryCaseUses
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.directory import RunDirectory
@@ -25,19 +26,19 @@ def reasons(result: RunResult) -> tuple[str, ...]:
     return result.conclusion.reasons
 
 
-async def test_an_engine_remembers_the_validation_cases_of_its_runs() -> None:
-    engine = desk.engine(DRAFT)
+async def test_an_engine_with_a_memory_knows_the_validation_cases_of_its_runs() -> None:
+    engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
     assert (first.case_history.earlier_runs, second.case_history.earlier_runs) == (0, 1)
-    assert not any("on these 10 validation cases" in each for each in reasons(first))
-    assert "run 2 on these 10 validation cases" in reasons(second)
+    assert first.case_history.describe() == ()
+    assert second.case_history.describe() == ("run 2 on these 10 validation cases",)
 
 
 async def test_sets_that_overlap_count() -> None:
-    engine = desk.engine(DRAFT)
+    engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request(validation=desk.eval_set("validation", 4)))
     more = await engine.run(request())
-    assert "run 2 on these 10 validation cases, 4 of which were used before" in reasons(more)
+    assert "run 2 on these 10 validation cases, 4 of which were used before" in more.case_history.describe()
     trained = await engine.run(request(train=desk.eval_set("other", 3), validation=desk.eval_set("train", 3)))
     assert (trained.case_history.earlier_runs, trained.case_history.seen_cases) == (0, 3)
 
@@ -53,15 +54,15 @@ async def test_the_uses_of_cases_survive_their_runs(tmp_path: Path) -> None:
 
 
 async def test_an_opened_test_set_is_remembered() -> None:
-    engine = desk.engine({**DRAFT, **POLISH})
+    engine = desk.engine({**DRAFT, **POLISH}, case_uses=MemoryCaseUses())
     held_out = desk.eval_set("held-out", 8)
     results = [await engine.run(request(test=held_out)) for _ in range(3)]
     assert [each.case_history.test_opened for each in results] == [0, 1, 2]
-    assert "the test set was opened twice before" in reasons(results[2])
+    assert "the test set was opened twice before" in results[2].case_history.describe()
 
 
 async def test_a_test_set_that_was_not_opened_is_not_counted() -> None:
-    engine = desk.engine(DRAFT)
+    engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     few = await engine.run(request(test=desk.eval_set("held-out", 7)))
     assert few.case_history.test_opened is None
     enough = await engine.run(request(test=desk.eval_set("held-out", 8)))
@@ -69,14 +70,15 @@ async def test_a_test_set_that_was_not_opened_is_not_counted() -> None:
 
 
 async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
-    engine = desk.engine(DRAFT)
+    engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request())
     later = request(validation=desk.eval_set("other", 10), test=desk.eval_set("validation", 10))
-    assert "earlier runs have used 10 test cases as train or validation cases" in reasons(await engine.run(later))
+    found = (await engine.run(later)).case_history.describe()
+    assert "earlier runs have used 10 test cases as train or validation cases" in found
 
 
 async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:
-    engine = desk.engine(DRAFT)
+    engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request(max_rounds=0))
     assert (await engine.run(request())).case_history.seen_cases == 0
 
@@ -92,7 +94,9 @@ async def test_a_resumed_run_has_the_same_history_wherever_it_was_killed() -> No
         for event in events[:count]:
             await journal.append(event)
         again = await desk.engine({**DRAFT, **POLISH}).run(asked, journal=journal)
-        assert again == expected, f"killed after {events[count - 1].type}"
+        assert (again, again.case_history) == (expected, expected.case_history), (
+            f"killed after {events[count - 1].type}"
+        )
 
 
 def cut_off_final_test(path: Path) -> None:

@@ -15,6 +15,7 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds, Patience, TargetScore
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.case_uses import MemoryCaseUses
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
@@ -134,7 +135,7 @@ async def test_with_a_test_set_a_search_may_read_validation() -> None:
 
 
 async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> None:
-    engine = desk.engine(BOTH)
+    engine = desk.engine(BOTH, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
     assert (first.verdict, second.verdict) == ("improved", "improved_on_validation")
     assert "earlier runs have shown results on them; give a test set" in reasons(second)

@@ -17,6 +17,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import PatchSet, SurfacePatch
+from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunRequest
 from traces import Usage
@@ -98,8 +99,13 @@ POLISH = {"polish#instruction": "Polish: careful."}
 WORSE = {"draft#instruction": "Draft badly."}
 
 
-def engine(*rounds: dict[str, str], search: Search | None = None, gateway: Gateway | None = None) -> Engine:
-    return Engine(agent(), evaluator(gateway), search=search or Tries(*rounds))
+def engine(
+    *rounds: dict[str, str],
+    search: Search | None = None,
+    gateway: Gateway | None = None,
+    case_uses: CaseUses | None = None,
+) -> Engine:
+    return Engine(agent(), evaluator(gateway), search=search or Tries(*rounds), case_uses=case_uses)
 
 
 class Watcher:
