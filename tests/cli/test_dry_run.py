@@ -15,7 +15,7 @@ from promptiter.runs.header import build_header
 from tests.cli.conftest import Run
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-PAID = 460
+PAID = 548
 """Calls that the run of the starter takes."""
 
 
