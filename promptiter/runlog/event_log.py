@@ -127,7 +127,7 @@ class EventLog:
         self.meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
 
     async def append(self, payload: P, *, request: str | None = None) -> P:
-        """Write an event to the journal, then pass it to the observers. A cancellation waits until it is written.
+        """Write an event to the journal, then pass it to the observers.
 
         Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
@@ -142,7 +142,7 @@ class EventLog:
         if isinstance(written, UnknownPayload):
             raise SetupError(f"{name} cannot be read back: {written.problem}; give its fields values of their types")
         assert isinstance(written, type(payload)), "a registered class is read back as itself"
-        await finish_before_cancel(self._write(event))
+        await self._write(event)
         for observer in list(self._observers):
             await self._notify(observer, event)
         return written
@@ -161,7 +161,17 @@ class EventLog:
         )
 
     async def _write(self, event: Event) -> None:
-        await self.journal.append(event)
+        """Append an event. After a cancellation, the state has it if the journal has it."""
+        try:
+            await self.journal.append(event)
+        except asyncio.CancelledError:
+            last = await finish_before_cancel(self.journal.last())
+            if last is not None and last.seq == event.seq:
+                self._keep(event)
+            raise
+        self._keep(event)
+
+    def _keep(self, event: Event) -> None:
         self._seq += 1
         self.state.take(event)
 

@@ -41,3 +41,30 @@ async def test_a_replay_that_is_cancelled_while_it_reads_loses_no_event() -> Non
     assert not await log.is_replaying()
     await log.append(RoundCompleted())
     assert journal.events[-1].seq == len(journal.events) - 1
+
+
+class WaitingJournal(MemoryJournal):
+    """Waits before or after it stores an event."""
+
+    def __init__(self, *, stores_first: bool) -> None:
+        super().__init__()
+        self.stores_first = stores_first
+
+    async def append(self, event: Event) -> None:
+        if self.stores_first:
+            await super().append(event)
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("stores_first", [True, False])
+async def test_after_a_cancelled_append_the_log_continues_where_the_journal_ends(stores_first: bool) -> None:
+    journal = WaitingJournal(stores_first=stores_first)
+    log = EventLog("r", journal, meter=Meter(time.monotonic, Ledger()), redactor=Redactor(()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await log.append(RoundCompleted())
+    assert len(journal.events) == stores_first
+    log.journal = written = MemoryJournal()
+    written.events = journal.events
+    await log.append(RoundCompleted())
+    assert [event.seq for event in written.events] == list(range(1 + stores_first))
