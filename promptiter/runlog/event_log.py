@@ -127,7 +127,7 @@ class EventLog:
         self.meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
 
     async def append(self, payload: P, *, request: str | None = None) -> P:
-        """Write an event to the journal, then pass it to the observers.
+        """Write an event to the journal, then pass it to the observers. A cancellation waits until it is written.
 
         Returns the payload as written, without secrets, so that callers continue with the same data as in a replay.
         """
@@ -161,14 +161,19 @@ class EventLog:
         )
 
     async def _write(self, event: Event) -> None:
-        """Append an event. After a cancellation, the state has it if the journal has it."""
+        """Append an event. If that is cancelled, it is finished first."""
         try:
             await self.journal.append(event)
         except asyncio.CancelledError:
-            last = await finish_before_cancel(self.journal.last())
-            if last is not None and last.seq == event.seq:
-                self._keep(event)
+            await finish_before_cancel(self._write_again(event))
             raise
+        self._keep(event)
+
+    async def _write_again(self, event: Event) -> None:
+        """Append an event unless the journal has it already."""
+        last = await self.journal.last()
+        if last is None or last.seq < event.seq:
+            await self.journal.append(event)
         self._keep(event)
 
     def _keep(self, event: Event) -> None:
