@@ -142,7 +142,7 @@ class EventLog:
         if isinstance(written, UnknownPayload):
             raise SetupError(f"{name} cannot be read back: {written.problem}; give its fields values of their types")
         assert isinstance(written, type(payload)), "a registered class is read back as itself"
-        await finish_before_cancel(self._write(event))
+        await self._write(event)
         for observer in list(self._observers):
             await self._notify(observer, event)
         return written
@@ -161,7 +161,22 @@ class EventLog:
         )
 
     async def _write(self, event: Event) -> None:
-        await self.journal.append(event)
+        """Append an event. If that is cancelled, it is finished first."""
+        try:
+            await self.journal.append(event)
+        except asyncio.CancelledError:
+            await finish_before_cancel(self._write_again(event))
+            raise
+        self._keep(event)
+
+    async def _write_again(self, event: Event) -> None:
+        """Append an event unless the journal has it already."""
+        last = await self.journal.last()
+        if last is None or last.seq < event.seq:
+            await self.journal.append(event)
+        self._keep(event)
+
+    def _keep(self, event: Event) -> None:
         self._seq += 1
         self.state.take(event)
 

@@ -45,7 +45,8 @@ class Journal(EventSource, Protocol):
     async def append(self, event: Event) -> None:
         """Store an event. Once this returns, the event survives the process. A failure ends the run.
 
-        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended.
+        The sequence numbers of a journal are 0, 1, 2 and so on. JournalError if another one is appended. If the call is
+        cancelled, the event is stored completely or not at all.
         """
 
 

@@ -663,7 +663,8 @@ async def test_a_cancellation_waits_until_an_event_is_written() -> None:
 
     journal = Slow()
     task = asyncio.ensure_future(desk.engine(DRAFT, POLISH).run(desk.request(), journal=journal))
-    await asyncio.sleep(0.06)
+    while len(journal.events) < 6:
+        await asyncio.sleep(0.002)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

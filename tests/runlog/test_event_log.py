@@ -41,3 +41,31 @@ async def test_a_replay_that_is_cancelled_while_it_reads_loses_no_event() -> Non
     assert not await log.is_replaying()
     await log.append(RoundCompleted())
     assert journal.events[-1].seq == len(journal.events) - 1
+
+
+class WaitingJournal(MemoryJournal):
+    """Waits before or after it stores an event, the first time."""
+
+    def __init__(self, *, stores_first: bool) -> None:
+        super().__init__()
+        self.stores_first, self.wait_s = stores_first, 60.0
+
+    async def append(self, event: Event) -> None:
+        if self.stores_first:
+            await super().append(event)
+        wait_s, self.wait_s = self.wait_s, 0.0
+        await asyncio.sleep(wait_s)
+        if not self.stores_first:
+            await super().append(event)
+
+
+@pytest.mark.parametrize("stores_first", [True, False])
+async def test_an_append_that_is_cancelled_is_finished(stores_first: bool) -> None:
+    journal = WaitingJournal(stores_first=stores_first)
+    log = EventLog("r", journal, meter=Meter(time.monotonic, Ledger()), redactor=Redactor(()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await log.append(RoundCompleted())
+    assert [event.seq for event in journal.events] == [0]
+    await log.append(RoundCompleted())
+    assert [event.seq for event in journal.events] == [0, 1]

@@ -42,7 +42,7 @@ class Expert:
 
     def _answer(self, request: ModelRequest) -> str | None:
         wanted: Json = (request.schema or {}).get("properties", {})
-        prompt = request.messages[-1].content
+        prompt = next(each.content for each in request.messages if each.role == "user")  # a repair comes after it
         quotes = _find_quotes(prompt)
         if "diagnosis" in wanted:
             is_whole = "step" in wanted["gradients"]["items"]["properties"] if "gradients" in wanted else False
