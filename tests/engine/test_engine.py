@@ -658,13 +658,14 @@ async def test_a_journal_that_cannot_be_written_ends_the_run_with_its_result() -
 async def test_a_cancellation_waits_until_an_event_is_written() -> None:
     class Slow(MemoryJournal):
         async def append(self, event: Event) -> None:
+            if event.seq == 6:
+                reached.set()
             await asyncio.sleep(0.005)
             await super().append(event)
 
-    journal = Slow()
+    journal, reached = Slow(), asyncio.Event()
     task = asyncio.ensure_future(desk.engine(DRAFT, POLISH).run(desk.request(), journal=journal))
-    while len(journal.events) < 6:
-        await asyncio.sleep(0.002)
+    await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
