@@ -25,7 +25,7 @@ from statistics import fmean
 from benchmarks.tables import SIZES
 from promptiter.evaluation.stats.final_test import decide_for_these_cases
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
-from promptiter.evaluation.stats.validation_use import ValidationUse
+from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from tests.worlds.chances import BETA
 from tests.worlds.final_tests import (
     RESHUFFLES,
@@ -136,7 +136,7 @@ def find_settled_gain(size: int, gain: float, rejected: int, random: Random) -> 
     before = [float(random.random() < BETA[0] / sum(BETA)) for _ in range(size)]
     share = gain / (1 - BETA[0] / sum(BETA))
     after = [1.0 if passed or random.random() < share else 0.0 for passed in before]
-    use = ValidationUse(accepted=1, rejected=rejected)
+    use = ValidationUse(acceptance_share=find_acceptance_share(rejected + 1), accepted=1, rejected=rejected)
     on_these, found = find_gain_for_new_cases([*map(always, before)], [*map(always, after)], use, random)
     return Tested(found, on_these.case_runs)
 

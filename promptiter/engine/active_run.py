@@ -167,10 +167,11 @@ class ActiveRun:
         with self.one_request.make():
             decided = await self.log.take(StopDecided)
             if decided is None:
-                decision = self._stopping.decide(self._progress())
+                progress = self._progress()
+                decision = self._stopping.decide(progress)
                 found = StopDecided(
                     decision=decision,
-                    reads_score=not is_search_over and reads_score(self._stopping, decision),
+                    reads_score=not is_search_over and reads_score(self._stopping, progress, decision),
                     measured=StopMeasured(spent=self.meter.spent),
                 )
                 decided = await self.log.append(found)

@@ -283,13 +283,25 @@ class StopOnAll(CombinedPolicy[StopPolicy], ComposableStop):
         return StopDecision(True, tuple(reason for decision in decisions for reason in decision.reasons))
 
 
-def reads_score(policy: StopPolicy, decision: StopDecision) -> bool:
-    """Whether a decision tells something about validation: a part of the policy may look at its score.
+def reads_score(policy: StopPolicy, progress: Progress, decision: StopDecision) -> bool:
+    """Whether a decision tells something about validation: it depends on a part that may look at the score.
 
     A user who asks for the final test has seen the scores, too.
     """
-    by_user = any(reason.kind == "test_now" for reason in decision.reasons)
-    return by_user or any(not isinstance(part, ScorelessStop) for part in iter_policies(policy))
+    if any(reason.kind == "test_now" for reason in decision.reasons):
+        return True
+    return not (_is_scoreless(policy) or _stops_without_score(policy, progress))
+
+
+def _is_scoreless(policy: StopPolicy) -> bool:
+    return all(isinstance(part, ScorelessStop) for part in iter_policies(policy))
+
+
+def _stops_without_score(policy: StopPolicy, progress: Progress) -> bool:
+    """Whether the run stops whatever its score is, because it was the last round for example."""
+    if isinstance(policy, StopOnAny):
+        return any(_stops_without_score(each, progress) for each in policy.policies)
+    return _is_scoreless(policy) and decide_stop(policy, progress).stop
 
 
 def complete_stop(stop: StopPolicy | None, *, max_rounds: int, objective: Objective, is_for_score: bool) -> StopPolicy:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
-from promptiter.evaluation.stats.validation_use import ValidationUse
+from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
@@ -240,6 +240,7 @@ class RunState:
 
     def _start(self, started: RunStarted, run_id: str) -> None:
         self._use_id = started.measured.use_id
+        self._validation_use = ValidationUse(acceptance_share=find_acceptance_share(started.max_rounds))
         self._unread = frozenset(started.targets)
         self._run = RunResult(
             status="running",

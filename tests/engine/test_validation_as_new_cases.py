@@ -77,6 +77,11 @@ async def test_a_stop_policy_that_looks_at_the_score_costs_a_bit_after_an_accept
     assert find_use(result) == ValidationUse(accepted=1, rejected=1, other_bits=bits)
 
 
+async def test_after_the_last_round_no_score_is_read_and_a_single_decision_costs_a_bit() -> None:
+    result = await desk.engine(BOTH).run(request(stop=TargetScore(1.0), max_rounds=1))
+    assert find_use(result) == ValidationUse(acceptance_share=1 / 2, accepted=1)
+
+
 async def test_a_search_that_ends_by_itself_is_told_nothing_by_a_stop_policy() -> None:
     class Once:
         async def search(self, session: Session) -> None:

@@ -18,7 +18,7 @@ from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores, mean_gain, select_first
 from promptiter.evaluation.stats.saving import decide_saving, estimate_saving_interval
-from promptiter.evaluation.stats.validation_use import ValidationUse
+from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from tests.worlds.chances import BETA
 
 ALPHA = 0.05
@@ -207,7 +207,8 @@ def simulate_reshuffles(size: int, random: Random, *, rounds: int, deterministic
         chances = (random.betavariate(*BETA) for _ in range(size))
         return [always(float(random.random() < chance)) if deterministic else flip(chance) for chance in chances]
 
-    baseline, use, runs = rewrite(), ValidationUse(), size
+    use = ValidationUse(acceptance_share=find_acceptance_share(rounds))
+    baseline, runs = rewrite(), size
     for _ in range(rounds):
         candidate = rewrite()
         gained = sum(score(random) for score in candidate) > sum(score(random) for score in baseline)

@@ -16,16 +16,28 @@ from dataclasses import dataclass, replace
 
 from promptiter.wording import plural
 
-ACCEPTED_SHARE = 0.25
-"""The share of alpha for an acceptance, fixed in advance: one after 7 rejections costs a factor of 30, not 256."""
+FEW_ROUNDS = 2
 
 BIT_SHARE = 0.5
 
 
+def find_acceptance_share(max_rounds: int) -> float:
+    """The share of alpha for an acceptance, fixed before the search.
+
+    With 1/4, one acceptance after 7 rejections costs a factor of 30, and not 256 as with 1/2. But one without any
+    rejection costs a factor of 4, and not 2, which a search of one or two rounds would rather pay.
+    """
+    return 0.5 if max_rounds <= FEW_ROUNDS else 0.25
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationUse:
-    """The answers that validation gave to a search: decisions on candidates, and other answers of yes or no."""
+    """The answers that validation gave to a search: decisions on candidates, and other answers of yes or no.
 
+    `acceptance_share` is p. It is fixed before the search, see `find_acceptance_share`.
+    """
+
+    acceptance_share: float = 0.25
     accepted: int = 0
     rejected: int = 0
     other_bits: int = 0
@@ -42,7 +54,7 @@ class ValidationUse:
     @property
     def share(self) -> float:
         """The share of alpha that is left for a test of new cases."""
-        decisions = ACCEPTED_SHARE**self.accepted * (1 - ACCEPTED_SHARE) ** self.rejected
+        decisions = self.acceptance_share**self.accepted * (1 - self.acceptance_share) ** self.rejected
         return float(decisions * BIT_SHARE**self.other_bits)
 
     def find_alpha(self, alpha: float) -> float:

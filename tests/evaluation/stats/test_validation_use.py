@@ -8,7 +8,7 @@ import pytest
 
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.validation_use import ValidationUse
+from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 
 
 def test_each_answer_costs_its_share() -> None:
@@ -21,7 +21,7 @@ def test_each_answer_costs_its_share() -> None:
     assert 1 / ValidationUse(accepted=1, rejected=7).share == pytest.approx(30, abs=0.1)
 
 
-@pytest.mark.parametrize("rounds", [1, 3, 6])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
 @pytest.mark.parametrize("stops", [lambda _: False, any], ids=["all rounds", "first acceptance"])
 def test_the_shares_of_all_searches_add_up_to_1(rounds: int, stops: Callable[[tuple[bool, ...]], bool]) -> None:
     """Whatever the rule for stopping, as long as it depends on the answers alone."""
@@ -29,8 +29,9 @@ def test_the_shares_of_all_searches_add_up_to_1(rounds: int, stops: Callable[[tu
     for answers in product([True, False], repeat=rounds):
         length = next((at for at in range(rounds) if stops(answers[:at])), rounds)
         ends.add(answers[:length])
-    shares = [ValidationUse(accepted=sum(end), rejected=len(end) - sum(end)).share for end in ends]
-    assert sum(shares) == pytest.approx(1.0)
+    p = find_acceptance_share(rounds)
+    uses = [ValidationUse(acceptance_share=p, accepted=sum(end), rejected=len(end) - sum(end)) for end in ends]
+    assert sum(use.share for use in uses) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
@@ -39,7 +40,7 @@ def test_a_reshuffling_rewrite_is_rarely_better_for_new_cases(rounds: int) -> No
     random, shown, trials = Random(rounds), 0, 300
     for _ in range(trials):
         baseline = [random.random() < 0.6 for _ in range(30)]
-        use, accepted = ValidationUse(), baseline
+        use, accepted = ValidationUse(acceptance_share=find_acceptance_share(rounds)), baseline
         for _ in range(rounds):
             candidate = [random.random() < 0.6 for _ in range(30)]
             use = use.add_decision(accepted=sum(candidate) > sum(baseline))
