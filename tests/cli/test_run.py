@@ -92,8 +92,8 @@ def test_progress_goes_to_standard_error_and_names_what_is_evaluated(run: Run, d
     assert "round 1     stop: mean_score 1.000 reaches 1" in lines
     assert "ablation    without filing#instruction: 0.500, 0/8 pass" in lines
     assert "ablation    without reception#instruction: 0.500, 0/8 pass" in lines
-    assert sorted(lines[-3:-1]) == ["final test  baseline: 0.500, 0/8 pass", "final test  best: 1.000, 8/8 pass"]
-    assert lines[-1].startswith("final test  these cases: ")
+    assert sorted(lines[-4:-2]) == ["final test  baseline: 0.500, 0/8 pass", "final test  best: 1.000, 8/8 pass"]
+    assert [line.partition(": ")[0] for line in lines[-2:]] == ["final test  these cases", "final test  new cases"]
 
 
 @pytest.mark.slow

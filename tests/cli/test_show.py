@@ -83,12 +83,12 @@ def test_a_case_is_shown_with_each_of_its_runs(run: Run, finished: Path) -> None
     lines = run("show", finished, "--case", "blender").splitlines()
     assert lines[0] == "blender  6 runs"
     assert re.fullmatch(r"  1 +baseline +baseline +0 +0\.500 +fail", lines[3])
-    assert re.fullmatch(r"  3 +1 +ablation +without filing#instruction +0 +0\.500 +fail", lines[5])
-    assert re.fullmatch(r"  8 +1 +final test +best +3 +1\.000 +pass", lines[10])
+    assert re.fullmatch(r"  3 +1 +final test +baseline +2 +0\.500 +fail", lines[5])
+    assert re.fullmatch(r"  6 +1 +final test +best +3 +1\.000 +pass", lines[8])
     assert "  purchase_date 0.000: json: '2026-02-18' is missing at $['purchase date']" in lines
     assert lines[-1] == f"traces: promptiter trace show {finished} --case blender"
     found = orjson.loads(run("show", finished, "--case", "blender", "--json"))
-    assert [each["phase"] for each in found["runs"][:3]] == ["baseline", "validation", "ablation"]
+    assert [each["phase"] for each in found["runs"][:3]] == ["baseline", "validation", "final_test"]
 
 
 async def test_the_runs_of_a_case_do_not_depend_on_which_finished_first(finished: Path, tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_run_that_has_not_begun_is_reported(run: Run, finished: Path, tmp_path
 def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) -> None:
     shown = run("trace", "show", finished, "--case", "blender")
     lines = shown.splitlines()
-    assert re.fullmatch(r"→ 8 +1 +final test +best +3 +1\.000 +pass", lines[8])
-    assert lines[10].startswith("blender~3~")
+    assert re.fullmatch(r"→ 6 +1 +final test +best +3 +1\.000 +pass", lines[6])
+    assert lines[8].startswith("blender~3~")
     assert "critical path: reception → " in shown
     assert '\nfiling     {"order id": ' in shown
     assert "{" not in run("trace", "show", finished, "--case", "blender", "--no-outputs")

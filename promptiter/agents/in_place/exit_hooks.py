@@ -10,8 +10,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Protocol
 
 from promptiter.concurrency import is_in_loop
@@ -31,20 +31,13 @@ _open: dict[int, tuple[Closable, int]] = {}
 _is_ending = False
 
 
-class TerminatedError(KeyboardInterrupt):
-    """The program is ending, and everything is closed. Like Ctrl-C, it passes code that catches errors of agents."""
-
-
 def close_at_exit(subject: Closable) -> None:
-    """Close it when the program exits. On SIGTERM, unless it has a handler, close it at once and unwind the stack.
-
-    By default Python would die of a SIGTERM at once.
-    """
+    """Close it when the program exits, and on SIGTERM, unless that has a handler of the program's own."""
     if not _open:
         atexit.register(_close_all)
     _open[id(subject)] = (subject, os.getpid())
     if _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _unwind)
+        signal.signal(signal.SIGTERM, _end_program)
 
 
 def cancel_close_at_exit(subject: Closable) -> None:
@@ -53,7 +46,7 @@ def cancel_close_at_exit(subject: Closable) -> None:
     if _open:
         return
     atexit.unregister(_close_all)
-    if _in_main_thread() and signal.getsignal(signal.SIGTERM) is _unwind:
+    if _in_main_thread() and signal.getsignal(signal.SIGTERM) is _end_program:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -95,22 +88,17 @@ def _close_all() -> None:
             _log.error("%s could not be closed when the program ended: %s", type(subject).__qualname__, text)
 
 
-def _unwind(number: int, _: FrameType | None) -> None:
-    """Close everything now, whatever the code that is interrupted here does with the error."""
-    show_error = sys.excepthook
+def _end_program(number: int, _: FrameType | None) -> None:
+    """Close everything, then end at once, as Python does on a SIGTERM without a handler.
 
-    def exit_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, TerminatedError):
-            show_error(kind, error, trace)
-            return
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(128 + number)
-
-    sys.excepthook = exit_quietly
+    An error raised here instead could appear between any two instructions: it would get lost in code that catches all
+    errors, or leave an event loop that cannot end.
+    """
     _close_all()
-    raise TerminatedError
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the signal may have interrupted a write
+            stream.flush()
+    os._exit(128 + number)
 
 
 def _in_main_thread() -> bool:

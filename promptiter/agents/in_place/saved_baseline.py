@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import orjson
 
-from promptiter.agents.in_place.exit_hooks import TerminatedError, is_ending
+from promptiter.agents.in_place.exit_hooks import is_ending
 from promptiter.agents.in_place.source_lock import FolderLock, find_lock_owner, lock_source, unlock_source
 from promptiter.errors import EditedSourceError, SetupError
 from promptiter.sources import FileSource, Source, sync_folder
@@ -141,11 +141,11 @@ class SavedBaseline:
     def hold(self, sources: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
         """Write the wanted values into the sources, and the baseline where none is wanted.
 
-        TerminatedError if the program is ending: the baseline is restored, and no candidate may be written any more.
+        RuntimeError if the program is ending: the baseline is restored, and no candidate may be written any more.
         """
         with self._changing:
             if is_ending():
-                raise TerminatedError
+                raise RuntimeError("the program is ending, so no candidate is written any more")
             self._hold(sources, baseline=baseline, wanted=wanted)
 
     def _hold(self, sources: Mapping[str, Source], *, baseline: Mapping[str, bytes], wanted: Mapping[str, str]) -> None:
