@@ -146,23 +146,23 @@ class SubstitutingAgent(Agent, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveRun:
-    """A run in progress, for model calls from inside of it. `calls` has those of each open step."""
+class ActiveAgentRun:
+    """A run of an agent in progress, for model calls from inside of it. `calls` has those of each open step."""
 
     context: RunContext
     calls: dict[OpenStep, Any] = field(default_factory=dict)
 
 
-active_run: ContextVar[ActiveRun | None] = ContextVar("promptiter_active_run", default=None)
+active_agent_run: ContextVar[ActiveAgentRun | None] = ContextVar("promptiter_active_agent_run", default=None)
 
 
 async def run_agent(agent: Agent, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
     """Run an agent once, in a thread if its `run` is synchronous. AnswerError if it returns something else."""
-    before = active_run.set(ActiveRun(context))
+    before = active_agent_run.set(ActiveAgentRun(context))
     try:
         run = await call_any(agent.run, case, profile, context)
     finally:
-        active_run.reset(before)
+        active_agent_run.reset(before)
     name = type(agent).__name__
     if not isinstance(run, AgentRun):
         raise AnswerError(f"{name}.run() returned {shorten(run)}; return an AgentRun, such as AgentRun(output='...')")

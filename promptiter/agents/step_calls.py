@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, cast
 
-from promptiter.agents.base import RunContext, active_run, to_text
+from promptiter.agents.base import RunContext, active_agent_run, to_text
 from promptiter.concurrency import get_background_loop, is_in_loop
 from promptiter.errors import ToolFailedError
 from promptiter.llm.gateway import current_gateway
@@ -109,7 +109,7 @@ def find_calls() -> StepCalls | None:
         step = current_step()
     except NoActiveRecordingError:
         return None
-    run = active_run.get()
+    run = active_agent_run.get()
     if run is None:  # the agent was called directly
         return StepCalls(step, RunContext(), is_live=True)
     return cast("StepCalls", run.calls.setdefault(step, StepCalls(step, run.context)))

@@ -15,9 +15,8 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
-from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
 from promptiter.llm.gateway import Gateway
@@ -75,7 +74,7 @@ class ConfiguredRun:
         repeats: int = REPEATS,
         judge_repeats: int = JUDGE_REPEATS,
         stronger: str | None = None,
-        on_row: Callable[[CaseRow], None] | None = None,
+        on_row: OnRow | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> NoiseReport:
         """Measure the noise of the baseline on the validation cases, and whether there is anything to win.

@@ -17,9 +17,10 @@ from promptiter.config.file import ParsedConfig, RunConfig, read_document
 from promptiter.engine.comparison_result import ProfileComparison
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.profile_comparison import compare_profiles
-from promptiter.engine.profile_runs import OnRow, ProfileRuns
+from promptiter.engine.profile_runs import ProfileRuns
 from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
+from promptiter.evaluation.evaluator import OnRow
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.ledger import LedgerSnapshot

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import BudgetEndedError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, OnRow, list_case_runs
 from promptiter.evaluation.judgements import JUDGE_REPEATS, build_judgements, judge_repeatedly, split_judgements
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import plan_blocks
@@ -35,8 +35,6 @@ from promptiter.llm.ledger import NOTHING, LedgerSnapshot
 from promptiter.policies.final_test import FinalTest
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunRequest
-
-OnRow = Callable[[CaseRow], None]
 
 
 async def measure_noise(

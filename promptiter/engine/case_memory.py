@@ -44,7 +44,7 @@ async def remember_search(run: ActiveRun) -> None:
 
 
 async def remember_final_test(run: ActiveRun) -> str | None:
-    """Keep that the final test of a run begins. Says so if it was begun before, by a copy of the run.
+    """Keep that the final test of a run begins, and return a warning if it was begun before, in a copy of the run.
 
     The record of a run names its final test. A copy that was made before the test names another one, and a copy that
     was made later has another place.

@@ -36,7 +36,7 @@ P = TypeVar("P", bound=Payload)
 
 
 class ValidatorContext(Protocol):
-    """What a validator needs of the run. A Session provides it."""
+    """What a validator needs of the run. An ActiveRun provides it."""
 
     request: RunRequest
     shape: RunShape
@@ -128,23 +128,23 @@ class Comparison:
 class Validator:
     """Compares the candidates of a run with its accepted profile. `untrusted_nodes` read more than is recorded."""
 
-    def __init__(self, session: ValidatorContext) -> None:
+    def __init__(self, context: ValidatorContext) -> None:
         self.untrusted_nodes: frozenset[str] = frozenset()
-        self._session = session
+        self._context = context
         self._reads: dict[str, Reads | None] = {}
-        self._has_fresh_record = session.shape == "two_sets"
-        self.repeats = session.evaluator.options.repeats
+        self._has_fresh_record = context.shape == "two_sets"
+        self.repeats = context.evaluator.options.repeats
         self._next_repeat = self.repeats
 
     def build_evidence(
         self, record: EvidenceRecord, validation: PairedEvaluation | None, train: PairedEvaluation | None
     ) -> Evidence:
         """Build what a policy decides on."""
-        session, on_train = self._session, None
+        context, on_train = self._context, None
         if train is not None and record.train is not None:
             on_train = record.train.build_evidence(train.accepted, train.candidate)
         if validation is None:
-            nothing = session.evaluator.build_evaluation((), session.validation, session.accepted.profile)
+            nothing = context.evaluator.build_evaluation((), context.validation, context.accepted.profile)
             return record.build_evidence(nothing, nothing, train=on_train)
         return record.build_evidence(validation.accepted, validation.candidate, train=on_train)
 
@@ -152,15 +152,15 @@ class Validator:
         self, validation: PairedEvaluation | None, train: PairedEvaluation | None, candidate: Profile, *, looks: int
     ) -> EvidenceRecord:
         """Build the record of what a policy decides on, by reference."""
-        session = self._session
+        context = self._context
         record = EvidenceRecord(
-            objective=session.request.objective,
-            round=session.round,
-            candidates_tried=session.state.candidates_tried + 1,
-            protected=tuple(sorted(session.request.protected)),
+            objective=context.request.objective,
+            round=context.round,
+            candidates_tried=context.state.candidates_tried + 1,
+            protected=tuple(sorted(context.request.protected)),
             first_look_repeats=self.repeats,
             characters=self._count_characters(candidate),
-            accepted_gain=session.state.accepted_gain,
+            accepted_gain=context.state.accepted_gain,
             looks=looks,
         )
         on_train = None if train is None else replace(record, **_evidence_fields(train), characters=None)
@@ -168,19 +168,19 @@ class Validator:
 
     def _count_characters(self, candidate: Profile) -> tuple[int, int]:
         """The length of all texts that may change, under the accepted profile and under the candidate."""
-        session = self._session
+        context = self._context
         before, after = (
-            sum(len(str(profile.value(target, session.snapshot))) for target in session.targets)
-            for profile in (session.accepted.profile, candidate)
+            sum(len(str(profile.value(target, context.snapshot))) for target in context.targets)
+            for profile in (context.accepted.profile, candidate)
         )
         return before, after
 
     async def run_first(self, candidate: Profile) -> PairedEvaluation:
         """Run both profiles on validation, with the repeats that an evaluation of this run has."""
-        session, record = self._session, self._session.accepted.validation
-        changed = [change.surface_id for change in session.accepted.profile.changes(candidate, session.snapshot)]
+        context, record = self._context, self._context.accepted.validation
+        changed = [change.surface_id for change in context.accepted.profile.changes(candidate, context.snapshot)]
         affected = self.find_affected_cases(record.rows, changed)
-        unaffected = frozenset(case.id for case in session.validation.cases) - affected
+        unaffected = frozenset(case.id for case in context.validation.cases) - affected
         uses_record = self._has_fresh_record and _is_comparable(record, affected)
         self._has_fresh_record = False
         free, kept = _split_replayable(row for row in record.rows if row.case_id in unaffected)
@@ -188,17 +188,17 @@ class Validator:
         if uses_record:
             runs = [(row.case_id, row.repeat) for row in record.rows if row.case_id in affected]
         else:
-            runs = self.list_fresh_runs(session.validation, affected, self.repeats)
+            runs = self.list_fresh_runs(context.validation, affected, self.repeats)
         replayed = [(row.case_id, row.repeat) for row in free]
         wanted = EvaluationRequest(
-            eval_set=session.validation, profile=candidate, phase="validation", runs=[*runs, *replayed], kept=kept
+            eval_set=context.validation, profile=candidate, phase="validation", runs=[*runs, *replayed], kept=kept
         )
         if uses_record:
             accepted = record
             [found] = await self._run([wanted])
         else:
             again, found = await self._run(
-                [replace(wanted, profile=session.accepted.profile, runs=runs, kept=()), wanted]
+                [replace(wanted, profile=context.accepted.profile, runs=runs, kept=()), wanted]
             )
             accepted = replace(record, rows=(*again.rows, *free, *kept))
             sources |= _cases_by_number(again)
@@ -216,8 +216,8 @@ class Validator:
         self, request: MoreEvidence, pair: PairedEvaluation | None, candidate: Profile
     ) -> PairedEvaluation:
         """Run the repeats that a policy asks for under both profiles, and add them to the pair."""
-        session = self._session
-        eval_set = session.validation if request.on == "validation" else session.train
+        context = self._context
+        eval_set = context.validation if request.on == "validation" else context.train
         unaffected = pair.unaffected if pair is not None else frozenset()
         cases = frozenset(request.cases or (case.id for case in eval_set.cases)) - unaffected
         runs = self.list_fresh_runs(eval_set, cases, request.repeats)
@@ -225,7 +225,7 @@ class Validator:
         accepted, found = await self._run(
             [
                 EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=runs)
-                for profile in (session.accepted.profile, candidate)
+                for profile in (context.accepted.profile, candidate)
             ]
         )
         more = PairedEvaluation(
@@ -247,7 +247,7 @@ class Validator:
             self._reads[row.case_id] = merge_reads(known, row.reads)
         return frozenset(
             case.id
-            for case in self._session.validation.cases
+            for case in self._context.validation.cases
             if case.id not in self._reads or may_touch(self._reads[case.id], surface_ids, unsure=self.untrusted_nodes)
         )
 
@@ -263,12 +263,12 @@ class Validator:
 
     async def _run(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Run these evaluations at once, except for those without rows."""
-        session = self._session
-        found = iter(await session.evaluations.evaluate_many([each for each in requests if each.runs or each.kept]))
+        context = self._context
+        found = iter(await context.evaluations.evaluate_many([each for each in requests if each.runs or each.kept]))
         return [
             next(found)
             if each.runs or each.kept
-            else session.evaluator.build_evaluation((), each.eval_set, each.profile)
+            else context.evaluator.build_evaluation((), each.eval_set, each.profile)
             for each in requests
         ]
 
@@ -277,7 +277,7 @@ class Validator:
 
         A different digest alone proves nothing, because a trace may carry the name of its profile.
         """
-        session = self._session
+        context = self._context
         replayed = {(row.case_id, row.repeat): row for row in found.rows}
         pairs = [(row, replayed[row.case_id, row.repeat]) for row in recorded]
         differing = [(before, after) for before, after in pairs if before.trace_digests != after.trace_digests]
@@ -285,15 +285,15 @@ class Validator:
             return
 
         async def find() -> ReadsAudited:
-            for rows, profile in zip(zip(*differing, strict=True), (session.accepted.profile, candidate), strict=True):
-                await session.evaluations.restore_traces(replace(found, rows=rows), session.validation, profile)
-            return ReadsAudited(undeclared=await find_undeclared_reads(differing, session.trace))
+            for rows, profile in zip(zip(*differing, strict=True), (context.accepted.profile, candidate), strict=True):
+                await context.evaluations.restore_traces(replace(found, rows=rows), context.validation, profile)
+            return ReadsAudited(undeclared=await find_undeclared_reads(differing, context.trace))
 
-        audited = await session.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
+        audited = await context.record(ReadsAudited, find, request=[[row.case_id, row.repeat] for row, _ in differing])
         for each in audited.undeclared:
             if each.node_id not in self.untrusted_nodes:
                 self.untrusted_nodes |= {each.node_id}
-                session.report(
+                context.report(
                     f"node {each.node_id!r} gave a different output in case {each.case_id!r} although none of its "
                     "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
                     "always be re-run"

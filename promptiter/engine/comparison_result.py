@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptiter.engine.comparison import is_replayable
-from promptiter.evaluation.result import CaseRow, Evaluation, Objective, get_best_value
-from promptiter.evaluation.stats.final_test import Block
+from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.gain_interval import GainInterval
 from promptiter.evaluation.stats.paired_difference import Answer
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import LedgerSnapshot, Spending
 from promptiter.policies.paired_runs import NO_RUNS, PairedRuns
@@ -51,11 +49,10 @@ class ProfileComparison:
     """The answer of `compare_profiles`, for these cases only, and what it rests on.
 
     `gain` is the mean change of the objective over the cases, and `interval` the true gains that the runs agree with;
-    both are None if nothing was measured. `runs` counts the runs of
-    each profile, and the cases that read nothing that differs. `unexplained` are cases with another result in a repeat
-    that read nothing that differs: the agent depends on something that is not recorded. `smallest_gain` is the smallest
-    gain that the test would show with a power of 80%, by the noise of the first profile; None if it would show none, or
-    if that is unknown.
+    both are None if nothing was measured. `runs` counts the runs of each profile, and the cases that read nothing that
+    differs. `unexplained` are cases with another result in a repeat that read nothing that differs: the agent depends
+    on something that is not recorded. `smallest_gain` is the smallest gain that the test would show with a power of
+    80%, by the noise of the first profile; None if it would show none, or if that is unknown.
 
     If a budget or a person stopped it early, the answer is `undecided` and `stop_reason` says why. `problem` is why the
     figures cannot be relied on.
@@ -139,15 +136,6 @@ def compute_saving(rows: Sequence[CaseRow], ledger: LedgerSnapshot) -> Saving:
     paid = ledger.by_role().get("agent", Spending())
     cost = None if usage.cost_usd is None or paid.cost_usd is None else max(0.0, usage.cost_usd - paid.cost_usd)
     return Saving(calls=ledger.of_models.cache_hits, tokens=max(0, usage.tokens - paid.tokens), cost_usd=cost)
-
-
-def find_smallest_gain(scores: Sequence[PairedScores], blocks: Sequence[Block], objective: Objective) -> float | None:
-    """The smallest gain that these cases can show, by the noise of the first profile alone."""
-    repeats = [case.before for case in scores]
-    if all(len(each) < 2 for each in repeats):
-        return None
-    noise = estimate_run_noise(repeats, best=get_best_value(objective))
-    return FinalTestPlan(noise=noise, cases=len(repeats), blocks=blocks).smallest_gain()
 
 
 def _get_result(row: CaseRow) -> object:

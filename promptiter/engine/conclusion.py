@@ -25,7 +25,7 @@ from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
+from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
@@ -339,9 +339,9 @@ class _TestedGain:
     @cached_property
     def _smallest_gain(self) -> float | None:
         """The smallest gain that these cases can show, by the noise of the initial profile alone."""
-        repeats = [case.before for case in self.arms.scores]
-        if all(len(each) < 2 for each in repeats):
-            return None
-        noise = estimate_run_noise(repeats, best=get_best_value(self.active.request.objective))
-        plan = FinalTestPlan(noise=noise, cases=len(repeats), blocks=self.blocks, unseen_failures=self._unseen_failures)
-        return plan.smallest_gain()
+        return find_smallest_gain(
+            self.arms.scores,
+            blocks=self.blocks,
+            best=get_best_value(self.active.request.objective),
+            unseen_failures=self._unseen_failures,
+        )

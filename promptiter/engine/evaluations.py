@@ -31,7 +31,7 @@ FIRST_RUNS = 3
 """The case runs of a baseline that are made before the others."""
 
 MIN_LOST_IN_A_ROW = 5
-"""If this number of case runs are lost to outages one after the other, no others are made, if too many are lost."""
+"""After this number of lost case runs in a row, the limit for lost runs is checked: the service seems to be down."""
 
 RERUNS = 2
 """How often a case run that was lost to an outage is made again, after the others."""
@@ -81,7 +81,7 @@ class Evaluations:
     async def evaluate_many(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Run the cases of several requests at once, and return their evaluations in the order of the requests.
 
-        Evaluations that are compared belong into one batch, so that what changes over time affects all of them alike.
+        Evaluations that are compared belong in one batch, so that what changes over time affects all of them alike.
         All requests are checked before the first is recorded: a run whose search is fixed can be resumed.
         """
         self._evaluator.check(self._agent, ((each.eval_set, each.profile) for each in requests))

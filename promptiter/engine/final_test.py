@@ -25,7 +25,7 @@ from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import Spending
 from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores, renumber_repeats
 from promptiter.policies.final_test import FinalTest
-from promptiter.policies.paired_runs import PairedRuns, count_runs
+from promptiter.policies.paired_runs import PairedRuns, count_paired_runs
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
 
@@ -101,8 +101,8 @@ class FinalTestRuns:
 
     def _pair(self, before: Evaluation, after: Evaluation) -> ArmResults:
         objective = self._active.request.objective
-        made = count_runs(before), count_runs(after)
-        before, after = leave_out_lost_pairs(before, after)
+        made = before, after
+        before, after = leave_out_lost_pairs(*made)
         if not before.rows:
             raise OutageError("all runs of the final test were lost to outages; run `promptiter resume` to repeat them")
         unreached = self._find_unreached_cases(before, after)
@@ -111,9 +111,7 @@ class FinalTestRuns:
             before=before,
             after=after,
             scores=tuple(_drop_noise(case, scores) if case.case_id in unreached else case for case in scores),
-            runs=PairedRuns(
-                before=made[0], after=made[1], pairs=len(before.rows), cases=len(scores), unreached=len(unreached)
-            ),
+            runs=count_paired_runs(*made, before, unreached=len(unreached)),
             problem=Evidence(accepted=before, candidate=after, objective=objective).problem,
         )
 

@@ -19,22 +19,22 @@ from promptiter.engine.comparison_result import (
     ProfileComparison,
     compute_saving,
     find_reached_cases,
-    find_smallest_gain,
     list_changed_cases,
     list_unexplained_cases,
 )
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.profile_runs import OnRow, ProfileRuns
+from promptiter.engine.profile_runs import ProfileRuns
 from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
+from promptiter.evaluation.evaluator import Evaluator, OnRow
+from promptiter.evaluation.result import Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.paired_difference import decide_difference
 from promptiter.evaluation.stats.permutation import mean_gain
+from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores
-from promptiter.policies.paired_runs import PairedRuns, count_runs
+from promptiter.policies.paired_runs import count_paired_runs
 from promptiter.profile import Profile, ProfileDiff
 from promptiter.wording import plural
 
@@ -136,6 +136,7 @@ def _conclude(
     before, after = leave_out_lost_pairs(made_before, made_after)
     scores = pair_scores(before, after, objective)
     surface_ids = [change.surface_id for change in differences]
+    reached = find_reached_cases(before, after, surface_ids)
     found = ProfileComparison(
         answer="undecided",
         reason="",
@@ -147,7 +148,7 @@ def _conclude(
         gain=mean_gain(scores) if scores else None,
         changed_cases=list_changed_cases(before, after, scores),
         unexplained=list_unexplained_cases(before, after, surface_ids),
-        runs=_count_pairs(made_before, made_after, before, find_reached_cases(before, after, surface_ids)),
+        runs=count_paired_runs(made_before, made_after, before, unreached=len(before.rows_by_case) - len(reached)),
         ledger=runs.ledger,
         saved=compute_saving([row for rows in runs.rows for row in rows.values()], runs.ledger),
         stop_reason=stop_reason,
@@ -168,18 +169,5 @@ def _conclude(
         interval=None if look is None else look.interval,
         p_value=None if look is None else look.p_value,
         repeats=0 if look is None else look.repeats,
-        smallest_gain=find_smallest_gain(scores, plan_blocks(alpha / 2, repeats=repeats), objective),
+        smallest_gain=find_smallest_gain(scores, blocks=plan_blocks(alpha / 2, repeats=repeats), best=best),
     ), decided.needed_repeats
-
-
-def _count_pairs(
-    made_before: Evaluation, made_after: Evaluation, tested: Evaluation, reached: frozenset[str]
-) -> PairedRuns:
-    cases = len(tested.rows_by_case)
-    return PairedRuns(
-        before=count_runs(made_before),
-        after=count_runs(made_after),
-        pairs=len(tested.rows),
-        cases=cases,
-        unreached=cases - len(reached),
-    )

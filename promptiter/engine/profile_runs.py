@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, check_agent
@@ -17,7 +17,7 @@ from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
 from promptiter.errors import BudgetEndedError, OutageError, SetupError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import Evaluator, OnRow, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.profile import Profile
@@ -27,8 +27,6 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.meter import Meter
 from promptiter.runlog.payloads import CaseFinished, EvalSetSummary, RunStarted
 from promptiter.wording import shorten
-
-OnRow = Callable[[CaseRow], None]
 
 
 class ProfileRuns:
@@ -79,7 +77,7 @@ class ProfileRuns:
             EvaluationRequest(
                 eval_set=self._cases,
                 profile=profile,
-                phase="final_test" if start or place else "baseline",
+                phase="final_test" if start or place else "baseline",  # a baseline tries a few cases first
                 runs=list_case_runs(self._cases, wanted),
             )
             for place, profile in enumerate(self._profiles)
@@ -122,7 +120,7 @@ class ProfileRuns:
         gateway = self.evaluator.gateway
         meter = Meter(time.monotonic, gateway.ledger)
         log = EventLog("profiles", MemoryJournal(), self._observers, meter=meter, redactor=gateway.redactor)
-        cases = EvalSetSummary(id=self._cases.id, digest=self._cases.content_digest, cases=len(self._cases.cases))
+        cases = EvalSetSummary.of(self._cases)
         await log.append(
             RunStarted(
                 structure=self._agent.describe().to_json(),

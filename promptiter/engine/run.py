@@ -19,7 +19,6 @@ from promptiter.engine.final_test import reserve_for_final_test
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError, StopRequestedError
-from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
@@ -184,12 +183,11 @@ class Run:
             self._stop = stop_if(True, ended.cap, ended.message)
 
     async def _run_search(self) -> None:
-        session = Session(self.active)
         await self._note_reviewer()
         try:
-            await self.search.search(session)
+            await self.search.search(Session(self.active))
         finally:
-            was_left = await session.cancel_request()
+            was_left = await self.active.one_request.cancel()
         if was_left:
             raise RuntimeError("the search ended while one of its requests was in progress; await every request")
 
@@ -277,9 +275,9 @@ class Run:
             structure=active.snapshot.to_json(),
             profile=profile,
             targets=tuple(sorted(active.targets)),
-            train=_describe_eval_set(active.train),
-            validation=_describe_eval_set(active.validation),
-            test=None if active.test is None else _describe_eval_set(active.test),
+            train=EvalSetSummary.of(active.train),
+            validation=EvalSetSummary.of(active.validation),
+            test=None if active.test is None else EvalSetSummary.of(active.test),
             shape=active.shape,
             objective=request.objective,
             goal=request.goal,
@@ -304,10 +302,6 @@ async def restore_agent(agent: Agent) -> None:
         pass  # it restores first
     except Exception as error:  # noqa: BLE001 - the result must not be lost
         logger.warning("the baseline could not be restored: %s; run `promptiter restore`", error)
-
-
-def _describe_eval_set(eval_set: EvalSet) -> EvalSetSummary:
-    return EvalSetSummary(id=eval_set.id, digest=eval_set.content_digest, cases=len(eval_set.cases))
 
 
 def _describe_failures(evaluation: Evaluation) -> str:

@@ -334,10 +334,6 @@ class Session:
         """Return whether the stop policies end the run."""
         return await self._run.should_stop()
 
-    async def cancel_request(self) -> bool:
-        """Cancel a request that the search has left in progress; False if there is none. The engine calls this."""
-        return await self._run.one_request.cancel()
-
     def _check_round(self) -> None:
         if self.round == 0:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")

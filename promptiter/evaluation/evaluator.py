@@ -34,6 +34,9 @@ from promptiter.wording import shorten
 CaseRepeat: TypeAlias = tuple[str, int]
 """A case run to make: the case id and the repeat."""
 
+OnRow: TypeAlias = Callable[[CaseRow], None]
+"""Called with each case run as it finishes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
@@ -141,7 +144,7 @@ class Evaluator:
         eval_set: EvalSet,
         profile: Profile | None = None,
         *,
-        on_row: Callable[[CaseRow], None] | None = None,
+        on_row: OnRow | None = None,
     ) -> Evaluation:
         """Run every case and repeat, and collect the rows. `on_row` is called with each row as it finishes."""
         _check_inputs(agent, eval_set, profile)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, AgentRun
 from promptiter.concurrency import call_any
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.evaluator import Evaluator, list_case_runs
+from promptiter.evaluation.evaluator import Evaluator, OnRow, list_case_runs
 from promptiter.evaluation.metrics.metric import Metric, check_score
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
@@ -55,7 +55,7 @@ async def measure_metric_noise(
     *,
     repeats: int,
     judge_repeats: int = JUDGE_REPEATS,
-    on_row: Callable[[CaseRow], None] | None = None,
+    on_row: OnRow | None = None,
 ) -> NoiseReport:
     """Run each case `repeats` times, judge each run `judge_repeats` times, and separate the two sources of noise."""
     if repeats < 2 or judge_repeats < 2:

@@ -65,6 +65,17 @@ def count_runs(evaluation: Evaluation) -> ArmRuns:
     )
 
 
+def count_paired_runs(before: Evaluation, after: Evaluation, tested: Evaluation, *, unreached: int) -> PairedRuns:
+    """Count the runs that both profiles made. `tested` are those of the first one that have a pair."""
+    return PairedRuns(
+        before=count_runs(before),
+        after=count_runs(after),
+        pairs=len(tested.rows),
+        cases=len(tested.rows_by_case),
+        unreached=unreached,
+    )
+
+
 def describe_runs(tested: Sequence[PairedRuns]) -> tuple[str, ...]:
     """Say what kept runs out of the test, or makes them worth less, as one sentence for each cause and scope."""
     return tuple(sentence for each in tested for sentence in _describe_scope(each))

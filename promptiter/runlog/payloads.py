@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.evaluation.teacher import LabelledSet
@@ -28,6 +29,10 @@ class EvalSetSummary:
     id: str
     digest: str
     cases: int
+
+    @classmethod
+    def of(cls, eval_set: EvalSet) -> EvalSetSummary:
+        return cls(id=eval_set.id, digest=eval_set.content_digest, cases=len(eval_set.cases))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.wording import plural
 
 POWER = 0.8
@@ -147,6 +148,25 @@ class FinalTestPlan:
 
         each = _find_smallest(suffices, MAX_REPEATS // len(self.blocks))
         return None if each is None else each * len(self.blocks)
+
+
+def find_smallest_gain(
+    cases: Sequence[PairedScores],
+    *,
+    blocks: Sequence[Block] = BLOCKS,
+    best: float = 1.0,
+    unseen_failures: float = UNSEEN_FAILURES,
+) -> float | None:
+    """The smallest gain that these cases can show, by the noise of the before arm alone.
+
+    None if they can show none, or if no case has 2 repeats, so that the noise is unknown.
+    """
+    repeats = [case.before for case in cases]
+    if all(len(each) < 2 for each in repeats):
+        return None
+    noise = estimate_run_noise(repeats, best=best)
+    plan = FinalTestPlan(noise=noise, cases=len(repeats), blocks=blocks, unseen_failures=unseen_failures)
+    return plan.smallest_gain()
 
 
 def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
