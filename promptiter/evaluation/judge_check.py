@@ -25,7 +25,7 @@ from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.stats.agreement import (
-    Estimate,
+    IntervalEstimate,
     JudgedAnswer,
     estimate_kappa,
     estimate_mean,
@@ -43,9 +43,6 @@ CONCURRENT_ANSWERS = 16
 MAX_UNSCORED = 0.25
 """If the judge fails on more of the answers than this, nothing is said about it."""
 
-POOR_AGREEMENT = 0.4
-"""Kappa below this is commonly called poor to fair."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionBias:
@@ -55,7 +52,7 @@ class PositionBias:
     orders, and `changed_by_noise` that between two judgements in the same order.
     """
 
-    shift: Estimate
+    shift: IntervalEstimate
     changed: float
     changed_by_noise: float
 
@@ -76,18 +73,14 @@ class JudgeCheck:
     unscored: int
     judgements: int
     is_graded: bool
-    kappa: Estimate | None
+    kappa: IntervalEstimate | None
     agreement: float
-    leniency: Estimate
+    leniency: IntervalEstimate
     noise_std: float
     inconsistent: int
-    length_bias: Estimate | None
+    length_bias: IntervalEstimate | None
     position: PositionBias | None
     definition: str = ""
-
-    @property
-    def is_poor(self) -> bool:
-        return self.kappa is None or self.kappa.value < POOR_AGREEMENT
 
 
 async def check_judge(

@@ -13,12 +13,15 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from promptiter.evaluation.judge_check import POOR_AGREEMENT, JudgeCheck
+from promptiter.evaluation.judge_check import JudgeCheck
 from promptiter.wording import plural
 from traces.files import write_atomically
 
 FILE_NAME = "judge_checks.json"
 SCHEMA_VERSION = 1
+
+POOR_AGREEMENT = 0.4
+"""Kappa below this is commonly called poor to fair."""
 
 
 class CheckedJudge(BaseModel):
@@ -38,7 +41,7 @@ class _CheckFile(BaseModel):
     checks: dict[str, CheckedJudge] = {}
 
 
-def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> Path:
+def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> None:
     """Add a check to the file in the folder of the runs, in the place of an earlier one of the same judge."""
     folder, kappa = Path(runs), check.kappa
     found = CheckedJudge(
@@ -52,7 +55,6 @@ def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> Path:
     document = _CheckFile(checks={**read_checks(folder), check.definition: found})
     with write_atomically(folder / FILE_NAME) as file:
         file.write(orjson.dumps(document.model_dump(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return folder / FILE_NAME
 
 
 def read_checks(runs: str | os.PathLike[str]) -> dict[str, CheckedJudge]:

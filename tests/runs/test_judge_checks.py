@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from promptiter.evaluation.judge_check import JudgeCheck
-from promptiter.evaluation.stats.agreement import Estimate
+from promptiter.evaluation.stats.agreement import IntervalEstimate
 from promptiter.runs.judge_checks import FILE_NAME, describe_judges, read_checks, remember_check
 
 
@@ -14,9 +14,9 @@ def check(definition: str, kappa: float | None) -> JudgeCheck:
         unscored=0,
         judgements=3,
         is_graded=False,
-        kappa=None if kappa is None else Estimate(kappa, kappa - 0.1, kappa + 0.1),
+        kappa=None if kappa is None else IntervalEstimate(kappa, kappa - 0.1, kappa + 0.1),
         agreement=0.9,
-        leniency=Estimate(0.0, 0.0, 0.0),
+        leniency=IntervalEstimate(0.0, 0.0, 0.0),
         noise_std=0.0,
         inconsistent=0,
         length_bias=None,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text, print_rows
 from promptiter.evaluation.judge_check import JudgeCheck, PositionBias
-from promptiter.evaluation.stats.agreement import Estimate
+from promptiter.evaluation.stats.agreement import IntervalEstimate
 from promptiter.wording import plural
 from traces.text import one_line
 
@@ -63,13 +63,13 @@ def _list_rows(check: JudgeCheck) -> Iterator[tuple[str, str]]:
     yield "Position bias", _describe_position_bias(check.position)
 
 
-def _draw(kappa: Estimate) -> str:
+def _draw(kappa: IntervalEstimate) -> str:
     """The interval on a line from 0, agreement by chance, to 1."""
     low, value, high = (round(max(0.0, min(1.0, each)) * (WIDTH - 1)) for each in (kappa.low, kappa.value, kappa.high))
     return "0 " + "".join("●" if at == value else "━" if low <= at <= high else "·" for at in range(WIDTH)) + " 1"
 
 
-def _rate(kappa: Estimate) -> str:
+def _rate(kappa: IntervalEstimate) -> str:
     """The common words of Landis and Koch (1977), for the estimate and for the lower end of its interval."""
     value, low = _name_kappa(kappa.value), _name_kappa(kappa.low)
     more = "; label more answers to narrow the interval" if kappa.high - kappa.low > WIDE else ""
@@ -90,7 +90,7 @@ def _describe_leniency(check: JudgeCheck) -> str:
     return f"it passes {'more' if more.value > 0 else 'fewer'} answers than people: {_format(more)}"
 
 
-def _describe_length_bias(bias: Estimate | None) -> str:
+def _describe_length_bias(bias: IntervalEstimate | None) -> str:
     if bias is None:
         return "none: its errors do not vary, or all answers are equally long"
     shown = f"rank correlation of its error with the length of the answer {_format(bias)}"
@@ -107,5 +107,5 @@ def _describe_position_bias(position: PositionBias | None) -> str:
     return shift if position.shift.excludes_zero else f"not shown; {shift}"
 
 
-def _format(estimate: Estimate) -> str:
+def _format(estimate: IntervalEstimate) -> str:
     return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"

@@ -11,18 +11,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 RESAMPLES = 2_000
 LEVEL = 0.95
-_Z = 1.959964
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure with its 95% interval."""
 
     value: float
@@ -51,43 +51,38 @@ class JudgedAnswer:
         return self.mean - self.label
 
 
-def estimate_kappa(answers: Sequence[JudgedAnswer], *, seed: int = 0) -> Estimate | None:
+def estimate_kappa(answers: Sequence[JudgedAnswer], *, seed: int = 0) -> IntervalEstimate | None:
     """Kappa of single judgements with the labels; None if it is undefined, because all values are the same.
 
     With few answers or without a disagreement, a bootstrap is too sure of 0-or-1 verdicts. So their interval also
     holds what Wilson's interval of the observed agreement allows.
     """
     moments = [_compute_moments(answer) for answer in answers]
-    value = _kappa_of(moments)
+    value = _compute_kappa(moments)
     if value is None:
         return None
-    found = _bootstrap(moments, _kappa_of, value, seed=seed)
+    found = _bootstrap(moments, _compute_kappa, value, seed=seed)
     if not all(each in (0, 1) for answer in answers for each in (answer.label, *answer.values)):
         return found
     agreed = 1 - fmean(_mean_square_error(answer) for answer in answers)
     label, judged = fmean(answer.label for answer in answers), fmean(answer.mean for answer in answers)
     chance = label * judged + (1 - label) * (1 - judged)
     low, high = ((bound - chance) / (1 - chance) for bound in _wilson(agreed, len(answers)))
-    return Estimate(value, max(-1.0, min(found.low, low)), max(found.high, high))
+    return IntervalEstimate(value, max(-1.0, min(found.low, low)), max(found.high, high))
 
 
-def compute_kappa(answers: Sequence[JudgedAnswer]) -> float | None:
-    """1 - observed over expected squared difference, with every answer counted alike; None if it is undefined."""
-    return _kappa_of([_compute_moments(answer) for answer in answers])
-
-
-def estimate_mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
+def estimate_mean(values: Sequence[float], *, seed: int = 0) -> IntervalEstimate:
     """The mean of one value per answer."""
     return _bootstrap(values, fmean, fmean(values), seed=seed)
 
 
-def estimate_rank_correlation(pairs: Sequence[tuple[float, float]], *, seed: int = 0) -> Estimate | None:
+def estimate_rank_correlation(pairs: Sequence[tuple[float, float]], *, seed: int = 0) -> IntervalEstimate | None:
     """Spearman's rank correlation; None if one side is the same everywhere."""
-    value = compute_rank_correlation(pairs)
-    return None if value is None else _bootstrap(pairs, compute_rank_correlation, value, seed=seed)
+    value = _compute_rank_correlation(pairs)
+    return None if value is None else _bootstrap(pairs, _compute_rank_correlation, value, seed=seed)
 
 
-def compute_rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+def _compute_rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's rank correlation, with mean ranks for ties."""
     first, second = (_rank([pair[side] for pair in pairs]) for side in (0, 1))
     middle = (len(pairs) + 1) / 2
@@ -107,7 +102,8 @@ def _compute_moments(answer: JudgedAnswer) -> _Moments:
     return answer.label, answer.label**2, answer.mean, squares, _mean_square_error(answer)
 
 
-def _kappa_of(moments: Sequence[_Moments]) -> float | None:
+def _compute_kappa(moments: Sequence[_Moments]) -> float | None:
+    """1 - observed over expected squared difference, with every answer counted alike; None if it is undefined."""
     count = len(moments)
     label, label_square, judged, judged_square, error = (sum(column) / count for column in zip(*moments, strict=True))
     expected = label_square - label**2 + judged_square - judged**2 + (label - judged) ** 2
@@ -126,15 +122,15 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 def _bootstrap(
     items: Sequence[T], compute: Callable[[Sequence[T]], float | None], value: float, *, seed: int
-) -> Estimate:
+) -> IntervalEstimate:
     random = Random(seed)
     samples = (compute(random.choices(items, k=len(items))) for _ in range(RESAMPLES))
     found = sorted(sample for sample in samples if sample is not None)
     if not found:
-        return Estimate(value, value, value)
+        return IntervalEstimate(value, value, value)
     tail = (1 - LEVEL) / 2
     low, high = (found[round(share * (len(found) - 1))] for share in (tail, 1 - tail))
-    return Estimate(value, min(low, value), max(high, value))
+    return IntervalEstimate(value, min(low, value), max(high, value))
 
 
 def _rank(values: Sequence[float]) -> list[float]:

@@ -28,6 +28,7 @@ from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES, GainInter
 from promptiter.evaluation.stats.permutation import (
     PairedScores,
     has_run_noise,
+    mean_gain,
     select_first,
     within_case_permutation,
 )
@@ -84,6 +85,30 @@ class Look:
     runs: int = 0
     interval: GainInterval | None = None
 
+    @classmethod
+    def of(
+        cls,
+        cases: Sequence[PairedScores],
+        *,
+        p_value: float,
+        alpha: float,
+        margin: float = 0.0,
+        test: TestName = "permutation",
+        interval: GainInterval | None = None,
+    ) -> Look:
+        """A look at the runs of these cases so far."""
+        return cls(
+            repeats=max(case.repeats_made for case in cases),
+            gain=mean_gain(cases),
+            p_value=p_value,
+            alpha=alpha,
+            has_run_noise=has_run_noise(cases),
+            margin=margin,
+            test=test,
+            runs=sum(len(case.after) for case in cases),
+            interval=interval,
+        )
+
     @property
     def is_significant(self) -> bool:
         return self.gain > -self.margin and self.p_value <= self.alpha
@@ -139,7 +164,6 @@ def decide_for_these_cases(
     worst: float = 0.0,
     best: float = 1.0,
     unseen_failures: float = UNSEEN_FAILURES,
-    samples: int | None = None,
 ) -> FinalTestResult:
     """Whether the after arm is better on these cases, given the repeats so far; `open` if another block must decide.
 
@@ -150,7 +174,7 @@ def decide_for_these_cases(
 
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
         interval = estimate_gain_interval(seen, worst=lowest, best=highest, unseen_failures=unseen_failures)
-        return look_by_permutation(seen, alpha=block.alpha, interval=interval, seed=seed, samples=samples)
+        return look_by_permutation(seen, alpha=block.alpha, interval=interval, seed=seed)
 
     return decide_in_blocks(cases, blocks, take_look)
 
@@ -159,17 +183,13 @@ def look_by_permutation(
     cases: Sequence[PairedScores], *, alpha: float, interval: GainInterval, seed: int = 0, samples: int | None = None
 ) -> Look:
     """Take a look at the runs of these cases so far, by permuting the repeats within each case."""
-    test, has_noise = within_case_permutation(cases, seed=seed, samples=samples), has_run_noise(cases)
-    fewest = min(case.repeats for case in cases)
-    return Look(
-        repeats=max(case.repeats_made for case in cases),
-        gain=test.gain,
-        p_value=test.p_value if has_noise else min(test.p_value, 0.25**fewest),
-        alpha=alpha,
-        has_run_noise=has_noise,
-        runs=sum(len(case.after) for case in cases),
-        interval=interval,
-    )
+    p_value = within_case_permutation(cases, seed=seed, samples=samples).p_value
+    return Look.of(cases, p_value=bound_by_hidden_noise(p_value, cases), alpha=alpha, interval=interval)
+
+
+def bound_by_hidden_noise(p_value: float, cases: Sequence[PairedScores]) -> float:
+    """The p-value, or without run noise the probability that it was there but not seen, if that is smaller."""
+    return p_value if has_run_noise(cases) else min(p_value, 0.25 ** min(case.repeats for case in cases))
 
 
 def decide_in_blocks(
@@ -240,8 +260,12 @@ def describe_p_value(look: Look) -> str:
     total = look.alpha if look.total_alpha is None else look.total_alpha
     ordinal = _ORDINALS[look.number - 1] if look.number <= len(_ORDINALS) else f"{look.number}th"
     share = "" if math.isclose(total, look.alpha) else f", the {ordinal} look's share of alpha {total:g},"
-    sign = "<=" if look.p_value <= look.alpha else ">"
-    return f"p = {look.p_value:.2g} {sign} {look.alpha:g}{share} after {plural(look.repeats, 'repeat')}"
+    return f"{compare_p_value(look.p_value, look.alpha)}{share} after {plural(look.repeats, 'repeat')}"
+
+
+def compare_p_value(p_value: float, alpha: float) -> str:
+    """`p = 0.003 <= 0.01`."""
+    return f"p = {p_value:.2g} {'<=' if p_value <= alpha else '>'} {alpha:.3g}"
 
 
 def _describe_non_inferiority(look: Look) -> str:

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -62,7 +63,7 @@ def estimate_metric_noise(judgements: Sequence[Evaluation]) -> tuple[MetricNoise
     """The noise of each metric, from evaluations that are judgements of the same runs."""
     found = []
     for metric in judgements[0].thresholds:
-        cases = _collect_values(judgements, lambda row, metric=metric: _find_value(row, metric))  # type: ignore[misc]
+        cases = _collect_values(judgements, partial(_find_value, metric=metric))
         values = [[value for run in runs for value in run] for runs in cases]
         bound = find_bound(values, worst=0.0, best=1.0)
         agent, judge = estimate_variances(cases) if bound is None else (None, None)
@@ -141,5 +142,5 @@ def _collect_values(
     return list(cases.values())
 
 
-def _find_value(row: CaseRow, metric: str) -> float | None:
+def _find_value(row: CaseRow, *, metric: str) -> float | None:
     return next((score.value for score in row.scores if score.metric == metric), None)

@@ -17,11 +17,12 @@ from promptiter.evaluation.stats.final_test import (
     Look,
     TestName,
     check_inputs,
+    compare_p_value,
     describe_gain,
     find_range,
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval
-from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.wording import plural
 
 FEWEST_NEW_CASES = 8
@@ -52,15 +53,12 @@ def decide_for_new_cases(
     gains = [case.gain for case in cases]
     losses = [-gain for gain in gains]
     test: TestName = "sign" if not margin and _has_whole_changes(gains, spread) else "bounded_mean"
-    look = Look(
-        repeats=max(case.repeats_made for case in cases),
-        gain=mean_gain(cases),
+    look = Look.of(
+        cases,
         p_value=compute_p_value(gains, worst=-spread, mean=-margin),
         alpha=alpha,
-        has_run_noise=has_run_noise(cases),
         margin=margin,
         test=test,
-        runs=sum(len(case.after) for case in cases),
         interval=GainInterval(
             low=find_lower_bound(gains, worst=-spread, alpha=alpha),
             high=-find_lower_bound(losses, worst=-spread, alpha=alpha),
@@ -82,7 +80,7 @@ def _has_whole_changes(gains: Sequence[float], spread: float) -> bool:
 def _describe(look: Look, *, of_loss: float) -> str:
     is_loss = of_loss <= look.alpha
     p_value = of_loss if is_loss else look.p_value
-    figures = f"p = {p_value:.2g} {'<=' if p_value <= look.alpha else '>'} {look.alpha:.3g}"
+    figures = compare_p_value(p_value, look.alpha)
     if is_loss:
         beyond = f", more than the margin of {look.margin:g}" if look.margin else ""
         return f"loss of {-look.gain:.3f} ({look.interval}){beyond}, {figures}"

@@ -92,17 +92,9 @@ def _mix_wealth(wealths: Sequence[float]) -> float:
 
 
 def _take_look(cases: Sequence[PairedScores], wealth: float, *, alpha: float, margin: float) -> Look:
-    return Look(
-        repeats=max(case.repeats_made for case in cases),
-        gain=mean_gain(cases),
-        p_value=min(1.0, 1.0 / wealth) if wealth > 0 else 1.0,
-        alpha=alpha,
-        has_run_noise=has_run_noise(cases),
-        margin=margin,
-        test="betting",
-        runs=sum(len(case.after) for case in cases),
-        interval=estimate_gain_interval(cases),
-    )
+    p_value = min(1.0, 1.0 / wealth) if wealth > 0 else 1.0
+    interval = estimate_gain_interval(cases)
+    return Look.of(cases, p_value=p_value, alpha=alpha, margin=margin, test="betting", interval=interval)
 
 
 def _check(cases: Sequence[PairedScores], blocks: Sequence[Block], *, margin: float, spread: float) -> None:

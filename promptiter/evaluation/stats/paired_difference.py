@@ -22,6 +22,7 @@ from promptiter.evaluation.stats.final_test import (
     Block,
     FinalTestResult,
     Look,
+    bound_by_hidden_noise,
     decide_in_blocks,
     describe_gain,
     describe_p_value,
@@ -29,7 +30,7 @@ from promptiter.evaluation.stats.final_test import (
     plan_blocks,
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
-from promptiter.evaluation.stats.permutation import PairedScores, has_run_noise, mean_gain, sign_flip
+from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 from promptiter.wording import plural
 
 Answer: TypeAlias = Literal["improved", "worse", "within_noise", "undecided"]
@@ -91,16 +92,9 @@ def _decide(
 ) -> FinalTestResult:
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
         changes = [after - before for case in seen for before, after in zip(case.before, case.after, strict=True)]
-        p_value, has_noise = sign_flip(changes, seed=seed).p_value, has_run_noise(seen)
-        return Look(
-            repeats=max(case.repeats_made for case in seen),
-            gain=mean_gain(seen),
-            p_value=p_value if has_noise else min(p_value, 0.25 ** min(case.repeats for case in seen)),
-            alpha=block.alpha,
-            has_run_noise=has_noise,
-            runs=len(changes),
-            interval=estimate_gain_interval(seen, worst=worst, best=best, is_paired=True),
-        )
+        p_value = bound_by_hidden_noise(sign_flip(changes, seed=seed).p_value, seen)
+        interval = estimate_gain_interval(seen, worst=worst, best=best, is_paired=True)
+        return Look.of(seen, p_value=p_value, alpha=block.alpha, interval=interval)
 
     return decide_in_blocks(cases, blocks, take_look)
 

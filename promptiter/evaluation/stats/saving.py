@@ -20,6 +20,7 @@ from promptiter.evaluation.stats.final_test import (
     FinalTestResult,
     Look,
     check_inputs,
+    compare_p_value,
     decide_in_blocks,
     describe_p_value,
     look_by_permutation,
@@ -73,20 +74,19 @@ def decide_saving_for_new_cases(
 ) -> FinalTestResult:
     """Whether most cases like these take less: the exact sign test, with one look and one sign per case."""
     check_inputs(amounts, [Block(repeats=1, alpha=alpha)])
-    seen = list(amounts)
-    if (few := explain_too_few_new_cases(len(seen))) is not None:
+    if (few := explain_too_few_new_cases(len(amounts))) is not None:
         return FinalTestResult(scope="new cases", outcome="not_shown", looks=(), reason=few)
-    signs = [float((case.gain < 0) - (case.gain > 0)) for case in seen]
+    signs = [float((case.gain < 0) - (case.gain > 0)) for case in amounts]
     look = Look(
-        repeats=max(case.repeats_made for case in seen),
-        gain=mean_gain(_scale_to_shares(seen)),
+        repeats=max(case.repeats_made for case in amounts),
+        gain=mean_gain(_scale_to_shares(amounts)),
         p_value=compute_p_value(signs, worst=-1.0),
         alpha=alpha,
         test="sign",
-        runs=sum(len(case.after) for case in seen),
+        runs=sum(len(case.after) for case in amounts),
     )
-    fewer = f"fewer {unit} in {signs.count(1.0)} of {plural(len(seen), 'case')}"
-    figures = f"p = {look.p_value:.2g} {'<=' if look.p_value <= alpha else '>'} {alpha:.3g} by the sign test"
+    fewer = f"fewer {unit} in {signs.count(1.0)} of {plural(len(amounts), 'case')}"
+    figures = f"{compare_p_value(look.p_value, alpha)} by the sign test"
     return FinalTestResult(
         scope="new cases",
         outcome="shown" if look.is_shown else "not_shown",

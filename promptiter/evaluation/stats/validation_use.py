@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from promptiter.wording import plural
 
 FEW_ROUNDS = 2
-
 BIT_SHARE = 0.5
 
 
@@ -63,5 +62,5 @@ class ValidationUse:
 
     def describe(self) -> str:
         """`2 accepted, 5 rejected`: what the search learned from validation."""
-        bits = [f"{plural(self.other_bits, 'other bit')}"] if self.other_bits else []
+        bits = [plural(self.other_bits, "other bit")] if self.other_bits else []
         return ", ".join([f"{self.accepted} accepted", f"{self.rejected} rejected", *bits])
