@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from promptiter.config.build import build_evaluation
@@ -33,7 +33,6 @@ from promptiter.runs.recorded_baseline import (
     FOLDER,
     RecordedBaseline,
     TriedEdit,
-    get_time,
     identify_edit,
     load_recorded_baseline,
 )
@@ -66,7 +65,7 @@ class EditTrial:
         *,
         eval_set: str = "validation",
         record: bool = False,
-        now: Callable[[], datetime] = get_time,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.built = built
         self.eval_set = eval_set

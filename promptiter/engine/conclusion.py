@@ -28,7 +28,7 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_on_test_set, pair_amounts
+from promptiter.policies.goals import decide_for_goal, decide_for_goal_on_new_cases, pair_amounts
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
 from promptiter.wording import join_names, plural
@@ -243,7 +243,7 @@ class _TestedGain:
         return await self._finish(result, self.arms, scope=on_validation.scope)
 
     def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
-        return decide_on_test_set(
+        return decide_for_goal_on_new_cases(
             self.goal,
             arms.scores,
             alpha=alpha,

@@ -105,7 +105,7 @@ def decide_for_goal(
     return _require_both(on_score, decide_saving(amounts, unit=UNITS[goal.figure], blocks=blocks, seed=seed))
 
 
-def decide_on_test_set(
+def decide_for_goal_on_new_cases(
     goal: Goal,
     cases: Sequence[PairedScores],
     *,

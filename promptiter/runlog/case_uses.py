@@ -61,7 +61,7 @@ class MemoryCaseUses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseHistory:
+class CaseUseHistory:
     """How often a project had used the cases of a run before.
 
     `earlier_runs` validated on some of its `validation_cases`, and `seen_cases` of these were used by earlier runs for

@@ -150,7 +150,7 @@ class BudgetReserved(Payload):
 @event_type("cases_used")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasesUsed(Payload):
-    """How many validation cases the search has, and how often the project used them before; see CaseHistory."""
+    """How many validation cases the search has, and how often the project used them before; see CaseUseHistory."""
 
     validation_cases: int
     earlier_runs: int = 0
@@ -264,7 +264,7 @@ class FinalTestBegun(Payload):
 @event_type("test_set_opened")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTestSet(Payload):
-    """How often the project had used the test cases before; see CaseHistory."""
+    """How often the project had used the test cases before; see CaseUseHistory."""
 
     opened_before: int = 0
     seen_cases: int = 0

@@ -28,7 +28,7 @@ from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, ProfileDiff
-from promptiter.runlog.case_uses import CaseHistory
+from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
@@ -209,7 +209,7 @@ class RunMeasured:
     paid_case_runs: int = 0
     spent: LedgerSnapshot = field(default_factory=LedgerSnapshot)
     problems: tuple[str, ...] = ()
-    case_history: CaseHistory = field(default_factory=CaseHistory)
+    case_history: CaseUseHistory = field(default_factory=CaseUseHistory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ class RunResult:
         return self.measured.run_id
 
     @property
-    def case_history(self) -> CaseHistory:
+    def case_history(self) -> CaseUseHistory:
         """How often the project used the same cases before."""
         return self.measured.case_history
 

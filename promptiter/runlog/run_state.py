@@ -16,7 +16,7 @@ from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
-from promptiter.runlog.case_uses import CaseHistory
+from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import DetailsPayload
 from promptiter.runlog.events import ENGINE_EVENTS, Event, Payload, UnknownPayload
 from promptiter.runlog.payloads import (
@@ -197,7 +197,7 @@ class RunState:
                 self._change(unread_surfaces=())
             case CasesUsed() as used:
                 self._remember(
-                    CaseHistory(
+                    CaseUseHistory(
                         validation_cases=used.validation_cases,
                         earlier_runs=used.earlier_runs,
                         seen_cases=used.seen_cases,
@@ -378,7 +378,7 @@ class RunState:
             measured=measured,
         )
 
-    def _remember(self, history: CaseHistory) -> None:
+    def _remember(self, history: CaseUseHistory) -> None:
         self._change(measured=replace(self._so_far.measured, case_history=history))
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:

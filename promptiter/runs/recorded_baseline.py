@@ -11,8 +11,8 @@ It is a folder next to the runs:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -54,7 +54,7 @@ class RecordedBaseline:
     recorded_at: str
     first_repeat: int = 0
     tried: tuple[TriedEdit, ...] = ()
-    schema_version: int = field(default=1)
+    schema_version: int = 1
 
     @staticmethod
     def start(
@@ -114,8 +114,3 @@ def identify_edit(differences: ProfileDiff) -> str:
 
 
 _ADAPTER = TypeAdapter(RecordedBaseline)
-
-
-def get_time() -> datetime:
-    """The current time, in UTC."""
-    return datetime.now(UTC)

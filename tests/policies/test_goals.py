@@ -15,7 +15,7 @@ from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.goals import Goal, decide_for_goal, decide_on_test_set, list_other_models
+from promptiter.policies.goals import Goal, decide_for_goal, decide_for_goal_on_new_cases, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import MaxRounds, TargetScore
 from promptiter.runlog.results import RunResult
@@ -35,7 +35,7 @@ BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for
 def test_the_goal_decides_what_the_final_test_shows() -> None:
     assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
     assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
-    assert decide_on_test_set(Goal(), BETTER, alpha=0.05) == decide_for_new_cases(BETTER)
+    assert decide_for_goal_on_new_cases(Goal(), BETTER, alpha=0.05) == decide_for_new_cases(BETTER)
 
 
 def test_a_saving_must_be_shown_besides_no_loss() -> None:
@@ -72,11 +72,11 @@ def test_the_test_goes_on_until_both_are_decided() -> None:
 def test_savings_are_tested_for_new_cases_too() -> None:
     goal = Goal(kind="cheaper", margin=0.15)
     amounts = [PairedScores(case_id=case.case_id, before=(2.0,), after=(1.0,)) for case in SAME]
-    result = decide_on_test_set(goal, SAME, alpha=0.05, amounts=amounts)
+    result = decide_for_goal_on_new_cases(goal, SAME, alpha=0.05, amounts=amounts)
     assert (result.scope, result.outcome) == ("new cases", "shown")
     assert "fewer dollars in 40 of 40 cases" in result.reason
-    assert decide_on_test_set(goal, SAME, alpha=0.05, amounts=SAME).outcome == "not_shown"
-    assert decide_on_test_set(goal, SAME, alpha=0.05).outcome == "not_shown"
+    assert decide_for_goal_on_new_cases(goal, SAME, alpha=0.05, amounts=SAME).outcome == "not_shown"
+    assert decide_for_goal_on_new_cases(goal, SAME, alpha=0.05).outcome == "not_shown"
 
 
 def test_an_invalid_goal_is_refused() -> None:

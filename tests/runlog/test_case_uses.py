@@ -4,8 +4,8 @@ import pytest
 
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.runlog.case_uses import (
-    CaseHistory,
     CaseUse,
+    CaseUseHistory,
     MemoryCaseUses,
     count_seen_cases,
     list_case_digests,
@@ -45,20 +45,20 @@ def test_cases_that_were_used_for_any_purpose_are_seen() -> None:
 @pytest.mark.parametrize(
     ("history", "text"),
     [
-        (CaseHistory(validation_cases=9), ()),
+        (CaseUseHistory(validation_cases=9), ()),
         (
-            CaseHistory(validation_cases=9, earlier_runs=6, seen_cases=9),
+            CaseUseHistory(validation_cases=9, earlier_runs=6, seen_cases=9),
             ("run 7 on these 9 validation cases",),
         ),
         (
-            CaseHistory(validation_cases=9, earlier_runs=1, seen_cases=2),
+            CaseUseHistory(validation_cases=9, earlier_runs=1, seen_cases=2),
             ("run 2 on these 9 validation cases, 2 of which were used before",),
         ),
-        (CaseHistory(validation_cases=9, seen_cases=1), ("earlier runs have used 1 of 9 validation cases",)),
-        (CaseHistory(test_opened=0), ()),
-        (CaseHistory(test_opened=2), ("the test set was opened twice before",)),
+        (CaseUseHistory(validation_cases=9, seen_cases=1), ("earlier runs have used 1 of 9 validation cases",)),
+        (CaseUseHistory(test_opened=0), ()),
+        (CaseUseHistory(test_opened=2), ("the test set was opened twice before",)),
         (
-            CaseHistory(test_opened=3, seen_test_cases=1),
+            CaseUseHistory(test_opened=3, seen_test_cases=1),
             (
                 "the test set was opened 3 times before",
                 "earlier runs have used 1 test case as train or validation cases",
@@ -66,5 +66,5 @@ def test_cases_that_were_used_for_any_purpose_are_seen() -> None:
         ),
     ],
 )
-def test_the_history_of_cases_in_words(history: CaseHistory, text: tuple[str, ...]) -> None:
+def test_the_history_of_cases_in_words(history: CaseUseHistory, text: tuple[str, ...]) -> None:
     assert history.describe() == text
