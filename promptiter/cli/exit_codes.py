@@ -34,6 +34,11 @@ def choose_exit_code(outcome: Outcome, *, require: Requirement | None = None) ->
     return NOT_SHOWN if require == "unseen" and code == 0 and outcome != "improved" else code
 
 
+def choose_stop_code(stop_reason: str) -> int:
+    """The exit code of a measurement that ended early: because of the user, or of the budget."""
+    return CANCELLED if stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
+
+
 EXIT_CODES_HELP = (
     "Exit codes: 0 improved, or the command succeeded; 1 failed, or below a threshold; 2 wrong usage or input; "
     "3 no evidence; 4 underpowered; 5 overfit risk; 6 budget ended; 7 invalid evaluation; 8 not shown for new cases "

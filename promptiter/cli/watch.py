@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import typer
-
+from promptiter.cli.output import echo
 from promptiter.config.file import FILE_NAME, read_config
 
 POLL_S = 0.5
@@ -47,11 +46,11 @@ def watch_project(config: Path, *, files: Sequence[Path] = ()) -> None:
             after = watched.take_snapshot()
             is_repeated = after != before and not is_repeated  # at most once, since the agent may write files itself
             if not is_repeated:
-                typer.echo(f"watching {folder.absolute()}; press Ctrl-C to end", err=True)
+                echo(f"watching {folder.absolute()}; press Ctrl-C to end", err=True)
                 while watched.take_snapshot() == after:
                     time.sleep(POLL_S)
     except KeyboardInterrupt:
-        typer.echo("", err=True)
+        echo(err=True)
 
 
 class WatchedFiles:

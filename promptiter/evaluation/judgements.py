@@ -14,7 +14,7 @@ from promptiter.evaluation.metrics.metric import Metric, check_score
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.stats.noise import NoiseReport
-from promptiter.llm.judgement import JUDGEMENTS, judge_again
+from promptiter.llm.judgement import MAX_JUDGEMENTS, judge_again
 from promptiter.profile import Profile
 
 JUDGE_REPEATS = 2
@@ -26,8 +26,8 @@ def judge_repeatedly(evaluator: Evaluator, count: int) -> Evaluator:
 
     A judge is asked again, with answers of its own in the cache. The first judgement is that of the given evaluator.
     """
-    if not 1 <= count < JUDGEMENTS:
-        raise SetupError(f"judge_repeats is {count!r}; give a number from 1 to {JUDGEMENTS - 1}")
+    if not 1 <= count < MAX_JUDGEMENTS:
+        raise SetupError(f"judge_repeats is {count!r}; give a number from 1 to {MAX_JUDGEMENTS - 1}")
     return evaluator.with_metrics(
         RepeatedMetric(metric, number) for number in range(count) for metric in evaluator.metrics
     )

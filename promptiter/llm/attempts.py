@@ -21,7 +21,10 @@ from promptiter.llm.reservation import Reservation
 
 
 class CallAttempts:
-    """Accounts for the attempts of one call. `lost` is what one attempt without an answer counts as."""
+    """Accounts for the attempts of one call. `lost` is what one attempt without an answer counts as.
+
+    `lost_attempts` counts those that may have been billed.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class CallAttempts:
         in_flight: CallsInFlight,
         find_stop_request: Callable[[], str | None],
     ) -> None:
-        self.count_lost = 0
+        self.lost_attempts = 0
         self._key = key
         self._lost = lost
         self._reservation = reservation
@@ -65,7 +68,7 @@ class CallAttempts:
                     yield
             except BaseException as error:
                 if may_be_billed(error, self._lost):
-                    self.count_lost += 1
+                    self.lost_attempts += 1
                     self._reservation.settle(tokens=None)
                     self._ledger.count(self._lost)
                 raise

@@ -353,7 +353,7 @@ class Gateway:
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             spent = Spending.of_call(
-                reply.usage, seconds=time.perf_counter() - started, attempts=number - attempts.count_lost
+                reply.usage, seconds=time.perf_counter() - started, attempts=number - attempts.lost_attempts
             )
             return reply, spent.bound_by(lost, output_tokens=bound_output_tokens(request))
 

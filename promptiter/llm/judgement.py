@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from promptiter.llm.messages import CallSite
 
-SAMPLES = 1_000
+MAX_SAMPLES = 1_000
 """A judgement asks for fewer samples of one answer than this."""
 
-JUDGEMENTS = 1_000
+MAX_JUDGEMENTS = 1_000
 """A run is judged fewer times than this."""
 
 
@@ -30,7 +30,7 @@ class Judgement:
     @property
     def first_sample(self) -> int:
         """The repeat of its first call in the cache. Judgement 0 of repeat 0 has that of a call outside of scoring."""
-        return (self.repeat * JUDGEMENTS + self.number) * SAMPLES
+        return (self.repeat * MAX_JUDGEMENTS + self.number) * MAX_SAMPLES
 
 
 _NO_JUDGEMENT = Judgement()

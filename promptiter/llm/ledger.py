@@ -1,8 +1,8 @@
 """The ledger: what calls cost, by role, model and node.
 
 Only calls that were answered count as calls, tokens, dollars and seconds. Calls that were sent and not answered count
-as lost, with the most that they may have cost. An answer from the cache is a hit, and free. Sums
-do not depend on the order in which calls end, because dollars and seconds are added as integers, in units of 10^-9.
+as lost, with the most that they may have cost. An answer from the cache is a hit, and free. Sums do not depend on the
+order in which calls end, because dollars and seconds are added as integers, in units of 10^-9.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class Spending:
         )
 
     def bound_by(self, bound: Spending, *, output_tokens: int) -> Spending:
-        """The cost of one call with what it may have cost where that is unknown, and by how much its answer is longer
-        than it may be.
-        """
+        """The cost of one call with the most it may have cost where that is unknown, and the excess of its answer."""
         excess = max(0, self.output_tokens - output_tokens)
         return replace(
             self,

@@ -61,8 +61,8 @@ class RunRequest:
     `teacher` writes expected answers that cases lack, and `judge` replaces the judges of metrics: each is an agent, a
     function from message to answer, or the name of a model. `acceptance` decides which candidates the search keeps,
     and `final_test` whether they are better than the initial profile; with None they are adopted untested, with the
-    verdict `no_evidence`. `alpha` is the false-positive rate of the final test, and bounds that of an acceptance policy
-    with one. `protected` cases must still pass, whatever else `acceptance` says.
+    verdict `no_evidence`. `alpha` is the false-positive rate of the final test. `protected` cases must still pass,
+    whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
     accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which

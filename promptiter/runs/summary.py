@@ -94,8 +94,8 @@ class RunSummary:
     the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
     final test. `case_history` says how often the cases were used before. `initial_digest` is the profile that the first
     candidates were made from. `notes` are events of the search before its first round. Changes of the `removed`
-    surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about
-    judges that were not compared with people, or agree poorly with them.
+    surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about judges that were not
+    compared with people, or agree poorly with them.
     """
 
     run_id: str

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from promptiter.llm.judgement import JUDGEMENTS, SAMPLES, judge_again, judge_repeat, keep_repeats, place_call
+from promptiter.llm.judgement import MAX_JUDGEMENTS, MAX_SAMPLES, judge_again, judge_repeat, keep_repeats, place_call
 from promptiter.llm.messages import CallSite
 
 SITE = CallSite(role="judge", repeat=2)
@@ -16,7 +16,7 @@ def place(repeat: int, number: int, sample: int) -> int:
 def test_each_sample_of_each_judgement_of_each_repeat_has_its_own_place() -> None:
     places = [
         place(repeat, number, sample)
-        for repeat, number, sample in product((0, 1, 7, 40_000), (0, 1, JUDGEMENTS - 1), (0, 1, SAMPLES - 1))
+        for repeat, number, sample in product((0, 1, 7, 40_000), (0, 1, MAX_JUDGEMENTS - 1), (0, 1, MAX_SAMPLES - 1))
     ]
     assert len(set(places)) == len(places)
 

@@ -12,7 +12,7 @@ import typer
 
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, echo, print_error, write_text
+from promptiter.cli.output import console, print_error, print_stopping, write_text
 from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
@@ -93,10 +93,9 @@ def _measure(configured: ConfiguredRun, repeats: int, *, judge_repeats: int, str
     from promptiter.cli.views.evaluation import show_progress
     from promptiter.engine.request_checks import merge_eval_sets
 
-    def notify(_: str) -> None:
-        echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
-
-    measure = partial(configured.noise, repeats=repeats, judge_repeats=judge_repeats, stronger=stronger, notify=notify)
+    measure = partial(
+        configured.noise, repeats=repeats, judge_repeats=judge_repeats, stronger=stronger, notify=print_stopping
+    )
     if configured.config.quiet:
         return measure()
     cases = merge_eval_sets(configured.request.validation or configured.request.cases or (), name="validation")

@@ -13,7 +13,7 @@ import typer
 
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, echo, print_stopping, write_text
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _try(trial: EditTrial, values: list[str], edit: list[str]) -> int:
         return _compare(trial)
     if trial.is_new:
         return _record(trial)
-    typer.echo(
+    echo(
         f"nothing has changed since the baseline was recorded at {trial.recorded.recorded_at}: edit a prompt, or pass "
         "--set or --edit; --record records the baseline again",
         err=True,
@@ -105,7 +105,7 @@ def _compare(trial: EditTrial) -> int:
 
     config, wanted = trial.config, (trial.config.final_test or FinalTest()).min_detectable_gain
     with _print_to_stderr(), _show_progress(trial, "trying the edit", runs=2 * len(BLOCKS) * trial.repeats) as on_row:
-        found = trial.compare(on_row=on_row, notify=_notify)
+        found = trial.compare(on_row=on_row, notify=print_stopping)
     code = view.choose_exit_code(found, wanted)
     if config.as_json:
         write_text(view.comparison_as_json(trial, found, wanted_gain=wanted, code=code), None)
@@ -120,7 +120,7 @@ def _record(trial: EditTrial) -> int:
     from promptiter.cli.views import edit_trial as view
 
     with _print_to_stderr(), _show_progress(trial, "recording the baseline", runs=trial.repeats) as on_row:
-        found = trial.record(on_row=on_row, notify=_notify)
+        found = trial.record(on_row=on_row, notify=print_stopping)
     code = view.choose_record_code(found)
     if trial.config.as_json:
         write_text(view.recorded_as_json(trial, found, code=code), None)
@@ -140,7 +140,3 @@ def _show_progress(
 def _print_to_stderr() -> AbstractContextManager[object]:
     """Standard output is for the result, not for what an agent prints."""
     return contextlib.redirect_stdout(sys.stderr)
-
-
-def _notify(_: str) -> None:
-    typer.echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES, FAILED
+from promptiter.cli.exit_codes import EXIT_CODES, FAILED, choose_stop_code
 from promptiter.cli.output import json_text, print_heading, print_indented
 from promptiter.cli.views.costs import describe_uncertain_costs, spending_line
 from promptiter.cli.views.diff import diff_table
@@ -43,7 +43,7 @@ _HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
 def choose_exit_code(found: ProfileComparison, wanted_gain: float) -> int:
     """0 improved, 1 worse, 3 within noise, 4 if these cases could not have shown the wanted gain."""
     if found.stop_reason is not None:
-        return CANCELLED if found.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
+        return choose_stop_code(found.stop_reason)
     if found.problem is not None or found.answer == "undecided":
         return EXIT_CODES["invalid_eval"]
     if found.answer == "within_noise":
@@ -52,10 +52,10 @@ def choose_exit_code(found: ProfileComparison, wanted_gain: float) -> int:
 
 
 def choose_record_code(runs: RecordedRuns) -> int:
-    """0, or why the recording ended early."""
-    if runs.stop_reason is None:
-        return 0 if runs.evaluation.is_reliable else EXIT_CODES["invalid_eval"]
-    return CANCELLED if runs.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
+    """0, or why the recording ended early or cannot be relied on."""
+    if runs.stop_reason is not None:
+        return choose_stop_code(runs.stop_reason)
+    return 0 if runs.evaluation.is_reliable else EXIT_CODES["invalid_eval"]
 
 
 def print_recorded(screen: Console, trial: EditTrial, runs: RecordedRuns) -> None:
@@ -72,8 +72,7 @@ def print_recorded(screen: Console, trial: EditTrial, runs: RecordedRuns) -> Non
         return
     if not runs.ledger.total.calls and not runs.ledger.total.cache_hits:
         print_indented(screen, Text(_NOT_RECORDED))
-    next_step = "Now edit a prompt and run `promptiter try` again, or pass --set or --edit."
-    print_indented(screen, Text(next_step))
+    print_indented(screen, Text("Now edit a prompt and run `promptiter try` again, or pass --set or --edit."))
 
 
 def print_comparison(screen: Console, trial: EditTrial, found: ProfileComparison, *, wanted_gain: float) -> None:
@@ -102,8 +101,7 @@ def print_line(screen: Console, found: ProfileComparison) -> None:
     count = len(found.before.rows_by_case)
     cases = "on one case" if count == 1 else f"on these {count:,} cases"
     before, after = (_format(each.objective(found.objective), found.objective) for each in (found.before, found.after))
-    name = _name(found.objective)
-    figures = f": {name} {before} → {after}" if found.before.rows else ""
+    figures = f": {_name(found.objective)} {before} → {after}" if found.before.rows else ""
     screen.print(Text.assemble((f"{mark} {what} {cases}", f"bold {style}"), f"{figures}; {found.reason}"))
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from promptiter.cli.output import json_text, print_rows
 from promptiter.evaluation.judge_check import JudgeCheck, PositionBias
 from promptiter.evaluation.stats.agreement import IntervalEstimate
+from promptiter.terminal import SafeConsole
 from promptiter.wording import plural
 from traces.text import one_line
 
@@ -25,7 +26,7 @@ WIDE = 0.4
 def show_judging(total: int, title: str) -> Iterator[Callable[[], None]]:
     """Show a progress bar on a terminal: judgements done, and the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    bar = Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty())
     task = bar.add_task(one_line(title), total=total)
     with bar:
         yield lambda: bar.advance(task)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES
+from promptiter.cli.exit_codes import EXIT_CODES, choose_stop_code
 from promptiter.cli.output import json_text, print_rows
 from promptiter.cli.views.headroom import headroom_as_plain, headroom_rows, print_metrics
 from promptiter.evaluation.stats.noise import CaseScores, NoiseReport, RequiredSize
@@ -27,7 +27,7 @@ POINTS, WIDTH = 10, 32
 def choose_exit_code(report: NoiseReport, required: RequiredSize | None) -> int:
     """The exit code of the command; `required` is None unless the user asked for a gain."""
     if report.stop_reason is not None:
-        return CANCELLED if report.stop_reason == "user_stop" else EXIT_CODES["budget_ended"]
+        return choose_stop_code(report.stop_reason)
     if report.problem is not None:
         return EXIT_CODES["invalid_eval"]
     if required is None or required.is_within:
