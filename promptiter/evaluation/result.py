@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import groupby
@@ -294,42 +294,6 @@ class Evaluation:
         return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanUsage:
-    """Means over case runs. None is unknown, never 0: one run with an unknown price makes the mean unknown."""
-
-    input_tokens: float | None = None
-    output_tokens: float | None = None
-    usd: float | None = None
-
-    @property
-    def tokens(self) -> float | None:
-        if self.input_tokens is None or self.output_tokens is None:
-            return None
-        return self.input_tokens + self.output_tokens
-
-
-def average_usage(evaluation: Evaluation) -> MeanUsage:
-    """The mean usage of the runs that did not fail. Failed runs may have ended early."""
-    return _average_rows([row for row in evaluation.rows if row.error is None])
-
-
-def average_common_usage(before: Evaluation, after: Evaluation) -> tuple[MeanUsage, MeanUsage]:
-    """The same for two profiles, over the case runs that succeeded under both."""
-    arms = [{(row.case_id, row.repeat): row for row in each.rows if row.error is None} for each in (before, after)]
-    common = sorted(arms[0].keys() & arms[1].keys())
-    first, second = (_average_rows([arm[key] for key in common]) for arm in arms)
-    return first, second
-
-
-def _average_rows(rows: Sequence[CaseRow]) -> MeanUsage:
-    return MeanUsage(
-        input_tokens=_average_known(row.usage.input_tokens for row in rows),
-        output_tokens=_average_known(row.usage.output_tokens for row in rows),
-        usd=_average_known(row.usage.cost_usd for row in rows),
-    )
-
-
 _OUTAGE = re.compile(
     rf"(?:{JUDGE_FAILED}.*? failed: (?:{RunnerError.__name__}: )?|metric .*? raised )?(?:{'|'.join(OUTAGES)}):",
     re.DOTALL,
@@ -350,9 +314,3 @@ def merge_evaluations(evaluations: Iterable[Evaluation]) -> Evaluation | None:
 def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
-
-
-def _average_known(values: Iterable[float | None]) -> float | None:
-    """The mean, or None if one of the values is unknown."""
-    given = list(values)
-    return None if None in given else _average(given)

@@ -14,7 +14,8 @@ from statistics import pstdev
 from typing import get_args
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Evaluation, MeanUsage, average_common_usage, get_worst_value
+from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
+from promptiter.evaluation.result import Evaluation, get_worst_value
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence

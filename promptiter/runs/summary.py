@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import Evaluation, average_usage
+from promptiter.evaluation.mean_usage import average_usage
+from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_runs

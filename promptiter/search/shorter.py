@@ -19,7 +19,8 @@ from statistics import fmean
 from promptiter.backprop.lint import Linter, LintRule
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
-from promptiter.evaluation.result import Evaluation, average_usage
+from promptiter.evaluation.mean_usage import average_usage
+from promptiter.evaluation.result import Evaluation
 from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, SurfacePatch

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.result import CaseRow, Evaluation, average_common_usage, average_usage
+from promptiter.evaluation.mean_usage import average_common_usage, average_usage
+from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import NoRegression
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence

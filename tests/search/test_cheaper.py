@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.evaluation.result import average_usage
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior

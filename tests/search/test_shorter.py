@@ -11,8 +11,8 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.result import average_usage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.llm.models import ScriptedModel

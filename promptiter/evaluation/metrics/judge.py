@@ -1,7 +1,6 @@
 """LLM judges: metrics that ask one or more models for verdicts, once or several times.
 
-A judge must answer every configured rubric exactly once; otherwise it is shown its mistake and asked again. If a judge
-fails, the score is unscored. A spent budget ends the evaluation.
+If a judge fails, the score is unscored. A spent budget ends the evaluation.
 
 The values that several models give a turn are combined so that the result reaches the threshold exactly if the rule of
 the aggregator holds: the lowest value if all must pass, the highest if any must, and the value that more than half of
@@ -11,14 +10,11 @@ the models reach if the majority must.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import fsum
-from typing import Any, Literal, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from typing import TypeVar
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
@@ -40,6 +36,7 @@ from promptiter.evaluation.metrics.judge_prompts import (
     render_tool_output,
     truncate_middle,
 )
+from promptiter.evaluation.metrics.judge_replies import VALID_SHAPE, RubricVerdict, make_rubric_shape
 from promptiter.evaluation.metrics.metric import (
     TurnScore,
     describe_failure,
@@ -53,7 +50,6 @@ from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import JUDGE_FAILED, Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
-from promptiter.llm.structured import build_shape
 from traces import digest
 
 T = TypeVar("T")
@@ -64,14 +60,6 @@ SHOWN_REASON = 300
 _VALID = Rubric(id="valid", text="")
 _JUDGE_ERRORS = (ModelError, RunnerError, MetricError)
 _NEEDS_REFERENCE: frozenset[JudgeKind] = frozenset(("final_response", "reference_critic"))
-
-
-@dataclass(frozen=True, slots=True)
-class RubricVerdict:
-    """The verdict of one sample on one rubric."""
-
-    passed: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +176,9 @@ class JudgeMetric:
         return self._build_turn(value, self._find_failed_rubrics(value, by_judge), exchange)
 
     async def _ask_verdicts(self, exchange: Exchange, judge: Judge, repeat: int) -> tuple[RubricVerdict, ...]:
-        """Ask for one sample: a verdict on each rubric, in the order of the configuration."""
+        """Ask for one sample: a verdict on each rubric, in the order of the rubrics."""
         is_valid = self.kind == "final_response"
-        shape = _VALID_SHAPE if is_valid else _make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
+        shape = VALID_SHAPE if is_valid else make_rubric_shape(tuple(rubric.id for rubric in self.rubrics))
         return await judge.ask_for(shape, self._render(exchange), self.gateway, repeat=repeat, metric=self.name)
 
     def _render(self, exchange: Exchange) -> tuple[Message, ...]:
@@ -318,33 +306,3 @@ async def _gather(asked: Sequence[Callable[[], Awaitable[T]]], *, parallel: bool
     if errors:
         raise next((error for error in errors if not isinstance(error, _JUDGE_ERRORS)), errors[0])
     return [answer for answer in answers if not isinstance(answer, BaseException)]
-
-
-class _ValidReply(BaseModel):
-    model_config = ConfigDict(title="Answer")
-    reason: str
-    valid: bool
-
-
-_VALID_SHAPE: TypeAdapter[tuple[RubricVerdict, ...]] = build_shape(
-    _ValidReply, lambda reply: (RubricVerdict(reply.valid, reply.reason),)
-)
-
-
-@lru_cache(maxsize=64)
-def _make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, ...]]:
-    """Verdicts on exactly these rubrics, accepted in any order and returned in the order of the ids."""
-
-    def check_each_once(reply: Any) -> tuple[RubricVerdict, ...]:
-        counts = Counter(each.id for each in reply.verdicts)
-        if missing := [name for name in ids if not counts[name]]:
-            raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
-        if repeated := [name for name in ids if counts[name] > 1]:
-            raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
-        given = {each.id: RubricVerdict(each.passed, each.reason) for each in reply.verdicts}
-        return tuple(given[name] for name in ids)
-
-    known: Any = Literal[ids]
-    verdict: Any = create_model("Verdict", id=(known, ...), reason=(str, ...), passed=(bool, ...))
-    one_each = Field(json_schema_extra={"minItems": len(ids), "maxItems": len(ids)})
-    return build_shape(create_model("Answer", verdicts=(list[verdict], one_each)), check_each_once)
