@@ -110,7 +110,7 @@ def within_case_permutation(
     random assignments do, so false positives are rarer still. With a number of `samples`, assignments are always
     sampled, which is faster for scores of many digits.
     """
-    return _run_test(sorted(cases, key=lambda case: case.case_id), seed, samples)
+    return _run_test(tuple(sorted(cases, key=lambda case: case.case_id)), seed, samples)
 
 
 def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
@@ -118,7 +118,8 @@ def sign_flip(deltas: Sequence[float], *, seed: int = 0) -> PermutationTest:
 
     Exact if a change without effect is as likely to raise a case by some amount as to lower it by the same amount.
     """
-    return _run_test([PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas)], seed, None)
+    cases = tuple(PairedScores(case_id="", before=(0.0,), after=(delta,)) for delta in sorted(deltas))
+    return _run_test(cases, seed, None)
 
 
 def has_run_noise(cases: Iterable[PairedScores]) -> bool:
@@ -133,7 +134,8 @@ def mean_gain(cases: Sequence[PairedScores]) -> float:
     return round(math.fsum(case.gain for case in cases) / len(cases), 12) + 0.0  # no -0.0
 
 
-def _run_test(cases: Sequence[PairedScores], seed: int, samples: int | None) -> PermutationTest:
+@lru_cache(maxsize=16)  # the looks of a final test are repeated after each block
+def _run_test(cases: tuple[PairedScores, ...], seed: int, samples: int | None) -> PermutationTest:
     gain = mean_gain(cases)
     pools = [pool for pool in _pool_repeats(cases) if len(set(pool.pooled)) > 1]  # equal repeats have one assignment
     observed = sum(pool.observed for pool in pools)

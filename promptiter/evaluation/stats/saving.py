@@ -27,7 +27,7 @@ from promptiter.evaluation.stats.final_test import (
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
-from promptiter.evaluation.stats.permutation import PairedScores, mean_gain
+from promptiter.evaluation.stats.permutation import SAMPLES, PairedScores, mean_gain
 from promptiter.wording import plural
 
 
@@ -37,11 +37,12 @@ def decide_saving(
     unit: str = "tokens",
     blocks: Sequence[Block] = BLOCKS,
     seed: int = 0,
-    samples: int | None = None,
+    samples: int = SAMPLES,
 ) -> FinalTestResult:
     """Whether the after arm takes less on these cases, given what each run took; `open` if another block must decide.
 
-    The gain of each look is the saving as a share of what the baseline took.
+    The gain of each look is the saving as a share of what the baseline took. Amounts have many digits, so assignments
+    are sampled.
     """
     check_inputs(amounts, blocks)
     if wrong := [case.case_id for case in amounts if min((*case.before, *case.after)) < 0]:
