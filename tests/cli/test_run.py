@@ -328,13 +328,13 @@ def test_the_reason_of_a_veto_is_kept_and_the_veto_holds(desk: Path) -> None:
     assert vetoed.reason == "vetoed in review: the reception stays as it is"
 
 
-def slow_down(desk: Path) -> None:
-    in_file(desk, metrics="metrics.json", models={"simulated": {"compliance": 1.0, "latency_s": 0.4}})
+def slow_down(desk: Path, latency_s: float = 0.4) -> None:
+    in_file(desk, metrics="metrics.json", models={"simulated": {"compliance": 1.0, "latency_s": latency_s}})
 
 
 @pytest.mark.slow
 def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_once(desk: Path) -> None:
-    slow_down(desk)
+    slow_down(desk, latency_s=3)
     command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
     with subprocess.Popen(
         command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -342,6 +342,7 @@ def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_
         assert running.stderr is not None
         assert running.stderr.readline().startswith("runs/")
         assert running.stderr.readline().startswith("support_desk")
+        time.sleep(1)  # until the first calls have begun, which then take three seconds
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline() == "Ctrl-C: finishing the work in progress; a second one stops at once\n"
         running.send_signal(signal.SIGINT)

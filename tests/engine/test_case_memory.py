@@ -89,7 +89,11 @@ async def test_a_resumed_run_has_the_same_history_wherever_it_was_killed() -> No
     asked = request(run_id="r", validation=desk.eval_set("validation", 2), test=desk.eval_set("held-out", 8))
     expected = await desk.engine({**DRAFT, **POLISH}).run(asked, journal=whole)
     events = list(whole.events)
+    about_cases = {"cases_used", "final_test_begun", "test_set_opened"}
+    assert about_cases <= {event.type for event in events}
     for count in range(1, len(events)):
+        if count % 9 and about_cases.isdisjoint(event.type for event in events[count - 1 : count + 1]):
+            continue
         journal = MemoryJournal()
         for event in events[:count]:
             await journal.append(event)

@@ -52,7 +52,7 @@ async def test_only_what_follows_the_edited_text_is_paid(effect: Effect, answer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 async def test_the_answer_is_that_of_a_full_evaluation(seed: int) -> None:
     world, cache = make_world(f"full {seed}"), MemoryCache()
     evaluator, agent, cases = world.make_evaluator(cache=cache), world.make_agent(), world.make_eval_set()
