@@ -112,7 +112,7 @@ class EditTrial:
         return run_blocking(lambda: self._record(on_row, interrupt), interrupt, notify=notify)
 
     def compare(self, *, on_row: OnRow | None = None, notify: Notify = lambda _: None) -> ProfileComparison:
-        """Compare the edit with the baseline, and count it. Records the baseline as far as it is missing."""
+        """Compare the edit with the baseline, and count it. Records what is missing of the baseline."""
         interrupt = Interrupt()
         self.recorded.save(self.folder)
         found = run_blocking(lambda: self._compare(on_row, interrupt), interrupt, notify=notify)

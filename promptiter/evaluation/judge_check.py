@@ -41,7 +41,7 @@ JUDGEMENTS = 3
 CONCURRENT_ANSWERS = 16
 
 MAX_UNSCORED = 0.25
-"""If the judge fails on more of the answers than this, nothing is said about it."""
+"""If the judge fails on a larger share of the answers, the check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

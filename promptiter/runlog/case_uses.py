@@ -81,7 +81,7 @@ class CaseUseHistory:
         return not self.seen_cases
 
     def describe(self) -> tuple[str, ...]:
-        """`run 7 on these validation cases`, `the test set was opened twice before`, as far as it is so."""
+        """`run 7 on these validation cases`, `the test set was opened twice before`, where they apply."""
         found = []
         some = "" if self.seen_cases == self.validation_cases else f", {self.seen_cases} of which were used before"
         if self.earlier_runs:

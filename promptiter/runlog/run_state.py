@@ -153,7 +153,7 @@ class RunState:
 
     @property
     def validation_reader(self) -> Literal["search", "reviewer"] | None:
-        """Who has read validation cases or results on them during the search; None if nobody did."""
+        """Who has read validation cases or results on them during the search; None if no one did."""
         return self._validation_reader
 
     @property

@@ -171,19 +171,8 @@ def comparison_as_json(trial: EditTrial, found: ProfileComparison, *, wanted_gai
         "cases_reached": found.runs.cases - found.runs.unreached,
         "smallest_gain": found.smallest_gain,
         "evidence": list(describe_evidence(trial, found, wanted_gain=wanted_gain)),
-        "edits": [
-            {"surface_id": each.surface_id, "before": each.before, "after": each.after} for each in found.differences
-        ],
-        "changed_cases": [
-            {
-                "case_id": each.case_id,
-                "before": each.before,
-                "after": each.after,
-                "before_output": each.before_output,
-                "after_output": each.after_output,
-            }
-            for each in found.changed_cases
-        ],
+        "edits": list(found.differences),
+        "changed_cases": found.changed_cases,
         "edits_tried": len(trial.recorded.tried),
         "recorded_at": trial.recorded.recorded_at,
         "stop_reason": found.stop_reason,
