@@ -15,7 +15,7 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.config.edit_trial import EditTrial, RecordedRuns
 from promptiter.engine.comparison_result import CaseChange, ProfileComparison
 from promptiter.evaluation.result import Objective
-from promptiter.evaluation.stats.paired_difference import Answer
+from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_failed_runs
 from promptiter.runs.summary import summarize_costs
@@ -32,7 +32,7 @@ MAX_NAMES = 5
 
 _NOT_RECORDED = "the agent made no call through promptiter: there is nothing to record, and each try runs everything"
 
-_HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
+_HEADLINES: Mapping[ComparisonAnswer, tuple[str, str, str]] = {
     "improved": ("✓", "green", "Improved"),
     "worse": ("✗", "red", "Worse"),
     "within_noise": ("·", "yellow", "Within noise"),
