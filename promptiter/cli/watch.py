@@ -68,7 +68,7 @@ class WatchedFiles:
         for file in {*self._files, *(file for folder in self._folders for file in self._list_files(folder))}:
             try:
                 found[file] = self._hash(file)
-            except OSError:  # deleted or replaced in this moment; the next look sees what became of it
+            except OSError:  # deleted or replaced just now; the next look sees the result
                 continue
         return found
 

@@ -79,7 +79,7 @@ class ConfiguredRun:
     ) -> NoiseReport:
         """Measure the noise of the baseline on the validation cases, and whether there is anything to win.
 
-        Writes nothing but cached answers. `stronger` names a model that the agent also tries in the place of its own.
+        Writes nothing but cached answers. `stronger` names a model that the agent also tries in place of its own.
         After Ctrl-C, or when the budget ends, the report covers what was measured so far.
         """
         stopping = Interrupt()

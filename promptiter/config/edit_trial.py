@@ -18,7 +18,6 @@ from promptiter.engine.comparison_result import ProfileComparison
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.profile_comparison import compare_profiles
 from promptiter.engine.profile_runs import ProfileRuns
-from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import OnRow
 from promptiter.evaluation.result import Evaluation
@@ -112,7 +111,7 @@ class EditTrial:
         return run_blocking(lambda: self._record(on_row, interrupt), interrupt, notify=notify)
 
     def compare(self, *, on_row: OnRow | None = None, notify: Notify = lambda _: None) -> ProfileComparison:
-        """Compare the edit with the baseline, and count it. Records the baseline as far as it is missing."""
+        """Compare the edit with the baseline, and count it. Records what is missing of the baseline."""
         interrupt = Interrupt()
         self.recorded.save(self.folder)
         found = run_blocking(lambda: self._compare(on_row, interrupt), interrupt, notify=notify)
@@ -132,12 +131,8 @@ class EditTrial:
             on_row=on_row,
             interrupt=interrupt,
         )
-        await runs.check()
-        try:
-            with runs.evaluator.gateway.active():
-                stop_reason = await runs.run_block(self.repeats)
-        finally:
-            await restore_agent(self.built.agent)
+        async with runs.open():
+            stop_reason = await runs.run_block(self.repeats)
         [evaluation] = runs.build_evaluations()
         return RecordedRuns(evaluation=evaluation, ledger=runs.ledger, stop_reason=stop_reason)
 

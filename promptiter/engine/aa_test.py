@@ -28,7 +28,7 @@ from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, OnRow, list_c
 from promptiter.evaluation.judgements import JUDGE_REPEATS, build_judgements, judge_repeatedly, split_judgements
 from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.stats.final_test import plan_blocks
-from promptiter.evaluation.stats.headroom import Reached
+from promptiter.evaluation.stats.headroom import ContenderResult
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.evaluation.teacher import TeacherAgent, has_generated_references, write_expected_answers
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot
@@ -50,7 +50,7 @@ async def measure_noise(
     """Run each validation case `repeats` times under the initial profile of a request, and report noise and headroom.
 
     Each run is judged `judge_repeats` times. With `stronger`, the name of a model, the agent also runs once with that
-    model in the place of its own. `on_row` is called with each case run of the profile as it finishes. An `interrupt`
+    model in place of its own. `on_row` is called with each case run of the profile as it finishes. An `interrupt`
     stops after the case runs in progress.
     """
     if repeats < 2:
@@ -84,7 +84,7 @@ class _NoiseMeasurement:
         self.stronger = stronger
         self.on_row = on_row
         self.rows: list[list[CaseRow]] = []  # the judgements of each run
-        self.reached: list[Reached] = []
+        self.reached: list[ContenderResult] = []
         self.at_start = self.at_end = LedgerSnapshot()
 
     async def report(self, repeats: int, interrupt: Interrupt) -> NoiseReport:
@@ -168,7 +168,7 @@ class _NoiseMeasurement:
             other = _Contender(self.stronger, self.agent, self.profile, evaluator, self.eval_set)
             found = await other.run(interrupt)
             if found.problem is None and not _has_asked(self.stronger, self._spent - before):
-                found = Reached(name=self.stronger, problem="the agent asked no model through the gateway")
+                found = ContenderResult(name=self.stronger, problem="the agent asked no model through the gateway")
             self.reached.append(found)
         if self.teacher is not None and interrupt.reason is None:
             agent = self.teacher if is_agent(self.teacher) else TeacherAgent(self.teacher, self.evaluator.gateway)
@@ -198,19 +198,19 @@ class _Contender:
     evaluator: Evaluator
     eval_set: EvalSet
 
-    async def run(self, interrupt: Interrupt) -> Reached:
+    async def run(self, interrupt: Interrupt) -> ContenderResult:
         if not self.eval_set.cases:
-            return Reached(name=self.name, problem="it wrote the references of all cases itself")
+            return ContenderResult(name=self.name, problem="it wrote the references of all cases itself")
         runs, rows = list_case_runs(self.eval_set, range(1)), list[CaseRow]()
         async with aclosing(self.evaluator.stream_rows(self.agent, self.eval_set, self.profile, runs=runs)) as finished:
             async for row in finished:
                 rows.append(row)
                 if interrupt.reason is not None:
-                    return Reached(name=self.name, problem="stopped by you")
+                    return ContenderResult(name=self.name, problem="stopped by you")
         found = self.evaluator.build_evaluation(rows, self.eval_set, self.profile)
         if not found.is_reliable:
-            return Reached(name=self.name, problem=f"too many runs or scores failed: {found.commonest_errors}")
-        return Reached(name=self.name, evaluation=found)
+            return ContenderResult(name=self.name, problem=f"too many runs or scores failed: {found.commonest_errors}")
+        return ContenderResult(name=self.name, evaluation=found)
 
 
 def _has_asked(model: str, spent: LedgerSnapshot) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from promptiter.engine.comparison import is_replayable
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.gain_interval import GainInterval
-from promptiter.evaluation.stats.paired_difference import Answer
+from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import LedgerSnapshot, Spending
@@ -58,7 +58,7 @@ class ProfileComparison:
     figures cannot be relied on.
     """
 
-    answer: Answer
+    answer: ComparisonAnswer
     reason: str
     differences: ProfileDiff
     before: Evaluation

@@ -110,7 +110,7 @@ def _is_promising(result: FinalTestResult) -> bool:
 
 
 def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
-    """Advise steps of their own for prompts that are read in one step, if cases fail: blame cannot tell them apart."""
+    """Advise a step for each prompt if one step reads several of them and cases fail: blame cannot tell them apart."""
     rows = active.accepted.validation.rows
     if active.request.goal.kind != "score" or all(row.passed for row in rows):
         return ()
@@ -231,7 +231,7 @@ class _TestedGain:
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.
 
-        The other blocks are not run for a gain that they would hardly show. Ending the test without a gain is no claim.
+        The other blocks are not run if they would hardly show a gain. Ending the test without a gain claims nothing.
         """
         result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
         left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats

@@ -152,9 +152,8 @@ class Evaluations:
         """Run the first cases before the others: if the code or a setting makes all of them fail, no others are paid.
 
         Raises BrokenSetupError then. A mistake in the agent's code counts if all of them fail at the same line. A
-        judge that gives no usable answer for any of them counts, too.
-        Nothing is recorded, so the run starts with these cases when it is resumed. Rows that an outage made fail are
-        left out, and so are run again with the others.
+        judge that gives no usable answer for any of them counts, too. Nothing is recorded, so the run starts with these
+        cases when it is resumed. Rows that an outage made fail are left out, and so are run again with the others.
         """
         runs = [(0, run) for run in each.runs[:FIRST_RUNS]]
         rows = [row async for _, row in self._make_runs([each], runs, evaluator)]

@@ -24,7 +24,6 @@ from promptiter.engine.comparison_result import (
 )
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.profile_runs import ProfileRuns
-from promptiter.engine.run import restore_agent
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
@@ -66,21 +65,17 @@ async def compare_profiles(
     runs = ProfileRuns(
         agent, evaluator, cases, (before, after), first_repeat=first_repeat, on_row=on_row, interrupt=interrupt
     )
-    await runs.check()
-    differences = before.changes(after, agent.describe())
-    if not differences:
-        raise SetupError("the profiles are the same, so there is nothing to compare; change a surface of one")
-    try:
-        with runs.evaluator.gateway.active():
-            wanted, stop_reason = repeats, None
-            while wanted and stop_reason is None:
-                stop_reason = await runs.run_block(wanted)
-                found, wanted = _conclude(
-                    runs, differences, alpha=alpha, objective=objective, repeats=repeats, stop_reason=stop_reason
-                )
-            return found
-    finally:
-        await restore_agent(agent)
+    async with runs.open():
+        differences = before.changes(after, agent.describe())
+        if not differences:
+            raise SetupError("the profiles are the same, so there is nothing to compare; change a surface of one")
+        wanted, stop_reason = repeats, None
+        while wanted and stop_reason is None:
+            stop_reason = await runs.run_block(wanted)
+            found, wanted = _conclude(
+                runs, differences, alpha=alpha, objective=objective, repeats=repeats, stop_reason=stop_reason
+            )
+        return found
 
 
 def compare_profiles_sync(

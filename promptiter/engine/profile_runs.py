@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, check_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
+from promptiter.engine.run import restore_agent
 from promptiter.errors import BudgetEndedError, OutageError, SetupError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import Evaluator, OnRow, list_case_runs
@@ -61,11 +63,17 @@ class ProfileRuns:
         """What these runs have spent."""
         return self.evaluator.gateway.ledger.snapshot()
 
-    async def check(self) -> None:
-        """Raise SetupError if the runs could not start."""
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Make runs in this block. Raises SetupError if they could not start, and restores the agent at the end."""
         self.evaluator.check(self._agent, [(self._cases, profile) for profile in self._profiles])
         for profile in self._profiles:
             await asyncio.to_thread(check_models, self._agent, self.evaluator, profile=profile)
+        try:
+            with self.evaluator.gateway.active():
+                yield
+        finally:
+            await restore_agent(self._agent)
 
     async def run_block(self, repeats: int) -> str | None:
         """Run each case this number of times more under each profile. Returns the reason if it ended early."""

@@ -1,4 +1,4 @@
-"""The order in which the case runs of several evaluations are made: those of a case run follow each other.
+"""The order in which the case runs of several evaluations are made: each run is made for all of them in turn.
 
 A model that drifts, a rate limit or a deployment then affects all evaluations alike, so it is not mistaken for a
 difference between their profiles. The order is random and depends on nothing but the seed.

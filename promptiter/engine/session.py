@@ -60,7 +60,7 @@ class SessionProfile:
 
     @property
     def validation(self) -> NoReturn:
-        raise _describe_hidden("validation")
+        raise _build_hidden_error("validation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +109,11 @@ class Session:
 
     @property
     def validation(self) -> NoReturn:
-        raise _describe_hidden("validation")
+        raise _build_hidden_error("validation")
 
     @property
     def state(self) -> NoReturn:
-        raise _describe_hidden("state")
+        raise _build_hidden_error("state")
 
     @property
     def round(self) -> int:
@@ -339,7 +339,7 @@ class Session:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")
 
 
-def _describe_hidden(name: str) -> AttributeError:
+def _build_hidden_error(name: str) -> AttributeError:
     """The error of a search that reads validation results without saying so."""
     return AttributeError(
         f"{name!r} is hidden from the search, so that validation cases can show whether a gain holds for new cases; "

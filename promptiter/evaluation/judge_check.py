@@ -41,7 +41,7 @@ JUDGEMENTS = 3
 CONCURRENT_ANSWERS = 16
 
 MAX_UNSCORED = 0.25
-"""If the judge fails on more of the answers than this, nothing is said about it."""
+"""If the judge fails on a larger share of the answers, the check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,30 +100,27 @@ async def check_judge(
     other = metric.in_other_order() if isinstance(metric, JudgeMetric) else None
     slots = asyncio.Semaphore(CONCURRENT_ANSWERS)
 
-    async def judge(answer: LabelledAnswer) -> _Judged:
+    async def judge(answer: LabelledAnswer) -> _AnswerScores:
         async with slots:
             return await _judge_answer(metric, other, answer, judgements, on_judgement)
 
     with (gateway or current_gateway()).active():
         judged = await run_together(map(judge, labels.answers))
-    known = [(answer, each) for answer, each in zip(labels.answers, judged, strict=True) if each.is_complete]
+    known = [(answer, each) for answer, each in zip(labels.answers, judged, strict=True) if each.problem is None]
     _check_unscored(metric, judged, len(known))
     return _compare(metric, labels, known, judgements)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _AnswerScores:
     """The scores of one answer: several in the usual order, and one in the other order if there is one."""
 
     scores: tuple[Score, ...]
     other: Score | None
 
     @property
-    def is_complete(self) -> bool:
-        return self.problem is None
-
-    @property
     def problem(self) -> str | None:
+        """Why the answer could not be judged; None if it was."""
         scores = (*self.scores, *(() if self.other is None else (self.other,)))
         return next((score.error or "unscored" for score in scores if not score.is_scored), None)
 
@@ -133,13 +130,13 @@ class _Judged:
 
 async def _judge_answer(
     metric: Metric, other: Metric | None, answer: LabelledAnswer, judgements: int, on_judgement: Callable[[], None]
-) -> _Judged:
+) -> _AnswerScores:
     scores = []
     for number in range(judgements):
         scores.append(await _judge_once(metric, answer, repeat=number))
         on_judgement()
     swapped = None if other is None else await _judge_once(other, answer, repeat=0)
-    return _Judged(tuple(scores), swapped)
+    return _AnswerScores(tuple(scores), swapped)
 
 
 async def _judge_once(metric: Metric, answer: LabelledAnswer, *, repeat: int) -> Score:
@@ -152,7 +149,7 @@ async def _judge_once(metric: Metric, answer: LabelledAnswer, *, repeat: int) ->
         return report_exception(metric, error)
 
 
-def _check_unscored(metric: Metric, judged: Sequence[_Judged], known: int) -> None:
+def _check_unscored(metric: Metric, judged: Sequence[_AnswerScores], known: int) -> None:
     if known >= 2 and len(judged) - known <= MAX_UNSCORED * len(judged):
         return
     problem = next(each.problem for each in judged if each.problem is not None)
@@ -162,7 +159,7 @@ def _check_unscored(metric: Metric, judged: Sequence[_Judged], known: int) -> No
 
 
 def _compare(
-    metric: Metric, labels: LabelSet, known: Sequence[tuple[LabelledAnswer, _Judged]], judgements: int
+    metric: Metric, labels: LabelSet, known: Sequence[tuple[LabelledAnswer, _AnswerScores]], judgements: int
 ) -> JudgeCheck:
     is_graded = labels.is_graded
     answers = [JudgedAnswer(answer.label, each.values(is_graded=is_graded)) for answer, each in known]
@@ -185,7 +182,7 @@ def _compare(
     )
 
 
-def _find_position_bias(judged: Sequence[_Judged], *, is_graded: bool) -> PositionBias | None:
+def _find_position_bias(judged: Sequence[_AnswerScores], *, is_graded: bool) -> PositionBias | None:
     shifts, changed, by_noise = [], [], []
     for each in judged:
         if each.other is None:

@@ -294,11 +294,15 @@ class Evaluation:
         return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
 
 
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _OUTAGE = re.compile(
-    rf"(?:{JUDGE_FAILED}.*? failed: (?:{RunnerError.__name__}: )?|metric .*? raised )?(?:{'|'.join(OUTAGES)}):",
-    re.DOTALL,
+    rf"(?:{JUDGE_FAILED}{_QUOTED} failed: (?:{RunnerError.__name__}: )?|metric {_QUOTED} raised )?"
+    rf"(?:{'|'.join(OUTAGES)}):"
 )
-"""How the error of a score begins if the service of a model failed: of a judge, or of a metric that asks one."""
+"""How the error of a score begins if the service of a model failed: of a judge, or of a metric that asks one.
+
+The rest of an error may quote the answer of a judge, so what it says does not count.
+"""
 
 
 def _format_figure(figure: float | None) -> str:

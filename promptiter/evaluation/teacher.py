@@ -1,7 +1,7 @@
 """The teacher: an agent, a function or a model that writes missing expected answers, once, before a run.
 
 An agent runs with its own baseline, never with a candidate profile, so references do not change between candidates.
-`TeacherAgent` answers the cases in the place of the agent, to see what the teacher itself reaches.
+`TeacherAgent` answers the cases in place of the agent, to see what the teacher itself reaches.
 """
 
 from __future__ import annotations

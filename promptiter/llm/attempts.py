@@ -1,7 +1,7 @@
 """The attempts of one model call: each is counted as the server may count it, in budget, ledger and call log.
 
 An attempt that the server refused costs nothing. One that timed out, broke off or was cancelled may have been billed:
-it counts as a lost call, at the most that it may have cost, and the next attempt needs room in the budget of its own.
+it counts as a lost call, at the most that it may have cost, and the next attempt must fit into the budget again.
 Once the user has asked to stop, stages make no further attempts. Case runs do: they are finished.
 """
 
@@ -55,7 +55,7 @@ class CallAttempts:
         return None if self._key.role in CASE_ROLES else self._find_stop_request()
 
     async def stop(self, reason: str) -> NoReturn:
-        """Raise StopRequestedError once the calls in flight have ended: the error may cancel whoever waits for them."""
+        """Raise StopRequestedError once the calls in flight have ended, since it may cancel those who wait for them."""
         await self._in_flight.finish()
         raise StopRequestedError(reason)
 

@@ -150,7 +150,7 @@ class Gateway:
         return self._find_stop_request() is not None
 
     def with_agent_model(self, model: str) -> Gateway:
-        """The same gateway with this model in the place of those that the agent asks for."""
+        """The same gateway with this model in place of those that the agent asks for."""
         other = self._derive()
         other._agent_model = model
         return other

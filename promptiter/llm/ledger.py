@@ -21,7 +21,7 @@ PARTS = 10**9
 """Parts of a dollar or a second. A float holds nine million dollars in such parts exactly."""
 
 TOOL = "tool:"
-"""Prefix of a tool's name in the place of a model's name."""
+"""Prefix of a tool's name in place of a model's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, Protocol, TypeAlias
 
 from promptiter.evaluation.data.case import EvalSet
@@ -81,7 +82,7 @@ class CaseUseHistory:
         return not self.seen_cases
 
     def describe(self) -> tuple[str, ...]:
-        """`run 7 on these validation cases`, `the test set was opened twice before`, as far as it is so."""
+        """`run 7 on these validation cases`, `the test set was opened twice before`, where they apply."""
         found = []
         some = "" if self.seen_cases == self.validation_cases else f", {self.seen_cases} of which were used before"
         if self.earlier_runs:
@@ -105,12 +106,7 @@ def list_case_digests(eval_set: EvalSet) -> tuple[str, ...]:
 
 def list_earlier_uses(uses: Iterable[CaseUse], use_id: str) -> list[CaseUse]:
     """The uses that were kept before one."""
-    earlier: list[CaseUse] = []
-    for use in uses:
-        if use.id == use_id:
-            break
-        earlier.append(use)
-    return earlier
+    return list(takewhile(lambda use: use.id != use_id, uses))
 
 
 def count_seen_cases(cases: Sequence[str], earlier: Iterable[CaseUse]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
@@ -194,12 +194,15 @@ class ReadsAudited(Payload):
     undeclared: tuple[UndeclaredRead, ...] = ()
 
 
+ValidationReader: TypeAlias = Literal["search", "reviewer"]
+
+
 @event_type("validation_read")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRead(Payload):
     """The search has read validation cases or results on them, or a reviewer of its patches may have."""
 
-    by: Literal["search", "reviewer"] = "search"
+    by: ValidationReader = "search"
 
 
 @event_type("decision")

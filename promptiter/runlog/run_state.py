@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
@@ -41,6 +40,7 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
     ValidationRead,
+    ValidationReader,
 )
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
@@ -77,7 +77,7 @@ class RunState:
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
         self._accepted_gain = 0.0
-        self._validation_reader: Literal["search", "reviewer"] | None = None
+        self._validation_reader: ValidationReader | None = None
         self._validation_use = ValidationUse()
         self._stops_by_score = 0
         self._use_id = ""
@@ -152,8 +152,8 @@ class RunState:
         return self._validation_use
 
     @property
-    def validation_reader(self) -> Literal["search", "reviewer"] | None:
-        """Who has read validation cases or results on them during the search; None if nobody did."""
+    def validation_reader(self) -> ValidationReader | None:
+        """Who has read validation cases or results on them during the search; None if no one did."""
         return self._validation_reader
 
     @property

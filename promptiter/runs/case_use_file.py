@@ -3,7 +3,7 @@
     {"id":"9f…","run_id":"2026-11-15T…","kind":"search","place":"2026-11-15T…","train":["…"],"validation":["…"]}
 
 The file outlives the runs, and its name starts with a dot, so that `rm -r runs/*` leaves it. A line that a killed
-process tore is skipped.
+process left incomplete is skipped.
 """
 
 from __future__ import annotations

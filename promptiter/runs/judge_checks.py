@@ -42,7 +42,7 @@ class _CheckFile(BaseModel):
 
 
 def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> None:
-    """Add a check to the file in the folder of the runs, in the place of an earlier one of the same judge."""
+    """Add a check to the file in the folder of the runs, in place of an earlier one of the same judge."""
     folder, kappa = Path(runs), check.kappa
     found = CheckedJudge(
         metric=check.metric,

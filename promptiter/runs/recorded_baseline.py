@@ -19,7 +19,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.paired_difference import Answer
+from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.profile import Profile, ProfileDiff
 from promptiter.structure import StructureSnapshot
 from traces import digest
@@ -41,7 +41,7 @@ class TriedEdit:
 
     edit_id: str
     surfaces: tuple[str, ...]
-    answer: Answer
+    answer: ComparisonAnswer
     gain: float | None
     tried_at: str
 

@@ -55,6 +55,11 @@ def test_the_only_judge_of_a_project_is_compared_with_labels(run: Run, judged: P
     assert (found["metric"], found["answers"], found["kappa"]["value"]) == ("brief", 20, pytest.approx(0.405 / 0.505))
 
 
+def test_what_a_judge_prints_is_not_part_of_the_json(run: Run, judged: Path) -> None:
+    (judged / "judges_of_check.py").write_text(JUDGE.replace("    answer =", "    print('judging')\n    answer ="))
+    assert orjson.loads(run("check", "--judge", "labels.csv", "--json"))["judge"]["metric"] == "brief"
+
+
 @pytest.mark.slow
 def test_a_run_says_that_its_judge_was_not_checked_until_it_was(run: Run, judged: Path) -> None:
     note = "the verdict rests on the judge of brief, which was never compared with people"

@@ -15,7 +15,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.stats.headroom import Reached
+from promptiter.evaluation.stats.headroom import ContenderResult
 from promptiter.evaluation.stats.noise import NoiseReport
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
@@ -223,7 +223,9 @@ async def test_a_model_that_the_agent_cannot_be_given_reaches_nothing() -> None:
     gateway = Gateway(models={"strong": model()})
     subject = Evaluator([FunctionMetric(name="careful", function=score)], gateway=gateway)
     found = await measure_noise(Engine(clerk, subject), asked, repeats=2, stronger="strong")
-    assert found.headroom.reached == (Reached(name="strong", problem="the agent asked no model through the gateway"),)
+    assert found.headroom.reached == (
+        ContenderResult(name="strong", problem="the agent asked no model through the gateway"),
+    )
 
 
 async def test_a_stronger_model_that_cannot_be_called_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +257,7 @@ async def test_a_teacher_is_scored_on_the_cases_whose_references_are_not_its_own
 
     only_taught = EvalSet(id="taught", cases=mixed.cases[1:])
     found = await measure_noise(conducted, request(validation=only_taught, teacher=str.upper), repeats=2)
-    assert found.reached == (Reached(name="teacher", problem="it wrote the references of all cases itself"),)
+    assert found.reached == (ContenderResult(name="teacher", problem="it wrote the references of all cases itself"),)
 
 
 async def test_a_run_that_an_outage_lost_is_made_again() -> None:

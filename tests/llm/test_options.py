@@ -51,7 +51,7 @@ def test_an_option_that_cannot_work_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_other_options_are_kept(make: Callable[[Mapping[str, Any]], object]) -> None:
+def test_other_options_are_accepted(make: Callable[[Mapping[str, Any]], object]) -> None:
     make({"temperature": 0.2, "timeout": 5, "extra_headers": {"X-Team": "a"}, "max_tokens": 100})
 
 

@@ -136,7 +136,7 @@ def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str
 
 
 def _separate_config(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
-    """The eval sets that were given, and the configuration: by --config, or in the place of eval sets."""
+    """The eval sets that were given, and the configuration: by --config, or in place of eval sets."""
     project = eval_sets[0] if len(eval_sets) == 1 else None
     if project is not None and config is None and (Path(project).is_dir() or _is_configuration(Path(project))):
         return [], Path(project)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,12 +52,13 @@ def compare_judge(
     parsed = _read(config, metrics)
     scale = None if options.scale is None else _parse_scale(options.scale)
     labels = load_labels(options.labels, cases=_load_cases(parsed, eval_sets), scale=scale)
-    evaluator = build_configured_evaluator(parsed)
-    try:
-        metric = _choose_metric(evaluator, options.metric)
-        check = asyncio.run(_check(evaluator, metric, labels, options.judgements))
-    finally:
-        evaluator.gateway.cache.close()
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the result, not for what a judge prints
+        evaluator = build_configured_evaluator(parsed)
+        try:
+            metric = _choose_metric(evaluator, options.metric)
+            check = asyncio.run(_check(evaluator, metric, labels, options.judgements))
+        finally:
+            evaluator.gateway.cache.close()
     is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
     if parsed.file is not None and check.definition:
         remember_check(parsed.config.runs, check)

@@ -15,7 +15,7 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.config.edit_trial import EditTrial, RecordedRuns
 from promptiter.engine.comparison_result import CaseChange, ProfileComparison
 from promptiter.evaluation.result import Objective
-from promptiter.evaluation.stats.paired_difference import Answer
+from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_failed_runs
 from promptiter.runs.summary import summarize_costs
@@ -32,7 +32,7 @@ MAX_NAMES = 5
 
 _NOT_RECORDED = "the agent made no call through promptiter: there is nothing to record, and each try runs everything"
 
-_HEADLINES: Mapping[Answer, tuple[str, str, str]] = {
+_HEADLINES: Mapping[ComparisonAnswer, tuple[str, str, str]] = {
     "improved": ("✓", "green", "Improved"),
     "worse": ("✗", "red", "Worse"),
     "within_noise": ("·", "yellow", "Within noise"),
@@ -171,19 +171,8 @@ def comparison_as_json(trial: EditTrial, found: ProfileComparison, *, wanted_gai
         "cases_reached": found.runs.cases - found.runs.unreached,
         "smallest_gain": found.smallest_gain,
         "evidence": list(describe_evidence(trial, found, wanted_gain=wanted_gain)),
-        "edits": [
-            {"surface_id": each.surface_id, "before": each.before, "after": each.after} for each in found.differences
-        ],
-        "changed_cases": [
-            {
-                "case_id": each.case_id,
-                "before": each.before,
-                "after": each.after,
-                "before_output": each.before_output,
-                "after_output": each.after_output,
-            }
-            for each in found.changed_cases
-        ],
+        "edits": list(found.differences),
+        "changed_cases": found.changed_cases,
         "edits_tried": len(trial.recorded.tried),
         "recorded_at": trial.recorded.recorded_at,
         "stop_reason": found.stop_reason,

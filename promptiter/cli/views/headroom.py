@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import new_table
-from promptiter.evaluation.stats.headroom import Headroom, Reached
+from promptiter.evaluation.stats.headroom import ContenderResult, Headroom
 from promptiter.evaluation.stats.metric_noise import MetricNoise
 from promptiter.evaluation.stats.noise import NoiseReport
 from promptiter.wording import join_names, plural
@@ -118,7 +118,7 @@ def _advise(metric: MetricNoise, *, is_split: bool) -> str:
     return "every run scored the same: more repeats add no evidence"
 
 
-def _describe_reached(reached: Reached, found: Headroom) -> str:
+def _describe_reached(reached: ContenderResult, found: Headroom) -> str:
     name = "the teacher" if reached.name == "teacher" else f"with {reached.name}"
     evaluation = reached.evaluation
     if evaluation is None:

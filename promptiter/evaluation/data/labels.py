@@ -19,7 +19,7 @@ from promptiter.user_files import Location
 from promptiter.wording import plural, shorten
 
 MIN_LABELS = 10
-"""Fewer labels say next to nothing about a judge."""
+"""Fewer labels say too little about a judge."""
 
 PASSING = ("pass", "passed", "true", "yes", "valid", "correct", "good", "ok", "1")
 FAILING = ("fail", "failed", "false", "no", "invalid", "incorrect", "wrong", "bad", "0")

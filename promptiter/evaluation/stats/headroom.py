@@ -14,7 +14,7 @@ from promptiter.evaluation.result import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ContenderResult:
     """What another model, or the teacher, reaches on these cases, or the problem that kept it from being measured."""
 
     name: str
@@ -43,7 +43,7 @@ class Headroom:
     best_of_repeats: float
     saturated: tuple[str, ...] = ()
     never_met: tuple[str, ...] = ()
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[ContenderResult, ...] = ()
 
     @property
     def failing(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def find_headroom(
     *,
     saturated: Sequence[str] = (),
     never_met: Sequence[str] = (),
-    reached: Sequence[Reached] = (),
+    reached: Sequence[ContenderResult] = (),
 ) -> Headroom:
     """The headroom of cases, from whether each repeat passed, by case id, and the objective of each repeat."""
     return Headroom(

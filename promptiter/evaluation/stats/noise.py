@@ -16,7 +16,7 @@ from itertools import groupby
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
-from promptiter.evaluation.stats.headroom import Headroom, Reached, find_headroom
+from promptiter.evaluation.stats.headroom import ContenderResult, Headroom, find_headroom
 from promptiter.evaluation.stats.metric_noise import (
     Bound,
     MetricNoise,
@@ -133,7 +133,7 @@ class NoiseReport:
     judge_spent: Spending = NOTHING
     paid_runs: int = 0
     blocks: Sequence[Block] = BLOCKS
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[ContenderResult, ...] = ()
 
     @cached_property
     def cases(self) -> tuple[CaseScores, ...]:

@@ -33,7 +33,7 @@ from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gai
 from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
 from promptiter.wording import plural
 
-Answer: TypeAlias = Literal["improved", "worse", "within_noise", "undecided"]
+ComparisonAnswer: TypeAlias = Literal["improved", "worse", "within_noise", "undecided"]
 """`undecided`: needs the repeats of the next block."""
 
 
@@ -44,7 +44,7 @@ class PairedDifference:
     `needed_repeats` must still be run.
     """
 
-    answer: Answer
+    answer: ComparisonAnswer
     look: Look | None
     reason: str
     needed_repeats: int = 0

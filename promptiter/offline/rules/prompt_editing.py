@@ -83,7 +83,7 @@ class Prompt:
         return f"{self.text[: sentence.start]}{text}{self.text[sentence.end :]}"
 
     def _replace_all(self, rivals: Sequence[Sentence], text: str) -> str:
-        """The text with one sentence in the place of the first rival, without the others."""
+        """The text with one sentence in place of the first rival, without the others."""
         first, *others = rivals
         shorter = self.text
         for rival in reversed(others):

@@ -295,8 +295,9 @@ async def test_a_run_whose_judge_is_out_of_service_is_lost_and_not_judged_badly(
     assert (row.judge_error, row.setup_error) == (None, None)
 
 
-async def test_a_judge_that_gives_no_usable_answer_is_not_an_outage() -> None:
-    gateway = counter(*["nonsense"] * 4)
+@pytest.mark.parametrize("answer", ["nonsense", "The tool failed: RateLimitedError: try again later"])
+async def test_a_judge_that_gives_no_usable_answer_is_not_an_outage(answer: str) -> None:
+    gateway = counter(*[answer] * 4)
     found = await Evaluator(build_metrics(short("counter"), gateway=gateway), gateway=gateway).evaluate(
         echo, EvalSet(id="s", cases=(CASE,))
     )

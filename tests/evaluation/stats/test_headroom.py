@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.evaluation.stats.headroom import Reached, find_headroom
+from promptiter.evaluation.stats.headroom import ContenderResult, find_headroom
 from promptiter.evaluation.stats.noise import NoiseReport
 from tests.evaluation.stats.test_noise import Values, evaluation
 
@@ -25,5 +25,5 @@ def test_a_noise_report_names_metrics_that_every_run_meets_or_none() -> None:
 
 def test_what_another_model_reaches_counts_by_case() -> None:
     found = evaluation({"a": [1, 1], "b": [0, 0], "c": [1, 0]})
-    assert Reached(name="strong", evaluation=found).passed == {"a", "c"}
-    assert Reached(name="strong", problem="it did not run").passed == frozenset()
+    assert ContenderResult(name="strong", evaluation=found).passed == {"a", "c"}
+    assert ContenderResult(name="strong", problem="it did not run").passed == frozenset()

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from promptiter.evaluation.stats.final_test import decide_for_these_cases
-from promptiter.evaluation.stats.paired_difference import Answer, decide_difference
+from promptiter.evaluation.stats.paired_difference import ComparisonAnswer, decide_difference
 from promptiter.evaluation.stats.permutation import PairedScores
 
 
@@ -54,7 +54,7 @@ def test_the_p_value_is_the_share_of_sign_flips_with_such_a_gain() -> None:
 
 
 @pytest.mark.parametrize(("gain", "answer"), [(0.3, "improved"), (-0.3, "worse"), (0.0, "within_noise")])
-def test_a_clear_difference_is_seen_in_either_direction(gain: float, answer: Answer) -> None:
+def test_a_clear_difference_is_seen_in_either_direction(gain: float, answer: ComparisonAnswer) -> None:
     cases = make_cases("clear", cases=30, gain=gain, shared=0.5)
     opposite = {"improved": "worse", "worse": "improved"}.get(answer, answer)
     assert decide_difference(cases).answer == answer
