@@ -256,4 +256,5 @@ async def test_cached_tokens_above_the_input_cost_no_less_than_the_whole_input(d
     gateway.pool.catalog.prices = Prices({"m": replace(PRICE, cached_usd_per_million=100.0)})
     await gateway.ask(REQUEST, CallSite())
     total = gateway.ledger.snapshot().total
-    assert (total.cached_input_tokens, total.cost_usd) == (10, pytest.approx(10 * 1e-4 + 20 * 1e-2))
+    assert total.cached_input_tokens == 10
+    assert total.cost_usd == pytest.approx(10 * 1e-4 + 20 * 1e-2)
