@@ -28,7 +28,7 @@ from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spendin
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
 from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_output_tokens, bound_tokens, is_counted
-from promptiter.llm.prices import Price, Prices, add_cost
+from promptiter.llm.prices import Price, Prices, add_cost, check_usage
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
@@ -349,7 +349,7 @@ class Gateway:
             reply, number = await self.pool.call(
                 request, repeat=site.repeat, seed=self.seed, bound=bound, attempts=attempts
             )
-            reply = replace(reply, usage=add_cost(reply.usage, price))
+            reply = replace(reply, usage=add_cost(check_usage(reply.usage), price))
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             spent = Spending.of_call(

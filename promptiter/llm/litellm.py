@@ -250,23 +250,27 @@ def _read_reply(response: Any) -> ModelReply:
     if not getattr(response, "choices", None):
         raise ModelUnavailableError("the server answered without choices", may_be_billed=True)
     choice = response.choices[0]
-    usage = getattr(response, "usage", None)
-    details = getattr(usage, "prompt_tokens_details", None)
-    is_reported = bool(getattr(usage, "prompt_tokens", None))  # litellm puts zeros where a server reports no usage
+    text = choice.message.content or ""
+    tool_calls = choice.message.tool_calls or ()
     return ModelReply(
-        text=choice.message.content or "",
+        text=text,
         tool_requests=tuple(
             ToolRequest(call.id or "", call.function.name or "", _read_arguments(call.function.arguments))
-            for call in choice.message.tool_calls or ()
+            for call in tool_calls
         ),
-        usage=Usage(
-            input_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-            cached_input_tokens=getattr(details, "cached_tokens", None),
-        )
-        if is_reported
-        else Usage(),
+        usage=_read_usage(getattr(response, "usage", None), is_empty=not text and not tool_calls),
         finish_reason=choice.finish_reason or "stop",
+    )
+
+
+def _read_usage(usage: Any, *, is_empty: bool) -> Usage:
+    """The usage of an answer. litellm puts zeros where a server reports no figure; only an empty answer can have 0."""
+    if not getattr(usage, "prompt_tokens", None):
+        return Usage()
+    return Usage(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens or (0 if is_empty else None),
+        cached_input_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
     )
 
 

@@ -290,6 +290,17 @@ async def test_a_server_that_reports_no_usage_is_charged_at_the_bound_of_each_ca
     assert 0 < sum(map(sum, server.billed)) < total.possible_tokens == budget.state.tokens <= 20_000
 
 
+@pytest.mark.parametrize("usage", [{"prompt_tokens": 2}, {"prompt_tokens": 2, "completion_tokens": None}])
+async def test_an_answer_without_a_count_of_its_tokens_is_charged_at_its_bound(usage: dict[str, Any]) -> None:
+    budget = Budget()
+    with run_server(LoopbackServer(answer, usage=usage)) as server:
+        door = gateway(server, budget=budget, max_output_tokens=1_000)
+        await door.ask(request(1), CallSite())
+    total = door.ledger.snapshot().total
+    assert (total.uncounted_calls, total.input_tokens, total.output_tokens) == (1, 2, 0)
+    assert budget.state.tokens == total.tokens + total.possible_tokens > 1_000
+
+
 @pytest.mark.parametrize(
     ("fault", "is_billed"),
     [("rate_limited", False), ("server_error", False), ("cut", True), ("malformed_body", True), ("slow", True)],
