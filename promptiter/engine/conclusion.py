@@ -298,11 +298,12 @@ class _TestedGain:
 
     def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
-        if self.problem is not None:
-            return self.conclude("improved_on_validation", [on_validation], self.problem)
+        problems = () if self.problem is None else (self.problem,)
         if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
-            return self.conclude("overfit_risk", [on_validation, on_test], reason)
+            return self.conclude("overfit_risk", [on_validation, on_test], reason, *problems)
+        if problems:
+            return self.conclude("improved_on_validation", [on_validation], *problems)
         verdict: Verdict = "improved" if on_test.is_shown else "improved_on_validation"
         return self.conclude(verdict, [on_validation, on_test])
 
