@@ -321,11 +321,12 @@ class _TestedGain:
 
     def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
-        if self.problem is not None:
-            return self._conclude_for_these_cases([on_validation], obstacle=self.problem)
+        problems = () if self.problem is None else (self.problem,)
         if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
-            return self.conclude("overfit_risk", [on_validation, on_test], reason)
+            return self.conclude("overfit_risk", [on_validation, on_test], reason, *problems)
+        if self.problem is not None:
+            return self._conclude_for_these_cases([on_validation], obstacle=self.problem)
         if on_test.is_shown:
             return self.conclude("improved", [on_validation, on_test])
         count = 0 if self.active.test is None else len(self.active.test.cases)

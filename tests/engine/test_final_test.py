@@ -248,6 +248,19 @@ async def test_an_unreliable_test_set_leaves_the_verdict_for_these_cases() -> No
     assert "on the test set, the candidate is unreliable" in " ".join(result.conclusion.reasons)
 
 
+async def test_a_candidate_that_crashes_on_the_test_set_is_an_overfit_risk() -> None:
+    """Crashes of the agent count with the worst score, so they are a loss."""
+    agent = InstructedAgent(
+        lambda case, draft, _: float(draft or case.startswith("test")),
+        fails=lambda context, draft: draft and context.case_id.startswith("test"),
+    )
+    result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)))
+    assert outcome(result) == ("overfit_risk", None, ["shown", "loss"])
+    assert result.changes == ()
+    assert result.conclusion is not None
+    assert "on the test set, the candidate is unreliable" in " ".join(result.conclusion.reasons)
+
+
 @pytest.mark.parametrize(("calls", "verdict"), [(400, "improved_on_validation"), (120, "budget_ended")])
 async def test_if_the_budget_ends_the_search_the_final_test_follows(calls: int, verdict: str) -> None:
     """A case run takes 2 calls, so one block of the final test takes 80. Half of what is left is reserved at most."""
