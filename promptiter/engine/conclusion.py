@@ -17,12 +17,13 @@ from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_final_test, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
+from promptiter.engine.new_cases import advise, explain_obstacle
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
-from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, explain_too_few_new_cases
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
@@ -227,29 +228,16 @@ class _TestedGain:
 
     def _find_obstacle(self) -> str | None:
         """Why the validation cases cannot speak for new cases; None if they can."""
-        state = self.active.state
-        if self.active.shape == "scorer":
-            return "a scorer measures no cases; give cases instead of it"
-        if self.active.shape == "one_set":
-            why = "the search learned from these cases"
-        elif state.validation_reader == "search":
-            why = "the search has read results of these cases"
-        elif state.validation_reader == "reviewer":
-            why = "patches were reviewed by someone who may have seen results of these cases"
-        elif not state.run.case_history.is_first_run:
-            why = "these cases were used before this run"
-        elif self.warning is not None:
+        state, shape = self.active.state, self.active.shape
+        is_first = state.run.case_history.is_first_run
+        why = explain_obstacle(shape, reader=state.validation_reader, is_first_run=is_first)
+        if why is None and self.warning is not None:
             why = "this may not be the only final test on these cases"
-        else:
-            return None
-        return f"{why}; {self._advice}"
+        return None if why is None else f"{why}; {self._advice}"
 
     @property
     def _advice(self) -> str:
-        """What to do if the cases of the search cannot speak for new cases."""
-        test = self.active.test
-        given = "" if test is None else f" (this one has {len(test.cases)})"
-        return f"give a test set (`test`) of {FEWEST_NEW_CASES} cases or more{given}"
+        return advise(self.active.shape, self.active.test)
 
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.

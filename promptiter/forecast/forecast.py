@@ -18,6 +18,7 @@ import orjson
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.engine.request_checks import CheckedRequest
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.estimate import Estimate
@@ -123,6 +124,8 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
             "tokens are estimated from the length of instructions and inputs (4 characters per token), answers at "
             f"{ANSWER_TOKENS} tokens, calls at {CALL_S:g} seconds; each node is assumed to run once per turn"
         )
+    if workload.test and (few := explain_too_few_new_cases(workload.test)) is not None:
+        yield f"the test set will not be run: {few}"
     if measured.failing is None:
         yield "how many cases fail at first is unknown"
     if guessed:
