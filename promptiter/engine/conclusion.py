@@ -8,6 +8,7 @@ show whether the profile is better on these cases, but then the verdict says tha
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,29 +16,26 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
-from promptiter.engine.case_memory import remember_final_test, remember_test_set
+from promptiter.engine.case_memory import remember_final_test, remember_result, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
+from promptiter.engine.new_cases import decide_by_cases, explain_too_few_inputs, is_promising, pair_goal_amounts
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
-from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_for_goal_on_new_cases, pair_amounts
+from promptiter.policies.goals import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
-from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
+from promptiter.runlog.payloads import AblationFinished, FinalTestFinished, FinishedMeasured
 from promptiter.wording import join_names, plural
 
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
-
-PROMISING = 10
-"""Further blocks are run for new cases if the p-value so far is at most this multiple of alpha."""
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
@@ -101,14 +99,6 @@ def _find_scope(active: ActiveRun) -> Scope:
     return "this scorer" if active.shape == "scorer" else "these cases"
 
 
-def _is_promising(result: FinalTestResult) -> bool:
-    """Whether more repeats may show a gain for new cases. Without run noise they change nothing."""
-    if not result.looks:
-        return False
-    look = result.looks[-1]
-    return look.p_value <= look.alpha * (PROMISING if look.has_run_noise else 1)
-
-
 def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
     """Advise a step for each prompt if one step reads several of them and cases fail: blame cannot tell them apart."""
     rows = active.accepted.validation.rows
@@ -167,7 +157,7 @@ class _TestedGain:
             self.arms.scores,
             blocks=self.blocks,
             seed=self.active.seed,
-            amounts=self._pair_amounts(self.arms),
+            amounts=pair_goal_amounts(self.goal, self.arms),
             objective=self.active.request.objective,
             unseen_failures=self._unseen_failures,
         )
@@ -178,9 +168,6 @@ class _TestedGain:
         """A scorer is called a few times only, which could never exclude unseen failures."""
         return 0.0 if self.active.shape == "scorer" else UNSEEN_FAILURES
 
-    def _pair_amounts(self, arms: ArmResults) -> tuple[PairedScores, ...] | None:
-        return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
-
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what is shown for new cases.
 
@@ -188,7 +175,7 @@ class _TestedGain:
         the search has learned little from them.
         """
         test = self.active.test
-        few = None if test is None else explain_too_few_new_cases(len(test.cases))
+        few = None if test is None else explain_too_few_inputs(test)
         if test is not None and few is None:
             return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
@@ -196,8 +183,9 @@ class _TestedGain:
         if obstacle is not None:
             return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
         on_new_cases = await self._test_validation_cases_as_new(on_validation)
-        if self.problem is not None:
-            return self.conclude("improved_on_validation", [on_validation], *reasons, self.problem)
+        obstacle = self.problem or self._find_obstacle()
+        if obstacle is not None:
+            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
         verdict: Verdict = "improved" if on_new_cases.is_shown else "improved_on_validation"
         return self.conclude(verdict, [on_validation, on_new_cases], *reasons, self._explain_alpha())
 
@@ -206,7 +194,7 @@ class _TestedGain:
         await remember_test_set(self.active, test)
         arms = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        return await self._finish(self._decide_for_new_cases(arms, self.alpha), arms)
+        return await self._finish(decide_by_cases(test, arms, self.active.request, alpha=self.alpha), arms)
 
     def _find_obstacle(self) -> str | None:
         """Why the validation cases cannot speak for new cases; None if they can."""
@@ -233,23 +221,18 @@ class _TestedGain:
 
         The other blocks are not run if they would hardly show a gain. Ending the test without a gain claims nothing.
         """
-        result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        result = self._decide_by_validation_cases()
         left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
-        if left > 0 and _is_promising(result):
+        if left > 0 and is_promising(result):
             self.on_validation = await self.runs.run_block(left)
             self.problem = self.arms.problem
-            result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+            result = self._decide_by_validation_cases()
         self.tested.clear()  # the runs of these cases, of which there may be more now
         return await self._finish(result, self.arms, scope=on_validation.scope)
 
-    def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
-        return decide_for_goal_on_new_cases(
-            self.goal,
-            arms.scores,
-            alpha=alpha,
-            amounts=self._pair_amounts(arms),
-            objective=self.active.request.objective,
-        )
+    def _decide_by_validation_cases(self) -> FinalTestResult:
+        active = self.active
+        return decide_by_cases(active.validation, self.arms, active.request, alpha=self._alpha_for_new_cases)
 
     @property
     def _alpha_for_new_cases(self) -> float:
@@ -264,8 +247,14 @@ class _TestedGain:
     async def _finish(
         self, result: FinalTestResult, arms: ArmResults, *, scope: Scope | None = None
     ) -> FinalTestResult:
-        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=scope or result.scope))
+        finished = FinalTestFinished(
+            result=result,
+            runs=replace(arms.runs, scope=scope or result.scope),
+            measured=FinishedMeasured(id=secrets.token_hex(8)),
+        )
         recorded = await self.active.note(finished, request=result.scope)
+        warning = await remember_result(self.active, recorded)
+        self.warning = self.warning or warning
         self.tested.append(recorded.runs)
         return recorded.result
 
