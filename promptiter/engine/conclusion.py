@@ -22,7 +22,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
-from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
+from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
@@ -141,6 +141,7 @@ class _TestedGain:
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
         self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
+        self.on_test: ArmResults | None = None
         self.tested: list[PairedRuns] = []
         self.problem: str | None = None
 
@@ -194,39 +195,61 @@ class _TestedGain:
         reasons = () if few is None else (f"the test set was not run: {few}",)
         obstacle = self._find_obstacle()
         if obstacle is not None:
-            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
+            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=obstacle)
         on_new_cases = await self._test_validation_cases_as_new(on_validation)
         if self.problem is not None:
-            return self.conclude("improved_on_validation", [on_validation], *reasons, self.problem)
-        verdict: Verdict = "improved" if on_new_cases.is_shown else "improved_on_validation"
-        return self.conclude(verdict, [on_validation, on_new_cases], *reasons, self._explain_alpha())
+            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=self.problem)
+        results, reasons = [on_validation, on_new_cases], (*reasons, self._explain_alpha())
+        if on_new_cases.is_shown:
+            return self.conclude("improved", results, *reasons)
+        cases = f"{_count_cases(self.active)}, which the search selected on,"
+        obstacle = f"{self._explain_not_shown(on_new_cases, cases)}; {self._advice}"
+        return self._conclude_for_these_cases(results, *reasons, obstacle=obstacle)
+
+    def _conclude_for_these_cases(self, results: Sequence[FinalTestResult], *reasons: str, obstacle: str) -> Conclusion:
+        """Conclude a gain that is not shown for new cases, because of the obstacle."""
+        found = self.conclude("improved_on_validation", results, *reasons, f"not shown for new cases: {obstacle}")
+        return replace(found, obstacle=obstacle)
+
+    def _explain_not_shown(self, result: FinalTestResult, cases: str) -> str:
+        if self.goal.kind != "score":
+            return f"{cases} do not show both, no loss and a saving"
+        if result.gain is not None and result.gain <= 0:
+            return f"{cases} show no gain"
+        return f"{cases} are too few for a gain of this size"
 
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
         await remember_test_set(self.active, test)
-        arms = await self.runs.run_test_set(test)
+        arms = self.on_test = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
         return await self._finish(self._decide_for_new_cases(arms, self.alpha), arms)
 
     def _find_obstacle(self) -> str | None:
         """Why the validation cases cannot speak for new cases; None if they can."""
-        match self.active.shape:
-            case "one_set":
-                return "the search learned from the same cases, so nothing is known about new ones"
-            case "scorer":
-                return "the search learned from the same scorer, and nothing else was measured"
         state = self.active.state
-        if state.validation_reader == "search":
-            why = "the search has read validation results"
+        if self.active.shape == "scorer":
+            return "a scorer measures no cases; give cases instead of it"
+        if self.active.shape == "one_set":
+            why = "the search learned from these cases"
+        elif state.validation_reader == "search":
+            why = "the search has read results of these cases"
         elif state.validation_reader == "reviewer":
-            why = "patches were reviewed by someone who may have seen validation results"
+            why = "patches were reviewed by someone who may have seen results of these cases"
         elif not state.run.case_history.is_first_run:
-            why = "earlier runs have shown results on them"
+            why = "these cases were used before this run"
         elif self.warning is not None:
-            why = "this may not be the only final test on them"
+            why = "this may not be the only final test on these cases"
         else:
             return None
-        return f"the validation cases cannot speak for new cases: {why}; give a test set"
+        return f"{why}; {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        """What to do if the cases of the search cannot speak for new cases."""
+        test = self.active.test
+        given = "" if test is None else f" (this one has {len(test.cases)})"
+        return f"give a test set (`test`) of {FEWEST_NEW_CASES} cases or more{given}"
 
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.
@@ -298,17 +321,21 @@ class _TestedGain:
 
     def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
-        if self.problem is not None:
-            return self.conclude("improved_on_validation", [on_validation], self.problem)
+        problems = () if self.problem is None else (self.problem,)
         if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
-            return self.conclude("overfit_risk", [on_validation, on_test], reason)
-        verdict: Verdict = "improved" if on_test.is_shown else "improved_on_validation"
-        return self.conclude(verdict, [on_validation, on_test])
+            return self.conclude("overfit_risk", [on_validation, on_test], reason, *problems)
+        if self.problem is not None:
+            return self._conclude_for_these_cases([on_validation], obstacle=self.problem)
+        if on_test.is_shown:
+            return self.conclude("improved", [on_validation, on_test])
+        count = 0 if self.active.test is None else len(self.active.test.cases)
+        why = self._explain_not_shown(on_test, plural(count, "test case"))
+        return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
-        active, objective = self.active, self.active.request.objective
+        active, objective, on_test = self.active, self.active.request.objective, self.on_test
         count = active.state.candidates_tried
         tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
         return Conclusion(
@@ -324,6 +351,8 @@ class _TestedGain:
             results=tuple(results),
             before=self.arms.before.objective(objective),
             after=self.arms.after.objective(objective),
+            test_before=None if on_test is None else on_test.before.objective(objective),
+            test_after=None if on_test is None else on_test.after.objective(objective),
             tried=count,
             cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,

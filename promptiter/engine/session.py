@@ -20,7 +20,7 @@ from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.review import Reviewer
-from promptiter.engine.session_checks import check_candidate, check_pairs, includes_case
+from promptiter.engine.session_checks import check_candidate, check_event, check_pairs, includes_case
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
@@ -141,7 +141,7 @@ class Session:
         `improved_on_validation`.
         """
         if self._run.state.validation_reader is None:
-            await self.note(ValidationRead())
+            await self._run.note(ValidationRead())
         return ValidationRecord(eval_set=self._run.validation, state=self._run.state)
 
     async def trace(self, trace_digest: str) -> ExecutionTrace:
@@ -168,10 +168,12 @@ class Session:
 
         `request` is what the work depends on. When a run is resumed, it must be the same.
         """
+        check_event(kind)
         return await self._run.record(kind, work, request=request, phase=phase)
 
     async def note(self, payload: P, *, request: Json = None, phase: Phase | None = None) -> P:
         """Record a fact that follows from earlier ones, and return it as the log has it: without secrets."""
+        check_event(type(payload))
         return await self._run.note(payload, request=request, phase=phase)
 
     async def evaluate(
@@ -232,10 +234,10 @@ class Session:
         """Start the next round from the accepted profile."""
         with self._run.one_request.make():
             self._run.log.round += 1
-            await self.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
+            await self._run.note(RoundStarted(profile_digest=self.accepted.profile.digest), phase="train")
 
     async def complete_round(self) -> None:
-        await self.note(RoundCompleted())
+        await self._run.note(RoundCompleted())
 
     async def propose(
         self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = (), reason: str = ""
@@ -258,7 +260,7 @@ class Session:
             patches = candidate
         else:
             patches = made_from[0].build_patches(safe, self.snapshot, reason=reason)
-        await self.note(
+        await self._run.note(
             CandidateProposed(
                 profile_digest=safe.digest,
                 parents=tuple(dict.fromkeys(each.digest for each in made_from)),
@@ -328,7 +330,7 @@ class Session:
     ) -> AcceptanceDecision:
         name = None if candidate is None else candidate.digest
         decided = CandidateDecided(candidate=name, decision=decision, evidence=evidence)
-        return (await self.note(decided, request=name, phase="validation")).decision
+        return (await self._run.note(decided, request=name, phase="validation")).decision
 
     async def should_stop(self) -> bool:
         """Return whether the stop policies end the run."""

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.data.splits import digest_input
 from promptiter.profile import PatchSet, Profile
+from promptiter.runlog.events import ENGINE_EVENTS
 from promptiter.wording import shorten
 
 
@@ -44,9 +46,17 @@ def check_candidate(candidate: object, parents: object) -> None:
 
 
 def includes_case(eval_sets: Iterable[EvalSet], of: EvalSet, *, known: EvalSet) -> bool:
-    """Whether some eval sets have a case with the content of one of another set. The `known` cases are not of it."""
+    """Whether some eval sets have a case with the input of one of another set. The `known` cases are not of it."""
     skipped = {id(case) for case in known.cases}
     others = {id(case): case for each in eval_sets for case in each.cases if id(case) not in skipped}
-    return bool(others) and not {case.content_digest for case in of.cases}.isdisjoint(
-        case.content_digest for case in others.values()
-    )
+    return bool(others) and not set(map(digest_input, of.cases)).isdisjoint(map(digest_input, others.values()))
+
+
+def check_event(kind: object) -> None:
+    """Raise if events of this class are the engine's own: they say what a run did, so a search cannot record them."""
+    name = getattr(kind, "event_type", None)
+    if name in ENGINE_EVENTS:
+        raise SetupError(
+            f"{getattr(kind, '__qualname__', kind)} is an event of the engine's own; call session.propose, validate or "
+            "reject, which record it, or record a dataclass of yours, registered with @event_type"
+        )

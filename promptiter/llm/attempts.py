@@ -61,8 +61,12 @@ class CallAttempts:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
-        """Entered right before an attempt is sent, left when it is answered or has failed."""
+        """Entered right before an attempt is sent, left when it is answered or has failed.
+
+        Raises BudgetEndedError if answers of other calls exceeded a cap while this one waited.
+        """
         async with self._cache.asking(self._key, lost=self._lost):
+            self._reservation.check()
             try:
                 with self._in_flight.sending(self._key):
                     yield

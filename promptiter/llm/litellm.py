@@ -29,7 +29,8 @@ from promptiter.errors import (
     nearest,
 )
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
-from promptiter.llm.models import RESERVED_OPTIONS, check_options, openai_messages
+from promptiter.llm.models import openai_messages
+from promptiter.llm.options import RESERVED_OPTIONS, check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_misspelled_model
@@ -222,13 +223,13 @@ def _may_be_billed(error: BaseException) -> bool:
         if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             return False
         if isinstance(cause, httpx.HTTPStatusError):
-            return cause.response.status_code in _TIMEOUT_STATUSES
+            return cause.response.status_code in _STATUSES_OF_PROXIES
         cause = cause.__cause__ or cause.__context__
     return True
 
 
-_TIMEOUT_STATUSES = (408, 504)
-"""A proxy answers so if the server behind it takes too long. That server may bill the call."""
+_STATUSES_OF_PROXIES = (408, 502, 504, 520, 524)
+"""A proxy answers so if the server behind it takes too long, or its answer cannot be read. That server may bill."""
 
 
 _MISSING_KEY = re.compile(r"missing (credentials|[\w ]*api[ _]key)", re.IGNORECASE)
@@ -250,23 +251,27 @@ def _read_reply(response: Any) -> ModelReply:
     if not getattr(response, "choices", None):
         raise ModelUnavailableError("the server answered without choices", may_be_billed=True)
     choice = response.choices[0]
-    usage = getattr(response, "usage", None)
-    details = getattr(usage, "prompt_tokens_details", None)
-    is_reported = bool(getattr(usage, "prompt_tokens", None))  # litellm puts zeros where a server reports no usage
+    text = choice.message.content or ""
+    tool_calls = choice.message.tool_calls or ()
     return ModelReply(
-        text=choice.message.content or "",
+        text=text,
         tool_requests=tuple(
             ToolRequest(call.id or "", call.function.name or "", _read_arguments(call.function.arguments))
-            for call in choice.message.tool_calls or ()
+            for call in tool_calls
         ),
-        usage=Usage(
-            input_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-            cached_input_tokens=getattr(details, "cached_tokens", None),
-        )
-        if is_reported
-        else Usage(),
+        usage=_read_usage(getattr(response, "usage", None), is_empty=not text and not tool_calls),
         finish_reason=choice.finish_reason or "stop",
+    )
+
+
+def _read_usage(usage: Any, *, is_empty: bool) -> Usage:
+    """The usage of an answer. litellm puts zeros where a server reports no figure; only an empty answer can have 0."""
+    if not getattr(usage, "prompt_tokens", None):
+        return Usage()
+    return Usage(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens or (0 if is_empty else None),
+        cached_input_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from promptiter.numbers import is_number
 from traces import Usage
 
 
@@ -55,6 +56,14 @@ class Prices:
         if model not in self._known:
             self._known[model] = _find_listed(model) if is_listed else None
         return self._known[model]
+
+
+def check_usage(usage: Usage) -> Usage:
+    """A usage whose figures can be right: negative ones are unknown, and cached tokens are part of the input."""
+    known = {name: figure for name, figure in asdict(usage).items() if is_number(figure, least=0)}
+    if "cached_input_tokens" in known:
+        known["cached_input_tokens"] = min(known["cached_input_tokens"], known.get("input_tokens", 0))
+    return Usage(**known)
 
 
 def add_cost(usage: Usage, price: Price | None) -> Usage:

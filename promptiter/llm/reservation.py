@@ -43,9 +43,8 @@ class BudgetFigures:
 
     def find_problem(self, amount: Amount) -> BudgetEndedError | None:
         """The error if an amount can never fit below a cap, whatever calls in flight return."""
-        if self.has_ended:
-            broken = "the budget has ended: a call cost more than it had reserved, so the cap can no longer be kept"
-            return BudgetEndedError(broken, cap="bound", advice="raise the bounds of calls")
+        if end := self.find_end():
+            return end
         for name, cap, spent, held, wanted in zip(CAPS, self.caps, self.settled, self.held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
                 texts = [
@@ -57,6 +56,14 @@ class BudgetFigures:
                 message = f"the budget has ended: {texts[0]} more would not fit: {spent_so_far}"
                 return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
+
+    def find_end(self) -> BudgetEndedError | None:
+        """The error if a call cost more than it had reserved, and a cap is exceeded by that."""
+        if not self.has_ended:
+            return None
+        broken = "the budget has ended: a call cost more than it had reserved, so the cap can no longer be kept"
+        advice = "raise the cap, and max_tokens in the options of the node or model whose answers are longer than that"
+        return BudgetEndedError(broken, cap="bound", advice=advice)
 
     def settle(self, bound: Amount, actual: Amount) -> None:
         self.reserved -= bound
@@ -109,6 +116,13 @@ class Reservation:
         """Reserve the same again if it was settled, for another attempt. Waits or raises as for the first one."""
         if not self._is_open:
             await self.__aenter__()
+
+    def check(self) -> None:
+        """Raise BudgetEndedError if a budget has ended since this was reserved."""
+        with figures_lock:
+            problems = [budget.find_end() for budget in self.budgets]
+        if problem := next(filter(None, problems), None):
+            raise problem
 
     def settle(self, *, tokens: int | None, usd: float | None = None) -> None:
         """Replace the bound by what the call used. An unknown figure (None) is settled at its bound."""

@@ -74,7 +74,7 @@ async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
     await engine.run(request())
     later = request(validation=desk.eval_set("other", 10), test=desk.eval_set("validation", 10))
     found = (await engine.run(later)).case_history.describe()
-    assert "earlier runs have used 10 test cases as train or validation cases" in found
+    assert "used before in a search or with `promptiter try`: 10 test cases" in found
 
 
 async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:

@@ -18,6 +18,7 @@ from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.fold import fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
+from promptiter.runlog.payloads import CandidateDecided
 from promptiter.runlog.results import RunResult
 from promptiter.runlog.run_state import ENGINE_PHASES
 from tests.worlds import desk
@@ -25,6 +26,7 @@ from tests.worlds.desk import DRAFT, POLISH, WORSE
 
 STRUCTURE = desk.agent().describe()
 BEST = Profile.of(STRUCTURE, {**DRAFT, **POLISH})
+ACCEPTED = AcceptanceDecision(accepted=True, delta=1.0, reason="it is better")
 
 
 @event_type("tests.guess")
@@ -210,7 +212,21 @@ async def evaluate_validation(session: Session) -> None:
     await session.evaluate(desk.eval_set("validation", 2), session.accepted.profile, phase="screening")
 
 
-@pytest.mark.parametrize("read", [Session.read_validation, evaluate_validation])
+def change_references(eval_set: EvalSet) -> EvalSet:
+    """The same inputs under other names, with other references."""
+    cases = (
+        replace(case, id=f"other-{case.id}", turns=tuple(replace(turn, expected="anything") for turn in case.turns))
+        for case in eval_set.cases
+    )
+    return EvalSet(id="other", cases=tuple(cases))
+
+
+async def evaluate_validation_inputs(session: Session) -> None:
+    inputs = change_references(desk.eval_set("validation", 2))
+    await session.evaluate(inputs, session.accepted.profile, phase="screening")
+
+
+@pytest.mark.parametrize("read", [Session.read_validation, evaluate_validation, evaluate_validation_inputs])
 def test_a_search_that_reads_validation_is_recorded_once(read: Callable[[Session], Awaitable[object]]) -> None:
     async def ask(session: Session) -> None:
         await read(session)
@@ -227,11 +243,12 @@ def test_evaluating_train_cases_reads_nothing_of_validation() -> None:
     assert "validation_read" not in {event.type for event in journal.events}
 
 
-def test_a_search_may_not_run_test_cases() -> None:
+@pytest.mark.parametrize("change", [lambda held_out: held_out, change_references], ids=["same", "other references"])
+def test_a_search_may_not_run_test_cases(change: Callable[[EvalSet], EvalSet]) -> None:
     held_out = desk.eval_set("held-out", 8)
 
     async def ask(session: Session) -> None:
-        await session.evaluate(held_out, session.accepted.profile, phase="screening")
+        await session.evaluate(change(held_out), session.accepted.profile, phase="screening")
 
     with pytest.raises(RunFailedError, match="a search may not run test cases"):
         desk.engine(search=Does(ask)).run_sync(desk.request(test=held_out))
@@ -386,6 +403,14 @@ MISTAKES: dict[str, tuple[Callable[[Session], Awaitable[object]], str]] = {
     "a note that is a dict": (
         lambda session: session.note({"text": "one"}),  # type: ignore[type-var]
         "an event has a payload, and dict is not one; record a dataclass registered with @event_type",
+    ),
+    "a decision of its own": (
+        lambda session: session.note(CandidateDecided(candidate=BEST.digest, decision=ACCEPTED)),
+        "CandidateDecided is an event of the engine's own; call session.propose, validate or reject",
+    ),
+    "work of the engine": (
+        lambda session: session.record(CandidateDecided, guess_nothing),  # type: ignore[arg-type]
+        "CandidateDecided is an event of the engine's own",
     ),
     "work without a result": (
         lambda session: session.record(Guess, guess_nothing),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,15 @@ async def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing() -> Non
 
 
 @pytest.mark.parametrize(
-    ("usage", "known"), [(Usage(), 0), (Usage(input_tokens=10), 10), (Usage(output_tokens=20), 20)]
+    ("usage", "known"),
+    [
+        (Usage(), 0),
+        (Usage(input_tokens=10), 10),
+        (Usage(output_tokens=20), 20),
+        (Usage(input_tokens=10, output_tokens=-20), 10),
+        (Usage(input_tokens=-10, output_tokens=20, cached_input_tokens=-5), 20),
+        (Usage(input_tokens=-10, output_tokens=-20, cost_usd=-1.0), 0),
+    ],
 )
 async def test_unknown_usage_is_charged_at_its_bound_also_after_a_resume(door: Door, usage: Usage, known: int) -> None:
     gateway = door.open(Server(ModelReply(text="x", usage=usage)))
@@ -223,3 +232,29 @@ async def test_an_answer_longer_than_it_may_be_is_charged_and_counted(door: Door
     assert (total.tokens, total.overlong_answers, total.excess_tokens) == (1_060, 1, 1_000)
     assert isinstance(gateway.budget, Budget)
     assert gateway.budget.state.tokens == 1_060
+
+
+async def test_no_call_that_waited_is_sent_after_an_overlong_answer_exceeded_a_cap() -> None:
+    long = ModelReply(text="x", usage=Usage(input_tokens=10, output_tokens=1_000))
+    server, budget = Server(long, *[COUNTED] * 3), Budget(max_tokens=4 * TOKENS)
+    gateway = Gateway(models={"m": server}, budget=budget, concurrency=1)
+    async with gateway.pool._slots:
+        calls = [asyncio.create_task(gateway.ask(REQUEST, CallSite(repeat=number))) for number in range(4)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (budget.state.calls_in_flight, server.received) == (4, 0)
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [end for end in ends if isinstance(end, BudgetEndedError)]
+    assert (server.received, len(refused)) == (1, 3)
+    assert "raise the cap, and max_tokens in the options of the node or model" in str(refused[0])
+    assert (budget.state.calls, budget.state.calls_in_flight, budget.state.tokens) == (1, 0, 1_010)
+
+
+async def test_cached_tokens_above_the_input_cost_no_less_than_the_whole_input(door: Door) -> None:
+    odd = Usage(input_tokens=10, output_tokens=20, cached_input_tokens=1_000)
+    gateway = door.open(Server(ModelReply(text="x", usage=odd)))
+    gateway.pool.catalog.prices = Prices({"m": replace(PRICE, cached_usd_per_million=100.0)})
+    await gateway.ask(REQUEST, CallSite())
+    total = gateway.ledger.snapshot().total
+    assert total.cached_input_tokens == 10
+    assert total.cost_usd == pytest.approx(10 * 1e-4 + 20 * 1e-2)

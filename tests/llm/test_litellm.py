@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from pydantic import TypeAdapter
 
 from promptiter.errors import (
@@ -290,6 +291,17 @@ async def test_a_server_that_reports_no_usage_is_charged_at_the_bound_of_each_ca
     assert 0 < sum(map(sum, server.billed)) < total.possible_tokens == budget.state.tokens <= 20_000
 
 
+@pytest.mark.parametrize("usage", [{"prompt_tokens": 2}, {"prompt_tokens": 2, "completion_tokens": None}])
+async def test_an_answer_without_a_count_of_its_tokens_is_charged_at_its_bound(usage: dict[str, Any]) -> None:
+    budget = Budget()
+    with run_server(LoopbackServer(answer, usage=usage)) as server:
+        door = gateway(server, budget=budget, max_output_tokens=1_000)
+        await door.ask(request(1), CallSite())
+    total = door.ledger.snapshot().total
+    assert (total.uncounted_calls, total.input_tokens, total.output_tokens) == (1, 2, 0)
+    assert budget.state.tokens == total.tokens + total.possible_tokens > 1_000
+
+
 @pytest.mark.parametrize(
     ("fault", "is_billed"),
     [("rate_limited", False), ("server_error", False), ("cut", True), ("malformed_body", True), ("slow", True)],
@@ -306,6 +318,23 @@ async def test_faults_are_billed_unless_the_server_refused_the_call(fault: str, 
     total = door.ledger.snapshot().total
     assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
     assert len(server.billed) == 1 + is_billed
+
+
+@pytest.mark.parametrize(
+    ("status", "is_billed"),
+    [(408, True), (502, True), (504, True), (520, True), (524, True), (429, False), (500, False), (503, False)],
+)
+async def test_what_a_proxy_answers_for_a_server_that_may_have_worked_is_billed(status: int, is_billed: bool) -> None:
+    class Proxy(LoopbackServer):
+        async def handle(self, request: Any) -> Any:
+            reply = await super().handle(request)
+            return reply if len(self.arrivals) > 1 else web.json_response({"error": {"message": "oops"}}, status=status)
+
+    with run_server(Proxy(answer)) as server:
+        door = gateway(server)
+        await door.ask(request(1), CallSite())
+    total = door.ledger.snapshot().total
+    assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
 
 
 async def test_a_server_that_cannot_be_reached_bills_nothing() -> None:

@@ -74,7 +74,7 @@ def test_savings_are_tested_for_new_cases_too() -> None:
     amounts = [PairedScores(case_id=case.case_id, before=(2.0,), after=(1.0,)) for case in SAME]
     result = decide_for_goal_on_new_cases(goal, SAME, alpha=0.05, amounts=amounts)
     assert (result.scope, result.outcome) == ("new cases", "shown")
-    assert "fewer dollars in 40 of 40 cases" in result.reason
+    assert "50.0% fewer dollars, fewer in 40 of 40 cases" in result.reason
     assert decide_for_goal_on_new_cases(goal, SAME, alpha=0.05, amounts=SAME).outcome == "not_shown"
     assert decide_for_goal_on_new_cases(goal, SAME, alpha=0.05).outcome == "not_shown"
 

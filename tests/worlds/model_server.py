@@ -37,6 +37,8 @@ class LoopbackServer:
     retry_after_s: float = 0.02
     slow_s: float = 0.05
     reports_usage: bool = True
+    usage: dict[str, Any] | None = None
+    """What is reported as the usage of each answer, if not its tokens."""
     excess_tokens: int = 0
     url: str = ""
     arrivals: list[float] = field(default_factory=list)
@@ -76,7 +78,7 @@ class LoopbackServer:
                 text = json.dumps({"unexpected": True})
             case _:
                 pass
-        usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
+        usage = self.usage or {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
         return web.json_response(
             {
                 "id": "chatcmpl-1",

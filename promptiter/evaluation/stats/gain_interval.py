@@ -48,10 +48,12 @@ def estimate_gain_interval(
     best: float = 1.0,
     unseen_failures: float = UNSEEN_FAILURES,
     is_paired: bool = False,
+    is_bounded: bool = True,
 ) -> GainInterval:
     """Estimate the interval of the mean gain on these cases. Scores are between `worst` and `best`.
 
-    If `is_paired`, the arms share answers in each repeat. The noise that both have in common does not count.
+    If `is_paired`, the arms share answers in each repeat. The noise that both have in common does not count. If not
+    `is_bounded`, `worst` is a guess, and the noise that was seen says nothing about rarer runs.
     """
     gain = mean_gain(cases)
     before, after = [case.before for case in cases], [case.after for case in cases]
@@ -62,7 +64,8 @@ def estimate_gain_interval(
 
     def find_reach(noisier: float, other: float, *, drop: float, rise: float, errors: float) -> float:
         """How many points, over all runs, the true gain may be away: the hidden part, and run noise."""
-        hidden = unseen_failures / 2 * max(_weigh(noisier, other, drop), _weigh(other, noisier, rise))
+        unseen = max(_weigh(noisier, other, drop), _weigh(other, noisier, rise)) if is_bounded else drop
+        hidden = unseen_failures / 2 * unseen
         return hidden + math.sqrt(hidden**2 + errors**2 * (noise_before + noise_after))
 
     below = find_reach(noise_after, noise_before, drop=mean_after - worst, rise=best - mean_before, errors=_BELOW)

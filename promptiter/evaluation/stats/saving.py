@@ -4,7 +4,7 @@ The runs are those of the final test, in the same blocks and with the same looks
 of a case are permuted between the arms, which needs no assumption about their distribution. As with scores, a saving
 must be above what runs that were not seen could cost (see `gain_interval`). Amounts have no upper bound, so an unseen
 run is taken to cost twice what its case takes, or as much more than that as any run that was seen. Where cases differ
-in length, the long ones count by their share of the total.
+in length, the long ones count by their share of the total. Rarer runs that cost many times as much cannot be excluded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from promptiter.evaluation.stats.final_test import (
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
-from promptiter.evaluation.stats.permutation import SAMPLES, PairedScores, mean_gain
+from promptiter.evaluation.stats.permutation import SAMPLES, PairedScores
 from promptiter.wording import plural
 
 
@@ -63,37 +63,40 @@ def decide_saving(
 def estimate_saving_interval(amounts: Sequence[PairedScores]) -> GainInterval:
     """Estimate the interval of the saving on these cases, as a share of what the baseline took."""
     shares = _scale_to_shares(amounts)
-    lengths = [-fmean(case.before) for case in shares]
-    typical = sum(length**2 for length in lengths) / (sum(lengths) or 1.0)
     excess = max(fmean(case.after) - min(case.after) for case in shares)
     mean_after = fmean(fmean(case.after) for case in shares)
-    return estimate_gain_interval(shares, worst=mean_after - max(typical, excess), best=0.0)
+    worst = mean_after - max(_find_typical_length(shares), excess)
+    return estimate_gain_interval(shares, worst=worst, best=0.0, is_bounded=False)
 
 
 def decide_saving_for_new_cases(
     amounts: Sequence[PairedScores], *, unit: str = "tokens", alpha: float = 0.05
 ) -> FinalTestResult:
-    """Whether most cases like these take less: the exact sign test, with one look and one sign per case."""
+    """Whether cases like these take less in all: Gaffke's test, with one look and one change per case.
+
+    A case that was not seen is taken to cost twice as much as before, or as much more as any that was seen.
+    """
     check_inputs(amounts, [Block(repeats=1, alpha=alpha)])
     if (few := explain_too_few_new_cases(len(amounts))) is not None:
         return FinalTestResult(scope="new cases", outcome="not_shown", looks=(), reason=few)
-    signs = [float((case.gain < 0) - (case.gain > 0)) for case in amounts]
-    look = Look(
-        repeats=max(case.repeats_made for case in amounts),
-        gain=mean_gain(_scale_to_shares(amounts)),
-        p_value=compute_p_value(signs, worst=-1.0),
-        alpha=alpha,
-        test="sign",
-        runs=sum(len(case.after) for case in amounts),
-    )
-    fewer = f"fewer {unit} in {signs.count(1.0)} of {plural(len(amounts), 'case')}"
-    figures = f"{compare_p_value(look.p_value, alpha)} by the sign test"
+    shares = _scale_to_shares(amounts)
+    gains = [case.gain for case in shares]
+    p_value = compute_p_value(gains, worst=min(-_find_typical_length(shares), *gains))
+    look = Look.of(shares, p_value=p_value, alpha=alpha, test="bounded_mean")
+    saved = f"{abs(look.gain):.1%} {'fewer' if look.gain >= 0 else 'more'} {unit}"
+    fewer = f"fewer in {sum(gain > 0 for gain in gains)} of {plural(len(amounts), 'case')}"
     return FinalTestResult(
         scope="new cases",
         outcome="shown" if look.is_shown else "not_shown",
         looks=(look,),
-        reason=f"{fewer}, {abs(look.gain):.1%} {'fewer' if look.gain >= 0 else 'more'} in all, {figures}",
+        reason=f"{saved}, {fewer}, {compare_p_value(p_value, alpha)} by Gaffke's test for bounded means",
     )
+
+
+def _find_typical_length(shares: Sequence[PairedScores]) -> float:
+    """What the case of a typical token takes under the baseline: longer cases have more of them."""
+    lengths = [-fmean(case.before) for case in shares]
+    return sum(length**2 for length in lengths) / (sum(lengths) or 1.0)
 
 
 def _scale_to_shares(amounts: Sequence[PairedScores]) -> list[PairedScores]:
@@ -117,6 +120,7 @@ def _describe_saving(look: Look, unit: str) -> str:
     low, high = 100 * look.interval.low, 100 * look.interval.high
     found = f"{look.gain:.1%} fewer {unit} ({100 * look.interval.level:g}% interval {low:.1f} to {high:.1f}%)"
     found = f"{found}, {describe_p_value(look)}"
-    if look.is_significant and not look.is_shown:
-        return f"{found}, but runs too rare to be seen in {plural(look.runs, 'run')} could take more"
-    return found
+    runs = plural(look.runs, "run")
+    if look.is_shown:
+        return f"{found}; runs of over twice the {unit}, rarer than about 3 in {runs}, would not have been seen"
+    return f"{found}, but runs too rare to be seen in {runs} could take more" if look.is_significant else found

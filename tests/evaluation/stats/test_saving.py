@@ -30,6 +30,9 @@ def test_a_clear_saving_is_shown() -> None:
     assert result.gain == pytest.approx(0.5, abs=0.15)
     assert "fewer tokens (95% interval " in result.reason
     assert "the first look's share of alpha 0.05" in result.reason
+    assert result.reason.endswith(
+        "; runs of over twice the tokens, rarer than about 3 in 24 runs, would not have been seen"
+    )
 
 
 def test_noise_is_rarely_a_saving() -> None:
@@ -67,13 +70,22 @@ def test_rare_expensive_runs_of_the_same_mean_are_rarely_a_saving() -> None:
     assert shown <= 11
 
 
-def test_new_cases_are_tested_by_the_sign_of_their_saving() -> None:
-    some = cases(9, (100, 100), (80, 70), name="less") + cases(1, (100, 100), (101, 99), name="same")
+def test_new_cases_are_tested_by_their_saving_in_all() -> None:
+    some = cases(19, (100, 100), (80, 70), name="less") + cases(1, (100, 100), (101, 99), name="same")
     result = decide_saving_for_new_cases(some)
     assert (result.scope, result.outcome) == ("new cases", "shown")
-    assert result.p_value == pytest.approx(2**-9)
-    assert result.reason.startswith("fewer tokens in 9 of 10 cases, 22.5% fewer in all, p = 0.002 <= 0.05")
+    assert result.reason.startswith("23.8% fewer tokens, fewer in 19 of 20 cases, p = 0.01")
+    assert result.reason.endswith("<= 0.05 by Gaffke's test for bounded means")
     assert decide_saving_for_new_cases(some[:7]).reason == "7 cases cannot decide about new cases; give at least 8"
+
+
+def test_savings_on_most_cases_with_the_same_total_are_rarely_shown_for_new_cases() -> None:
+    random, shown = Random(3), 0
+    for _ in range(200):
+        changes = [290 if random.random() < 0.05 else 90 for _ in range(30)]
+        some = [PairedScores(case_id=str(at), before=(100.0,), after=(float(each),)) for at, each in enumerate(changes)]
+        shown += decide_saving_for_new_cases(some).is_shown
+    assert shown <= 20  # a sign test would show about 160
 
 
 def test_a_saving_on_most_cases_that_costs_more_in_all_is_not_shown() -> None:
