@@ -29,7 +29,7 @@ from promptiter.agents.surface_scope import open_scope
 from promptiter.concurrency import call_in_thread, is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
-from promptiter.llm.models import check_options
+from promptiter.llm.options import check_options
 from promptiter.llm.structured import ask_until_usable
 from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
@@ -176,7 +176,7 @@ class ModelNode:
         check_named(f"{place} skills", self.skills, str, wanted="texts by name, such as {'refunds': '...'}")
         wanted = "parameters by name, such as {'temperature': Parameter(value=0.2)}; what is not tuned is in options"
         check_named(f"{place} parameters", self.parameters, Parameter, wanted=wanted)
-        check_options(self.parameters, place=f"{place} its parameters")
+        check_options({name: each.value for name, each in self.parameters.items()}, place=f"{place} its parameters")
         if self.is_prompt_editable and self.prompt is None:
             raise SetupError(f"node {self.name!r} has no prompt to edit; give one, such as prompt='{{input}}'")
         if self.schema is not None:

@@ -20,7 +20,7 @@ from pydantic import (
 
 from promptiter.config.fields import Above0, Amount, Count, Section
 from promptiter.errors import SetupError
-from promptiter.llm.models import check_options
+from promptiter.llm.options import check_options
 from promptiter.llm.secret import hide_by_name
 from promptiter.llm.secret_fields import ExpandedText, SecretText, SecretValues
 from promptiter.references import is_reference
@@ -62,7 +62,7 @@ class ModelSettings(Section):
     headers: Annotated[SecretValues, AfterValidator(_hide_headers)] = Field(default_factory=dict)
     """HTTP headers. Values are treated as secrets."""
     timeout_s: Above0 | None = None
-    """Time limit of a call."""
+    """Time limit of a call. `timeout` in the options of a node or model replaces it."""
     options: Annotated[dict[str, Any], BeforeValidator(hide_by_name)] = Field(default_factory=dict)
     """Temperature and so on, for the stages that ask this model. The nodes of your agent have options of their own."""
     price: ModelPrice | None = None

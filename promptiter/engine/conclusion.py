@@ -18,7 +18,16 @@ from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_final_test, remember_result, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
-from promptiter.engine.new_cases import decide_by_cases, explain_too_few_inputs, is_promising, pair_goal_amounts
+from promptiter.engine.new_cases import (
+    advise_test_set,
+    count_inputs,
+    decide_by_cases,
+    explain_not_shown,
+    explain_too_few_inputs,
+    find_obstacle,
+    is_promising,
+    pair_goal_amounts,
+)
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
@@ -131,6 +140,7 @@ class _TestedGain:
         self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
         self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
+        self.on_test: ArmResults | None = None
         self.tested: list[PairedRuns] = []
         self.problem: str | None = None
 
@@ -177,44 +187,33 @@ class _TestedGain:
         test = self.active.test
         few = None if test is None else explain_too_few_inputs(test)
         if test is not None and few is None:
-            return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+            return self._conclude_with_test_set(test, on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
-        obstacle = self._find_obstacle()
+        obstacle = find_obstacle(self.active, self.warning)
         if obstacle is not None:
-            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
+            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=obstacle)
         on_new_cases = await self._test_validation_cases_as_new(on_validation)
-        obstacle = self.problem or self._find_obstacle()
+        obstacle = self.problem or find_obstacle(self.active, self.warning)
         if obstacle is not None:
-            return self.conclude("improved_on_validation", [on_validation], *reasons, obstacle)
-        verdict: Verdict = "improved" if on_new_cases.is_shown else "improved_on_validation"
-        return self.conclude(verdict, [on_validation, on_new_cases], *reasons, self._explain_alpha())
+            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=obstacle)
+        results, reasons = [on_validation, on_new_cases], (*reasons, self._explain_alpha())
+        if on_new_cases.is_shown:
+            return self.conclude("improved", results, *reasons)
+        cases = f"{count_inputs(self.active.validation, 'validation case')}, which the search selected on,"
+        obstacle = f"{explain_not_shown(on_new_cases, cases, self.goal)}; {advise_test_set(self.active.test)}"
+        return self._conclude_for_these_cases(results, *reasons, obstacle=obstacle)
+
+    def _conclude_for_these_cases(self, results: Sequence[FinalTestResult], *reasons: str, obstacle: str) -> Conclusion:
+        """Conclude a gain that is not shown for new cases, because of the obstacle."""
+        found = self.conclude("improved_on_validation", results, *reasons, f"not shown for new cases: {obstacle}")
+        return replace(found, obstacle=obstacle)
 
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
         await remember_test_set(self.active, test)
-        arms = await self.runs.run_test_set(test)
+        arms = self.on_test = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
         return await self._finish(decide_by_cases(test, arms, self.active.request, alpha=self.alpha), arms)
-
-    def _find_obstacle(self) -> str | None:
-        """Why the validation cases cannot speak for new cases; None if they can."""
-        match self.active.shape:
-            case "one_set":
-                return "the search learned from the same cases, so nothing is known about new ones"
-            case "scorer":
-                return "the search learned from the same scorer, and nothing else was measured"
-        state = self.active.state
-        if state.validation_reader == "search":
-            why = "the search has read validation results"
-        elif state.validation_reader == "reviewer":
-            why = "patches were reviewed by someone who may have seen validation results"
-        elif not state.run.case_history.is_first_run:
-            why = "earlier runs have shown results on them"
-        elif self.warning is not None:
-            why = "this may not be the only final test on them"
-        else:
-            return None
-        return f"the validation cases cannot speak for new cases: {why}; give a test set"
 
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.
@@ -285,20 +284,24 @@ class _TestedGain:
         reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
         return self.conclude("underpowered", [result], reason)
 
-    def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+    def _conclude_with_test_set(
+        self, test: EvalSet, on_validation: FinalTestResult, on_test: FinalTestResult
+    ) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
         problems = () if self.problem is None else (self.problem,)
         if on_test.outcome == "loss":
             reason = "cases that the search never used got worse, so the gain may be specific to those it used"
             return self.conclude("overfit_risk", [on_validation, on_test], reason, *problems)
-        if problems:
-            return self.conclude("improved_on_validation", [on_validation], *problems)
-        verdict: Verdict = "improved" if on_test.is_shown else "improved_on_validation"
-        return self.conclude(verdict, [on_validation, on_test])
+        if self.problem is not None:
+            return self._conclude_for_these_cases([on_validation], obstacle=self.problem)
+        if on_test.is_shown:
+            return self.conclude("improved", [on_validation, on_test])
+        why = explain_not_shown(on_test, count_inputs(test, "test case"), self.goal)
+        return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
-        active, objective = self.active, self.active.request.objective
+        active, objective, on_test = self.active, self.active.request.objective, self.on_test
         count = active.state.candidates_tried
         tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
         return Conclusion(
@@ -314,6 +317,8 @@ class _TestedGain:
             results=tuple(results),
             before=self.arms.before.objective(objective),
             after=self.arms.after.objective(objective),
+            test_before=None if on_test is None else on_test.before.objective(objective),
+            test_after=None if on_test is None else on_test.after.objective(objective),
             tried=count,
             cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,

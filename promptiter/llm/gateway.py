@@ -27,7 +27,8 @@ from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
-from promptiter.llm.pool import OUTPUT_BOUNDS, ModelPool, bound_output_tokens, bound_tokens, is_counted
+from promptiter.llm.options import OUTPUT_BOUNDS, check_options
+from promptiter.llm.pool import ModelPool, bound_output_tokens, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost, check_usage
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
@@ -252,7 +253,7 @@ class Gateway:
     async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
         if self._agent_model is not None and site.role == "agent":
             request = replace(request, model=self._agent_model)
-        if not any(request.options.get(name) for name in OUTPUT_BOUNDS):
+        if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
             request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
         call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
         reply = await self._answer(call, lambda: self._call_model(request, site, call), is_live=is_live)
@@ -326,6 +327,7 @@ class Gateway:
         return redact_answer(answer, self.redactor), paid
 
     async def _call_model(self, request: ModelRequest, site: CallSite, call: _Call) -> _Paid:
+        check_options(request.options, place=f"the options of model {request.model!r}")
         bound = bound_tokens(request)
         price = self.price(request.model)
         bound_usd = price.bound_usd(bound) if price else None

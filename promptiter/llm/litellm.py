@@ -29,7 +29,8 @@ from promptiter.errors import (
     nearest,
 )
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
-from promptiter.llm.models import RESERVED_OPTIONS, check_options, openai_messages
+from promptiter.llm.models import openai_messages
+from promptiter.llm.options import RESERVED_OPTIONS, check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_misspelled_model
@@ -222,13 +223,13 @@ def _may_be_billed(error: BaseException) -> bool:
         if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             return False
         if isinstance(cause, httpx.HTTPStatusError):
-            return cause.response.status_code in _TIMEOUT_STATUSES
+            return cause.response.status_code in _STATUSES_OF_PROXIES
         cause = cause.__cause__ or cause.__context__
     return True
 
 
-_TIMEOUT_STATUSES = (408, 504)
-"""A proxy answers so if the server behind it takes too long. That server may bill the call."""
+_STATUSES_OF_PROXIES = (408, 502, 504, 520, 524)
+"""A proxy answers so if the server behind it takes too long, or its answer cannot be read. That server may bill."""
 
 
 _MISSING_KEY = re.compile(r"missing (credentials|[\w ]*api[ _]key)", re.IGNORECASE)

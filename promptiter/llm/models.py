@@ -115,32 +115,6 @@ class ScriptedModel:
         return self.script[number] if number < len(self.script) else None
 
 
-RESERVED_OPTIONS: Mapping[str, str] = {
-    "model": "name it where the node, judge or stage names its model",
-    "messages": "they are made of the instruction and the prompt",
-    "api_key": "give it under models in promptiter.yaml, or to LiteLLMModel",
-    "api_base": "give it under models in promptiter.yaml, or to LiteLLMModel",
-    "base_url": "give it as api_base under models in promptiter.yaml, or to LiteLLMModel",
-    "num_retries": "the gateway retries",
-    "max_retries": "the gateway retries",
-    "fallbacks": "a call of another model would not be counted",
-    "stream": "answers are read as a whole",
-    "n": "a call has one answer",
-    "drop_params": "it is always on",
-}
-"""Options that litellm takes and that a request cannot have, each with what to do instead."""
-
-
-def check_options(options: Mapping[str, Json], *, place: str) -> None:
-    """Raise SetupError if the options of a model contain one that is set elsewhere, or cannot work.
-
-    What changes nothing is allowed, such as `stream: false` in files of other tools.
-    """
-    for name, advice in RESERVED_OPTIONS.items():
-        if options.get(name) and (name, options[name]) != ("n", 1):
-            raise SetupError(f"{place} have {name!r}, which cannot be an option: {advice}")
-
-
 def load_model(reference: str) -> Model:
     """Import the model or function of messages that `module:attr` names. A class, or a function without parameters,
     makes one.

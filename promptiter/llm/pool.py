@@ -18,14 +18,12 @@ from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel
+from promptiter.llm.options import OUTPUT_BOUNDS
 from promptiter.llm.prices import Prices
 from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
 from traces import Usage
-
-OUTPUT_BOUNDS = ("max_tokens", "max_completion_tokens")
-"""The options of a request that limit the tokens of its answer."""
 
 
 class ModelPool:
@@ -66,6 +64,7 @@ class ModelPool:
         `bound` is the most tokens that one attempt may take.
         """
         rate = self._rates.get(request.model) or self._rates.get("*")
+        timeout_s = request.options.get("timeout") or self.timeout_s
         grant: Grant | None = None
 
         async def attempt(_: int) -> ModelReply:
@@ -77,10 +76,10 @@ class ModelPool:
                 if (stop_request := attempts.find_stop_request()) is None:
                     async with attempts.asking():  # not earlier: a call that waits has not been sent yet
                         try:
-                            async with asyncio.timeout(self.timeout_s):
+                            async with asyncio.timeout(timeout_s):
                                 return await self.catalog.call(request, repeat=repeat, seed=seed)
                         except TimeoutError:
-                            message = f"no answer from {request.model!r} in {self.timeout_s} s"
+                            message = f"no answer from {request.model!r} in {timeout_s} s"
                             raise ModelTimeoutError(message) from None
             return await attempts.stop(stop_request)
 
@@ -97,11 +96,7 @@ def bound_tokens(request: ModelRequest) -> int:
 
 def bound_output_tokens(request: ModelRequest) -> int:
     """The most tokens that the answer of a request may have."""
-    bounds = [request.options[name] for name in OUTPUT_BOUNDS if request.options.get(name) is not None]
-    for bound in bounds:
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-            raise SetupError(f"max_tokens of model {request.model!r} is {bound!r}; give a whole number of at least 1")
-    return int(max(bounds))
+    return int(max(request.options[name] for name in OUTPUT_BOUNDS if request.options.get(name) is not None))
 
 
 def is_counted(usage: Usage) -> bool:

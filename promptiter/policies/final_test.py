@@ -56,8 +56,10 @@ class FinalTest:
 class Conclusion:
     """The verdict of a run. `reasons` describe the evidence, the most important first.
 
-    `before` and `after` are the objective of both profiles in the final test; None if there was none. `smallest_gain`
-    is the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
+    `before` and `after` are the objective of both profiles on the cases of the search in the final test; None if there
+    was none. `test_before` and `test_after` are those on the test set; None if it was not run. `obstacle` says why a
+    gain is not shown for new cases, and what to do. `smallest_gain` is
+    the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
     the case runs behind each result; see `describe_runs`. `validation_use` is what validation had told the search
     when its cases were tested for new cases. A profile that was accepted in a run without a final test `is_untested`.
     """
@@ -68,6 +70,9 @@ class Conclusion:
     results: tuple[FinalTestResult, ...] = ()
     before: float | None = None
     after: float | None = None
+    test_before: float | None = None
+    test_after: float | None = None
+    obstacle: str = ""
     tried: int = 0
     cases: int = 0
     smallest_gain: float | None = None

@@ -66,9 +66,9 @@ class MemoryCaseUses:
 class CaseUseHistory:
     """How often a project had used the cases of a run before.
 
-    `earlier_runs` validated on some of its `validation_cases`, and `seen_cases` of these were used by earlier runs for
-    any purpose. A test set with some of its test cases was opened `test_opened` times before; None if this run did not
-    open it. Earlier runs had used `seen_test_cases` of them as train or validation cases.
+    `earlier_runs` validated on some of its `validation_cases`, and `seen_cases` of these were used before for any
+    purpose. A test set with some of its test cases was opened `test_opened` times before; None if this run did not
+    open it. Searches or edits that were tried by hand had used `seen_test_cases` of them.
     """
 
     validation_cases: int = 0
@@ -90,13 +90,13 @@ class CaseUseHistory:
             found.append(f"run {self.earlier_runs + 1} on these {self.validation_cases} validation cases{some}")
         elif self.seen_cases:
             cases = plural(self.validation_cases, "validation case")
-            found.append(f"earlier runs have used {self.seen_cases} of {cases}")
+            found.append(f"used before by runs or `promptiter try`: {self.seen_cases} of {cases}")
         if self.test_opened:
             times = {1: "once", 2: "twice"}.get(self.test_opened, f"{self.test_opened} times")
             found.append(f"the test set was opened {times} before")
         if self.seen_test_cases:
             cases = plural(self.seen_test_cases, "test case")
-            found.append(f"earlier runs have used {cases} as train or validation cases")
+            found.append(f"used before in a search or with `promptiter try`: {cases}")
         return tuple(found)
 
 

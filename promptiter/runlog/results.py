@@ -19,7 +19,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
 from promptiter.evaluation.scorer import Scorer, ScorerFunction
-from promptiter.evaluation.stats.final_test import Scope
+from promptiter.evaluation.stats.final_test import Scope, describe_gain
 from promptiter.evaluation.unscored import describe_unscored
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
@@ -33,7 +33,7 @@ from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import dollars, join_names, plural
+from promptiter.wording import dollars, format_score, join_names, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -316,31 +316,42 @@ class RunResult:
 
     def __repr__(self) -> str:
         changed = ", ".join(change.surface_id for change in self.changes) or "nothing"
-        problems = "".join(f"\n  problem: {problem}" for problem in self.problems)
-        return f"RunResult({self.status}, {self._headline})\n  changed: {changed}\n  {self._spending}{problems}"
+        problems = [f"problem: {problem}" for problem in self.problems]
+        lines = [*self._evidence, f"changed: {changed}", self._spending, *problems]
+        return "\n  ".join([f"RunResult({self.status}, {self._headline})", *lines])
 
     def _repr_html_(self) -> str:
         accepted = "" if self.accepted is None else self.accepted._repr_html_()
-        return html_block(
-            html_heading(self._headline, f"{self.status}, {self._spending}"), self.changes._repr_html_(), accepted
-        )
+        details = "; ".join((*self._evidence, self.status, self._spending))
+        return html_block(html_heading(self._headline, details), self.changes._repr_html_(), accepted)
 
     @property
     def _headline(self) -> str:
-        """The verdict, the score before and after, and why the run failed or its evaluation is invalid."""
-        scores = [
-            "unscored" if score is None else f"{score:.3f}" for score in (self.baseline_score, self.accepted_score)
-        ]
+        """The verdict, the score before and after, and why the run failed or its evaluation is invalid.
+
+        If the test set decided, its scores come first.
+        """
         invalid = self.stop.text if self.verdict == "invalid_eval" and self.stop is not None else None
         cause = "; ".join(each for each in (self.error, invalid) if each)
-        return f"{self.verdict}{self._limit}: {self.objective} {scores[0]} → {scores[1]}{cause and f'; {cause}'}"
+        scores = f"{format_score(self.baseline_score)} → {format_score(self.accepted_score)}"
+        found = self.conclusion
+        if found is not None and found.test_before is not None and self.verdict in ("improved", "overfit_risk"):
+            on_test = f"{format_score(found.test_before)} → {format_score(found.test_after)}"
+            scores = f"{on_test} on the test set ({scores} on validation)"
+        return f"{self.verdict}: {self.objective} {scores}{cause and f'; {cause}'}"
 
     @property
-    def _limit(self) -> str:
-        """What a gain is about, if that is less than the cases of a validation set."""
-        if self.verdict != "improved_on_validation" or self.shape == "two_sets":
-            return ""
-        return " (the cases it learned from)" if self.shape == "one_set" else " (its scorer)"
+    def _evidence(self) -> tuple[str, ...]:
+        """What the gain is shown for, with its interval, and why it is not shown for new cases."""
+        found = self.conclusion
+        if found is None or found.scope is None:
+            return ()
+        shown = [each for each in found.results if each.scope == found.scope and each.looks]
+        gains = [f": {describe_gain(each.looks[-1])}" for each in shown[-1:]]
+        is_learned = self.shape == "one_set" and found.scope == "these cases"
+        where = "these cases, which it learned from" if is_learned else found.scope
+        limit = (f"not shown for new cases: {found.obstacle}",) if found.obstacle else ()
+        return (f"shown for {where}{''.join(gains)}", *limit)
 
     @property
     def _spending(self) -> str:

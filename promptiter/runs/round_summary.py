@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -61,7 +62,7 @@ class RejectionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSummary:
-    """The mean score of an evaluation, the mean of each metric, and how many of its cases pass.
+    """The mean score of an evaluation, the mean of each metric, and how many of its cases pass in all `repeats`.
 
     `eval_sets` has the same for each eval set, if the cases come from several.
     """
@@ -69,6 +70,7 @@ class EvaluationSummary:
     score: float | None
     passed: int
     cases: int
+    repeats: int = 1
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     eval_sets: Mapping[str, EvaluationSummary] = field(default_factory=dict)
 
@@ -168,6 +170,7 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
         score=evaluation.mean_score,
         passed=sum(case.passed for case in evaluation.cases),
         cases=len(evaluation.cases),
+        repeats=max(Counter(row.case_id for row in evaluation.rows).values(), default=1),
         metrics=evaluation.metric_means,
     )
 

@@ -90,7 +90,8 @@ class Command:
 class RunSummary:
     """One run, finished or not.
 
-    `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one.
+    `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one,
+    and `test_score` the same on the test set. `obstacle` says why a gain is not shown for new cases, and what to do.
     `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
     the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
     final test. `case_history` says how often the cases were used before. `initial_digest` is the profile that the first
@@ -106,7 +107,9 @@ class RunSummary:
     headline: str
     shape: RunShape = "two_sets"
     reason: str = ""
+    obstacle: str = ""
     score: FigureChange | None = None
+    test_score: FigureChange | None = None
     baseline: EvaluationSummary | None = None
     validation: EvaluationSummary | None = None
     failing: tuple[str, ...] = ()
@@ -176,7 +179,9 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         headline=write_headline(result, outcome),
         shape=result.shape,
         reason=explain_outcome(result, outcome),
+        obstacle="" if result.conclusion is None else result.conclusion.obstacle,
         score=_score(result),
+        test_score=_test_score(result),
         baseline=summarize_evaluation(result.baseline),
         validation=summarize_evaluation(result.accepted),
         failing=_failing(result.accepted),
@@ -226,19 +231,27 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
 
 
 def _score(result: RunResult) -> FigureChange | None:
-    """The objective before and after. A loss is negative as an objective; it is shown as a positive number."""
+    """The objective before and after."""
     conclusion, before, after = result.conclusion, result.baseline_score, result.accepted_score
     if conclusion is not None and conclusion.results:
         before, after = conclusion.before, conclusion.after
-    if before is None:
-        return None
-    sign = -1 if result.objective == "weighted_loss" else 1
     is_tried = result.working_profile != result.initial_profile
-    return FigureChange(
-        name=result.objective.replace("_", " "),
-        before=abs(sign * before),
-        after=abs(sign * after) if is_tried and after is not None else None,
-    )
+    return None if before is None else _compare(result, before, after if is_tried else None)
+
+
+def _test_score(result: RunResult) -> FigureChange | None:
+    """The objective on the test set before and after; None if it was not run."""
+    conclusion = result.conclusion
+    if conclusion is None or conclusion.test_before is None:
+        return None
+    return _compare(result, conclusion.test_before, conclusion.test_after)
+
+
+def _compare(result: RunResult, before: float, after: float | None) -> FigureChange:
+    """A loss is negative as an objective; it is shown as a positive number."""
+    if result.objective == "weighted_loss":
+        before, after = abs(before), None if after is None else abs(after)
+    return FigureChange(name=result.objective.replace("_", " "), before=before, after=after)
 
 
 def _summarize_test(result: RunResult, profile: Profile) -> EvaluationSummary | None:

@@ -49,7 +49,10 @@ def test_a_run_with_one_set_says_everywhere_what_it_may_claim(run: Run, project:
     assert orjson.loads(shown)["shape"] == "one_set"
     lines = run("show", first).splitlines()
     assert HEADLINE in lines
-    assert "  the search learned from the same cases, so nothing is known about new ones" in lines
+    assert (
+        "  not shown for new cases: the search learned from these cases; give a test set (`test`) of 8 cases or more"
+        in lines
+    )
     assert re.search(r"^cases +baseline +adopted$", "\n".join(lines), flags=re.MULTILINE)
     whole = (first / "result.json").read_bytes()
     result = orjson.loads(whole)

@@ -78,7 +78,7 @@ async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
     await engine.run(request())
     later = request(validation=desk.eval_set("other", 10), test=desk.eval_set("validation", 10))
     found = (await engine.run(later)).case_history.describe()
-    assert "earlier runs have used 10 test cases as train or validation cases" in found
+    assert "used before in a search or with `promptiter try`: 10 test cases" in found
 
 
 async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:
@@ -183,7 +183,7 @@ async def test_a_final_test_is_not_finished_again_unnoticed(
     assert warning in reasons(again)
     assert again.case_history.test_opened == (None if asked.test is None else 1)
     if asked.test is None:
-        assert any("cannot speak for new cases: this may not be the only final test" in each for each in reasons(again))
+        assert any("not shown for new cases: this may not be the only final test" in each for each in reasons(again))
 
 
 class KilledJournal(MemoryJournal):

@@ -185,6 +185,8 @@ async def test_a_gain_on_the_test_set_is_shown_for_new_cases() -> None:
     agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 10)), journal=journal)
     assert outcome(result) == ("improved", "new cases", ["shown", "shown"])
+    assert result.conclusion is not None
+    assert (result.conclusion.test_before, result.conclusion.test_after) == (0.25, 0.85)
     events = list(journal.events)
     on_test_set = [event.seq for event in events if event.type == "case" and "test-" in event.data["row"]["case_id"]]
     assert len(on_test_set) == 2 * 2 * 10
@@ -207,6 +209,8 @@ async def test_a_small_gain_on_the_test_set_leaves_the_verdict_for_these_cases()
     result = await engine(agent, DRAFT).run(request(test=desk.eval_set("test", 8)))
     assert outcome(result) == ("improved_on_validation", "these cases", ["shown", "not_shown"])
     assert not result.is_shown_for_new_cases
+    assert result.conclusion is not None
+    assert result.conclusion.obstacle == "8 test cases are too few for a gain of this size; give more test cases"
 
 
 async def test_a_test_set_that_is_too_small_to_decide_anything_is_not_spent() -> None:

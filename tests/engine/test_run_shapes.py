@@ -56,10 +56,13 @@ async def test_a_run_with_one_set_improves_and_claims_only_these_cases() -> None
     assert (result.verdict, result.shape, result.accepted_score) == ("improved_on_validation", "one_set", 1.0)
     assert result.conclusion is not None
     assert result.conclusion.scope == "these cases"
-    assert "the search learned from the same cases, so nothing is known about new ones" in result.conclusion.reasons
+    obstacle = "the search learned from these cases; give a test set (`test`) of 8 cases or more"
+    assert result.conclusion.obstacle == obstacle
+    assert f"not shown for new cases: {obstacle}" in result.conclusion.reasons
     assert headline(result) == "Improved on these 6 cases, which the search learned from"
-    assert "improved_on_validation (the cases it learned from): mean_score 0.000 → 1.000" in repr(result)
-    assert "improved_on_validation (the cases it learned from)" in result._repr_html_()
+    assert "improved_on_validation: mean_score 0.000 → 1.000" in repr(result)
+    assert "shown for these cases, which it learned from: gain +1.000" in repr(result)
+    assert "shown for these cases, which it learned from: gain +1.000" in result._repr_html_()
     assert RunResult.from_json(result.to_json()) == result
 
 
@@ -79,7 +82,8 @@ async def test_a_test_set_lets_a_run_with_one_set_claim_new_cases() -> None:
     few = await desk.engine(BOTH).run(one_set(test=desk.eval_set("test", 2)))
     assert few.conclusion is not None
     assert (few.verdict, few.scope) == ("improved_on_validation", "these cases")
-    assert "the search learned from the same cases, so nothing is known about new ones" in few.conclusion.reasons
+    advice = "give a test set (`test`) of 8 cases or more (this one has 2)"
+    assert few.conclusion.obstacle == f"the search learned from these cases; {advice}"
 
 
 class Unlucky:
@@ -175,9 +179,9 @@ async def test_a_run_with_a_scorer_improves_and_claims_only_its_measure() -> Non
     assert [each.decision.accepted for each in result.rounds if each.decision] == [True, True]
     assert result.conclusion is not None
     assert result.conclusion.scope == "this scorer"
-    assert "the search learned from the same scorer, and nothing else was measured" in result.conclusion.reasons
+    assert result.conclusion.obstacle == "a scorer measures no cases; give cases instead of it"
     assert headline(result) == "Improved by this scorer"
-    assert "improved_on_validation (its scorer): mean_score 0.000 → 1.000" in repr(result)
+    assert "\n  shown for this scorer: gain +1.000" in repr(result)
     assert RunResult.from_json(result.to_json()) == result
 
 

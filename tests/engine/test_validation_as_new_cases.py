@@ -68,6 +68,8 @@ async def test_too_few_improved_cases_show_the_gain_on_these_cases_only() -> Non
     assert result.conclusion is not None
     assert [each.outcome for each in result.conclusion.results] == ["shown", "not_shown"]
     assert max(look.repeats for look in result.conclusion.results[1].looks) == 2, "more repeats would change nothing"
+    few = "8 validation cases, which the search selected on, are too few for a gain of this size"
+    assert result.conclusion.obstacle == f"{few}; give a test set (`test`) of 8 cases or more"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ class Reads(Tries):
 async def test_a_search_that_reads_validation_shows_nothing_for_new_cases() -> None:
     result = await desk.engine(search=Reads(BOTH)).run(request())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "cannot speak for new cases: the search has read validation results; give a test set" in reasons(result)
+    assert "not shown for new cases: the search has read results of these cases; give a test set" in reasons(result)
 
 
 class Approves:
@@ -132,7 +134,7 @@ class Approves:
 async def test_a_reviewer_may_have_seen_validation_results() -> None:
     result = await desk_stages.engine().run(request(stop=None), reviewer=Approves())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "patches were reviewed by someone who may have seen validation results" in reasons(result)
+    assert "patches were reviewed by someone who may have seen results of these cases" in reasons(result)
 
 
 async def test_with_a_test_set_a_search_may_read_validation() -> None:
@@ -160,6 +162,7 @@ async def test_test_cases_with_the_same_input_count_as_one(inputs: int, verdict:
     assert result.verdict == verdict
     few = "the test set was not run: 7 cases cannot decide about new cases; give at least 8; 24 cases with 7 different"
     assert (few in reasons(result)) == (inputs == 7)
+    assert ("8 cases or more (this one has 24 with 7 different inputs)" in reasons(result)) == (inputs == 7)
     assert f"24 cases with {inputs} different inputs count as {inputs}" in reasons(result)
 
 
@@ -167,9 +170,9 @@ async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> N
     engine = desk.engine(BOTH, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
     assert (first.verdict, second.verdict) == ("improved", "improved_on_validation")
-    assert "earlier runs have shown results on them; give a test set" in reasons(second)
+    assert "these cases were used before this run; give a test set" in reasons(second)
     other = await engine.run(request(train=desk.eval_set("other", 3), validation=desk.eval_set("train", 3)))
-    assert "earlier runs have shown results on them" in reasons(other), "they were train cases before"
+    assert "these cases were used before this run" in reasons(other), "they were train cases before"
 
 
 async def test_cases_that_the_search_learned_from_never_speak_for_new_ones() -> None:

@@ -509,6 +509,17 @@ async def test_a_wrong_bound_is_refused(name: str, bound: Any) -> None:
         await gateway(ScriptedModel([])).ask(request(**{name: bound}), AGENT)
 
 
+async def test_the_timeout_of_a_request_replaces_that_of_the_gateway() -> None:
+    async def answer(_: list[dict[str, Any]]) -> str:
+        await asyncio.sleep(0.02)
+        return "late"
+
+    door = Gateway(models={"m": answer}, timeout_s=0.001, retries=Retries(attempts=1))
+    with pytest.raises(ModelTimeoutError, match=r"no answer from 'm' in 0\.001 s"):
+        await door.ask(request(), AGENT)
+    assert (await door.ask(request(timeout=60), AGENT)).text == "late"
+
+
 async def test_both_names_of_the_bound_count_against_the_budget() -> None:
     door = gateway(ScriptedModel([]), budget=Budget(max_tokens=8_000))
     with pytest.raises(BudgetEndedError):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from pydantic import TypeAdapter
 
 from promptiter.errors import (
@@ -317,6 +318,23 @@ async def test_faults_are_billed_unless_the_server_refused_the_call(fault: str, 
     total = door.ledger.snapshot().total
     assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
     assert len(server.billed) == 1 + is_billed
+
+
+@pytest.mark.parametrize(
+    ("status", "is_billed"),
+    [(408, True), (502, True), (504, True), (520, True), (524, True), (429, False), (500, False), (503, False)],
+)
+async def test_what_a_proxy_answers_for_a_server_that_may_have_worked_is_billed(status: int, is_billed: bool) -> None:
+    class Proxy(LoopbackServer):
+        async def handle(self, request: Any) -> Any:
+            reply = await super().handle(request)
+            return reply if len(self.arrivals) > 1 else web.json_response({"error": {"message": "oops"}}, status=status)
+
+    with run_server(Proxy(answer)) as server:
+        door = gateway(server)
+        await door.ask(request(1), CallSite())
+    total = door.ledger.snapshot().total
+    assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
 
 
 async def test_a_server_that_cannot_be_reached_bills_nothing() -> None:

@@ -15,7 +15,7 @@ from promptiter.config.file import read_document
 from promptiter.errors import SetupError
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelRequest
-from promptiter.llm.models import RESERVED_OPTIONS
+from promptiter.llm.options import RESERVED_OPTIONS
 
 
 def make_node(options: Mapping[str, Any]) -> object:
@@ -51,8 +51,37 @@ def test_an_option_that_cannot_work_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_tokens": "50"}, "have 'max_tokens', which is '50'; give a whole number of at least 1"),
+        ({"max_tokens": -5}, "have 'max_tokens', which is -5"),
+        ({"max_completion_tokens": 2.5}, "have 'max_completion_tokens', which is 2.5"),
+        ({"max_tokens": True}, "have 'max_tokens', which is True"),
+        ({"timeout": "abc"}, "have 'timeout', which is 'abc'; give seconds, a number above 0"),
+        ({"timeout": -1}, "have 'timeout', which is -1"),
+        ({"temperature": "hot"}, "have 'temperature', which is 'hot'; give a number"),
+        ({"extra_headers": "sk-1"}, "have 'extra_headers', which is of type .*; give texts by name"),
+        ({"extra_headers": {"X-Desk": 5}}, "have 'extra_headers', which is of type dict"),
+        ({"extra_body": [1]}, "have 'extra_body', which is of type list; give values by name"),
+        ({"extra_body": {"max_tokens": 9_000}}, "have 'max_tokens', which cannot be part of extra_body: give it as an"),
+        ({"extra_body": {"n": 8}}, "have 'n', which cannot be part of extra_body: a call has one answer"),
+        ({"extra_body": {"stream": True}}, "have 'stream', which cannot be part of extra_body"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(
+    make: Callable[[Mapping[str, Any]], object], options: Mapping[str, Any], problem: str
+) -> None:
+    with pytest.raises(SetupError, match=problem):
+        make(options)
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_other_options_are_accepted(make: Callable[[Mapping[str, Any]], object]) -> None:
     make({"temperature": 0.2, "timeout": 5, "extra_headers": {"X-Team": "a"}, "max_tokens": 100})
+    make(
+        {"extra_body": {"top_k": 5, "stream": False}, "max_completion_tokens": None, "n": 1, "thinking": {"type": "x"}}
+    )
 
 
 async def test_requests_of_your_own_are_checked_before_they_are_sent() -> None:

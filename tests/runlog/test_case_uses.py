@@ -54,14 +54,17 @@ def test_cases_that_were_used_for_any_purpose_are_seen() -> None:
             CaseUseHistory(validation_cases=9, earlier_runs=1, seen_cases=2),
             ("run 2 on these 9 validation cases, 2 of which were used before",),
         ),
-        (CaseUseHistory(validation_cases=9, seen_cases=1), ("earlier runs have used 1 of 9 validation cases",)),
+        (
+            CaseUseHistory(validation_cases=9, seen_cases=1),
+            ("used before by runs or `promptiter try`: 1 of 9 validation cases",),
+        ),
         (CaseUseHistory(test_opened=0), ()),
         (CaseUseHistory(test_opened=2), ("the test set was opened twice before",)),
         (
             CaseUseHistory(test_opened=3, seen_test_cases=1),
             (
                 "the test set was opened 3 times before",
-                "earlier runs have used 1 test case as train or validation cases",
+                "used before in a search or with `promptiter try`: 1 test case",
             ),
         ),
     ],

@@ -22,10 +22,14 @@ def finished_run() -> RunResult:
 def test_a_result_is_shown_in_a_few_lines() -> None:
     result = finished_run()
     lines = repr(result).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert lines[0].startswith(f"RunResult(succeeded, {result.verdict}: mean_score ")
     assert all(len(line) < 300 for line in lines)
-    assert f"{result.measured.spent.total.calls:,} model calls" in lines[2]
+    assert f"{result.measured.spent.total.calls:,} model calls" in lines[4]
+    assert lines[1] == "  shown for these cases: gain +1.000 (95% interval +0.375 to +1.000)"
+    assert lines[2].startswith(
+        "  not shown for new cases: 2 validation cases, which the search selected on, are too few"
+    )
 
 
 def test_a_failed_result_names_its_error() -> None:

@@ -42,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 CHUNKS = 4
+SOME_CHUNKS = [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))]
 """The matrix is split so that test workers can share it."""
 SIGKILLS = 10
 
@@ -124,7 +125,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", SOME_CHUNKS)
 def test_a_run_resumes_from_every_event(chunk: int, whole: Path, events: int, tmp_path: Path) -> None:
     for seq in range(chunk, events, CHUNKS):
         folder = tmp_path / str(seq)
@@ -181,7 +182,7 @@ def whole_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))])
+@pytest.mark.parametrize("chunk", SOME_CHUNKS)
 def test_a_search_with_a_pool_resumes_from_every_event(chunk: int, whole_pool: Path, tmp_path: Path) -> None:
     events = len(journal_path(whole_pool).read_bytes().splitlines())
     for seq in range(chunk, events, CHUNKS):

@@ -15,7 +15,7 @@ from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest, Role
-from promptiter.llm.models import check_options
+from promptiter.llm.options import check_options
 from promptiter.llm.structured import ask_for
 from promptiter.wording import shorten
 from traces.model import Json

@@ -19,7 +19,7 @@ from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
-from promptiter.wording import format_score, join_names, plural
+from promptiter.wording import format_score, join_names, path_from_here, plural
 from traces.text import cut, one_line
 
 MAX_REASON = 400
@@ -66,13 +66,14 @@ def print_line(screen: Console, summary: RunSummary) -> None:
 
 
 def print_end(screen: Console, summary: RunSummary) -> None:
-    """Print about 15 lines: the first diff, the headline, what still fails, the cost, and commands to paste."""
+    """Print about 15 lines: the first diff, the headline and its limit, what fails, the cost, commands to paste."""
     if summary.changes:
         _print_first_change(screen, summary)
         screen.print()
     print_headline(screen, summary)
     cost = f"cost {cost_line(summary.costs)}"
-    for line in (failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost):
+    limit = f"Not shown for new cases: {summary.obstacle}" if summary.obstacle else ""
+    for line in (limit, failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost):
         if line:
             print_indented(screen, Text(line))
     print_warnings(screen, summary)
@@ -87,21 +88,28 @@ def print_headline(screen: Console, summary: RunSummary) -> None:
 
 
 def _format_reason(summary: RunSummary) -> Text:
-    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as known."""
-    text = Text()
+    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as known. A test set comes first, if it decided."""
+    text, details = Text(), []
+    is_of_test_set = summary.test_score is not None and summary.outcome in ("improved", "overfit_risk")
     if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
         searched = "validation" if summary.shape == "two_sets" else "the cases of the search"
-        where = f" on {searched}" if summary.headline.endswith("new cases") else ""
-        text.append(f": {format_change(summary.score)}{where}")
-    if summary.reason:
-        is_long = summary.outcome not in SHORT_REASONS
-        reason = shorten_reason(summary.reason, limit=MAX_CAUSE)
-        text.append(f" ({reason})" if not is_long else f"; {reason}" if text else f": {reason}")
+        if is_of_test_set and summary.test_score is not None:
+            text.append(f": {format_change(summary.test_score)} on the test set")
+            details.append(f"{searched} {_format_figures(summary.score)}")
+        else:
+            where = f" on {searched}" if summary.outcome == "improved" else ""
+            text.append(f": {format_change(summary.score)}{where}")
+    reason = shorten_reason(summary.reason, limit=MAX_CAUSE)
+    if summary.outcome in SHORT_REASONS:
+        found = "; ".join(each for each in (reason, *details) if each)
+        text.append(f" ({found})" if found else "")
+    elif reason:
+        text.append(f"; {reason}" if text else f": {reason}")
     return text
 
 
 def failing_line(summary: RunSummary) -> str:
-    """The number of validation cases that fail under the accepted profile; empty if there are no cases."""
+    """The number of validation cases that fail, in any repeat, under the accepted profile; empty without cases."""
     figures = summary.validation
     if figures is None or summary.shape == "scorer":
         return ""
@@ -110,7 +118,8 @@ def failing_line(summary: RunSummary) -> str:
     if not failing:
         return f"all {cases} pass"
     still = " still" if summary.adopted else ""
-    return f"{failing} of {cases}{still} fail"
+    where = f" in at least one of {figures.repeats} repeats" if figures.repeats > 1 else ""
+    return f"{failing} of {cases}{still} fail{where}"
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:
@@ -141,7 +150,13 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
 
 
 def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = False) -> None:
-    """Print commands to paste, one per line, never wrapped. If the run `is_shown`, commands to show it are left out."""
+    """Print where adopted texts are, and commands to paste, one per line, never wrapped.
+
+    If the run `is_shown`, commands to show it are left out.
+    """
+    if summary.adopted and summary.folder is not None:
+        text = f"{path_from_here(summary.folder)}/surfaces/, as a profile: profiles/best.json"
+        screen.print(Text.assemble(("  adopted texts: ", "dim"), text), soft_wrap=True)
     for each in summary.commands:
         if is_shown and each.command.startswith("promptiter show "):
             continue
@@ -183,8 +198,12 @@ def _print_first_lines(screen: Console, content: RenderableType) -> None:
 
 def format_change(change: FigureChange) -> str:
     """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
+    return f"{change.name} {_format_figures(change)}"
+
+
+def _format_figures(change: FigureChange) -> str:
     after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
-    return f"{change.name} {format_score(change.before)}{after}"
+    return f"{format_score(change.before)}{after}"
 
 
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:

@@ -23,6 +23,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.judgement import keep_repeats, place_repeat
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.options import check_options
 from promptiter.llm.secret import secrets_in
 from promptiter.llm.structured import ask_for, ask_until_usable
 from promptiter.references import is_reference
@@ -108,13 +109,14 @@ def build_request_options(model: JudgeModel, *, place: str) -> dict[str, Json]:
             raise MetricError(f"{place}: generation_config cannot set {key!r}; {_OWN_OPTIONS[name]}")
         if value is not None and name not in _NOT_FOR_JUDGES:
             options[name] = value
-    most = options.get("max_tokens", 1)
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise MetricError(f"{place}: generation_config.max_tokens is {most!r}; give a whole number of at least 1")
     if model.think is not None:
         options.setdefault("reasoning_effort", "medium" if model.think else "none")
     if model.extra_fields:
         options["extra_body"] = {**options.get("extra_body", {}), **model.extra_fields}
+    try:
+        check_options(options, place=f"{place}: generation_config and extra_fields")
+    except SetupError as error:
+        raise MetricError(str(error)) from None
     return options
 
 

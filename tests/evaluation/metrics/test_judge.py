@@ -460,7 +460,12 @@ async def test_a_failed_run_is_unscored_without_a_call(name: str) -> None:
         (
             "llm_final_response",
             {"judge_model": {"model_name": "m", "generation_config": {"max_tokens": "many"}}},
-            "max_tokens is 'many'",
+            "generation_config and extra_fields have 'max_tokens', which is 'many'",
+        ),
+        (
+            "llm_final_response",
+            {"judge_model": {"model_name": "m", "extra_fields": {"max_tokens": 9_000}}},
+            "'max_tokens', which cannot be part of extra_body",
         ),
         (
             "llm_final_response",
