@@ -191,7 +191,11 @@ class BadAnswerError(ModelError):
 
 
 class RunnerError(PromptiterError):
-    """A teacher or judge that is an agent or a function gave no answer."""
+    """A teacher or judge that is an agent or a function gave no answer. It `is_outage` if its service failed."""
+
+    def __init__(self, message: str, *, is_outage: bool = False) -> None:
+        super().__init__(message)
+        self.is_outage = is_outage
 
 
 class BudgetEndedError(PromptiterError):

@@ -73,11 +73,15 @@ _NOTHING_KNOWN = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a step or tool call failed. `where` is the file and line in the user's code, if known."""
+    """Why a step or tool call failed. `where` is the file and line in the user's code, if known.
+
+    It `is_outage` if a service that the code called was down, refused the call, or did not answer in time.
+    """
 
     type: str
     message: str = ""
     where: str = field(default="", compare=False)
+    is_outage: bool = field(default=False, compare=False, kw_only=True)
 
     @property
     def is_cancellation(self) -> bool:

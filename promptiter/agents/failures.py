@@ -8,6 +8,7 @@ from pathlib import Path
 
 import traces
 from promptiter.errors import PromptiterError
+from promptiter.outages import is_outage
 from promptiter.wording import path_from_here
 from traces import Failure
 
@@ -19,7 +20,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 def describe_error(error: BaseException) -> Failure:
     """An exception as the error of a case run. Errors of promptiter say themselves what to do and have no line."""
     where = "" if isinstance(error, PromptiterError) else find_line(error)
-    return Failure(type(error).__name__, str(error), where=where)
+    return Failure(type(error).__name__, str(error), where=where, is_outage=is_outage(error))
 
 
 def find_line(error: BaseException) -> str:

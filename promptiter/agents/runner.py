@@ -17,6 +17,7 @@ from promptiter.concurrency import call_any
 from promptiter.errors import FATAL_ERRORS, PromptiterError, RunnerError, SetupError, ToolFailedError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite
+from promptiter.outages import is_outage, is_outage_name
 from promptiter.profile import Profile
 from promptiter.references import call_factory, find_factory, find_reference, load_reference
 from promptiter.wording import shorten
@@ -82,9 +83,9 @@ async def _run_agent(agent: Agent, message: CaseInput, context: RunContext) -> s
     except FATAL_ERRORS:
         raise
     except Exception as error:
-        raise RunnerError(f"{type(error).__name__}: {error}") from error
+        raise RunnerError(f"{type(error).__name__}: {error}", is_outage=is_outage(error)) from error
     if run.error is not None:
-        raise RunnerError(str(run.error))
+        raise RunnerError(str(run.error), is_outage=run.error.is_outage or is_outage_name(run.error.type))
     return run.output
 
 
@@ -98,7 +99,8 @@ async def _call_function(
         except PromptiterError:
             raise
         except Exception as error:
-            raise RunnerError(gateway.redactor.redact_text(f"{type(error).__name__}: {error}")) from error
+            problem = gateway.redactor.redact_text(f"{type(error).__name__}: {error}")
+            raise RunnerError(problem, is_outage=is_outage(error)) from error
         if found is None:
             raise RunnerError(f"{name} returned None; return the answer as text")
         return found

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from promptiter.agents.base import RunContext, active_agent_run, to_text
 from promptiter.concurrency import get_background_loop, is_in_loop
-from promptiter.errors import ToolFailedError
+from promptiter.errors import ModelUnavailableError, PromptiterError, ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.outages import is_outage
 from traces import NoActiveRecordingError, OpenStep, Usage, current_step
 from traces.model import Json, sum_usage
 from traces.recorder import find_open_step
@@ -62,10 +63,20 @@ class StepCalls:
             return {"error": str(error)}
 
     async def get_or_execute(self, name: str, key: Json, execute: Callable[[], Awaitable[Json]]) -> Json:
-        """Return the cached value of a key, or execute and cache it; an error is raised as ToolFailedError."""
+        """Return the cached value of a key, or execute and cache it. An error is cached and raised as ToolFailedError.
+
+        An outage is not cached: it is raised as ModelUnavailableError.
+        """
 
         async def run(**_: Json) -> Json:
-            value = await execute()
+            try:
+                value = await execute()
+            except PromptiterError:
+                raise
+            except Exception as error:
+                if is_outage(error):
+                    raise ModelUnavailableError(f"{name} failed: {type(error).__name__}: {error}") from error
+                raise
             return {"value": to_plain_json(value), "usage": asdict(self.step.usage) if self.step.usage else None}
 
         site = self._site(f"{name}{to_text(key)}")

@@ -18,6 +18,7 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
 from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.grouping import group_by
+from promptiter.outages import is_outage_name
 from promptiter.stages.losses import (
     CaseLoss,
     Category,
@@ -89,17 +90,14 @@ def category_of(findings: Sequence[Finding]) -> Category:
 
 
 def is_fixable_by_prompt(failure: Failure) -> bool:
-    """Whether another prompt could have prevented a failure: not a rate limit, a timeout or a cancelled call."""
-    return _strip_module(failure) not in _BEYOND_PROMPTS
+    """Whether another prompt could have prevented a failure: not an outage, a timeout or a cancelled call."""
+    is_outage = failure.is_outage or is_outage_name(failure.type)
+    return not is_outage and _strip_module(failure) not in _BEYOND_PROMPTS
 
 
-_TRANSIENT: tuple[type[Exception], ...] = (
-    TransientModelError,
-    *TransientModelError.__subclasses__(),
-    BudgetEndedError,
-    TimeoutError,
+_BEYOND_PROMPTS = frozenset(
+    (*(kind.__name__ for kind in (TransientModelError, BudgetEndedError, TimeoutError)), "cancelled", "CancelledError")
 )
-_BEYOND_PROMPTS = frozenset(kind.__name__ for kind in _TRANSIENT) | {"cancelled", "CancelledError"}
 
 
 class _Extraction:

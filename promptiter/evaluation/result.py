@@ -8,7 +8,6 @@ do not depend on the order in which cases finished.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,27 +15,17 @@ from functools import cached_property, reduce
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from promptiter.errors import (
-    AccessDeniedError,
-    AnswerError,
-    MetricError,
-    ModelNotFoundError,
-    ModelUnavailableError,
-    RateLimitedError,
-    RunnerError,
-)
+from promptiter.errors import AnswerError, MetricError, ModelNotFoundError
 from promptiter.evaluation.score import JUDGE_FAILED, Score
 from promptiter.evaluation.surface_reads import Reads
 from promptiter.grouping import group_by
+from promptiter.outages import is_outage_name
 from traces import Failure, Usage
 from traces.model import sum_usage
 from traces.notebook import html_block, html_heading, html_table
 
 Origin: TypeAlias = Literal["executed", "cache", "kept", "audited"]
 """Where a row came from: paid calls, cached answers only, an earlier evaluation, or a check of one."""
-
-OUTAGES = tuple(each.__name__ for each in (AccessDeniedError, ModelUnavailableError, RateLimitedError))
-"""Errors of a service that do not depend on the request. A timeout may depend on the prompt and is not one."""
 
 SETUP_ERRORS = tuple(each.__name__ for each in (AnswerError, MetricError, ModelNotFoundError))
 """Mistakes in the code of the agent or of a metric, or in the name of a model: the case does not matter."""
@@ -112,11 +101,14 @@ class CaseRow:
 
     @property
     def outage(self) -> str | None:
-        """The error, if the service of a model, of the agent or of a judge, caused it and not the request; or None."""
+        """The error, if a service that the agent or a metric called caused it; otherwise None.
+
+        What the error says does not count: it may quote an answer.
+        """
         if self.error is not None:
-            return f"{self.error.type}: {self.error.message}" if self.error.type in OUTAGES else None
-        errors = (score.error for score in self.scores if score.error is not None)
-        return next((error for error in errors if _OUTAGE.match(error)), None)
+            is_lost = self.error.is_outage or is_outage_name(self.error.type)
+            return f"{self.error.type}: {self.error.message}" if is_lost else None
+        return next((score.error or "" for score in self.scores if score.is_outage), None)
 
     @property
     def setup_error(self) -> str | None:
@@ -127,13 +119,14 @@ class CaseRow:
     @property
     def judge_error(self) -> str | None:
         """The error of a judge that failed or gave no usable answer, unless its service is down; otherwise None."""
-        errors = (score.error for score in self.scores if score.error is not None)
-        return next((error for error in errors if error.startswith(JUDGE_FAILED) and not _OUTAGE.match(error)), None)
+        errors = (score.error or "" for score in self.scores if not score.is_outage)
+        return next((error for error in errors if error.startswith(JUDGE_FAILED)), None)
 
     @property
     def code_error(self) -> Failure | None:
         """The error, if the agent's code raised it and it is one that Python raises for mistakes; otherwise None."""
-        return self.error if self.error is not None and self.error.type in CODE_ERRORS else None
+        is_mistake = self.error is not None and self.error.type in CODE_ERRORS and self.outage is None
+        return self.error if is_mistake else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,17 +285,6 @@ class Evaluation:
         details = f"mean score {_format_figure(self.mean_score)}, {passed}, {self.usage.tokens:,} tokens"
         table = html_table(("case", "", *metrics), rows, count=len(self.cases))
         return html_block(html_heading(f"Evaluation on {self.eval_set_id}", details), table)
-
-
-_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_OUTAGE = re.compile(
-    rf"(?:{JUDGE_FAILED}{_QUOTED} failed: (?:{RunnerError.__name__}: )?|metric {_QUOTED} raised )?"
-    rf"(?:{'|'.join(OUTAGES)}):"
-)
-"""How the error of a score begins if the service of a model failed: of a judge, or of a metric that asks one.
-
-The rest of an error may quote the answer of a judge, so what it says does not count.
-"""
 
 
 def _format_figure(figure: float | None) -> str:

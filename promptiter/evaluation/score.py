@@ -36,7 +36,8 @@ class Finding:
 class Score:
     """A metric's judgement of one case run: a value with its reason, or unscored with an error, never 0 for a failure.
 
-    `value` is the mean over turns; `passed` compares it with the threshold. None: unscored.
+    `value` is the mean over turns; `passed` compares it with the threshold. None: unscored. It `is_outage` if that is
+    because a service failed, such as that of a judge.
     """
 
     metric: str
@@ -45,6 +46,7 @@ class Score:
     reason: str = ""
     error: str | None = None
     findings: tuple[Finding, ...] = ()
+    is_outage: bool = False
 
     @property
     def is_scored(self) -> bool:

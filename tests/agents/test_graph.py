@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -485,6 +485,22 @@ async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:
 
     subject = chain("g", FunctionNode(name="lazy", function=Lazy()))
     assert (await run(subject)).output == "HI"
+
+
+async def test_a_cached_node_does_not_keep_an_outage() -> None:
+    answers: Iterator[Exception | str] = iter([ConnectionError("down"), "up"])
+
+    def look_up(_: str) -> str:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    subject = chain("g", FunctionNode(name="look_up", function=look_up, version="1"))
+    with Gateway().active():
+        lost, made_again = await run(subject), await run(subject)
+    assert lost.error is not None
+    assert lost.error.is_outage
+    assert made_again.output == "up"
 
 
 async def test_a_cached_node_keeps_its_usage() -> None:

@@ -343,6 +343,7 @@ def test_an_answer_that_the_agent_could_not_read_is_blamed_on_the_last_steps() -
     [
         *(kind.__name__ for kind in (TransientModelError, RateLimitedError, ModelTimeoutError, ModelUnavailableError)),
         f"promptiter.errors.{RateLimitedError.__name__}",
+        "openai.APIConnectionError",
         BudgetEndedError.__name__,
         "TimeoutError",
         "cancelled",

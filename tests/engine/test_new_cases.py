@@ -48,5 +48,7 @@ def test_a_test_set_must_have_enough_different_cases(count: int, is_enough: bool
     copies = EvalSet(id="test", cases=(*test.cases, *(replace(each, id=f"{each.id}-again") for each in test.cases)))
     found = find(desk.request(validation=VALIDATION, test=copies), USED)
     assert found == (
-        None if is_enough else f"the validation cases were used before this run; {ADVICE} (this one has 7)"
+        None
+        if is_enough
+        else f"the validation cases were used before this run; {ADVICE} (this one has 14 with 7 different inputs)"
     )

@@ -32,7 +32,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
-from traces import Usage
+from traces import Failure, Usage
 
 
 def eval_set(*cases: EvalCase) -> EvalSet:
@@ -193,6 +193,61 @@ async def test_a_metric_that_raises_makes_its_score_unscored_and_the_case_does_n
     found = await evaluator(metric(), Broken()).evaluate(shout, questions(2))
     assert found.rows[0].scores[1].error == "MetricError: metric 'broken' raised RuntimeError: c0000 Q0"
     assert (found.pass_rate, found.mean_score, found.errored_fraction) == (0.0, None, 1.0)
+
+
+class BusyError(ConnectionError):
+    """An error of the agent's own, for a service that is down."""
+
+
+async def raise_busy(_: object, __: object = None) -> float:
+    raise BusyError("the line is down")
+
+
+async def raise_after_retries(_: object, __: object = None) -> float:
+    try:
+        await raise_busy(None)
+    except BusyError as error:
+        raise KeyError("no answer") from error
+    return 1.0
+
+
+async def raise_timeout(_: object, __: object = None) -> float:
+    raise TimeoutError("ConnectionError: the line is down")
+
+
+class Reporting:
+    """An agent that returns its error instead of raising it."""
+
+    def describe(self) -> StructureSnapshot:
+        return shout.describe()
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+        return AgentRun(error=Failure("openai.RateLimitError", "429"))
+
+
+FAILING = {"subclass": raise_busy, "cause": raise_after_retries, "own time limit": raise_timeout}
+
+
+@pytest.mark.parametrize("failing", FAILING)
+async def test_an_error_of_a_service_that_the_agent_calls_is_an_outage(failing: str) -> None:
+    async def answer(text: str) -> float:
+        return await FAILING[failing](text)
+
+    [row] = (await evaluator().evaluate(chain("bot", answer), questions(1))).rows
+    assert (row.outage is not None) == (failing != "own time limit")
+    assert row.code_error is None
+
+
+async def test_an_agent_may_report_an_outage_by_name() -> None:
+    [row] = (await evaluator().evaluate(Reporting(), questions(1))).rows
+    assert row.outage == "openai.RateLimitError: 429"
+
+
+@pytest.mark.parametrize("failing", FAILING)
+async def test_an_error_of_a_service_that_a_metric_calls_is_an_outage(failing: str) -> None:
+    [row] = (await evaluator(metric(FAILING[failing])).evaluate(shout, questions(1))).rows
+    is_outage = failing != "own time limit"
+    assert (row.outage is not None, row.setup_error is None) == (is_outage, is_outage)
 
 
 async def test_repeats_are_averaged_before_the_threshold_applies() -> None:

@@ -50,6 +50,7 @@ from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import JUDGE_FAILED, Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
+from promptiter.outages import is_outage
 from traces import digest
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class JudgeMetric:
             asked = [partial(self._judge_turn, exchange) for exchange in exchanges.values()]
             judged = await _gather(asked, parallel=self.config.parallel)
         except (ModelError, RunnerError) as error:
-            return leave_unscored(self, self._describe_failure(error))
+            return leave_unscored(self, self._describe_failure(error), is_outage=is_outage(error))
         except MetricError as error:
             return leave_unscored(self, f"case {case.id!r} cannot be judged: {error}")
         answers = iter(judged)

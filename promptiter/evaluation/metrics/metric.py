@@ -16,6 +16,7 @@ from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Finding, Score
+from promptiter.outages import is_outage
 from promptiter.wording import shorten
 
 MAX_FINDINGS = 100
@@ -146,10 +147,10 @@ def describe_failure(run: AgentRun) -> str | None:
 
 
 def report_exception(metric: Metric, error: BaseException) -> Score:
-    """The score of a run whose metric raised. A model that failed is not a mistake of the metric."""
+    """The score of a run whose metric raised. A model or service that failed is not a mistake of the metric."""
     raised = f"raised {type(error).__name__}: {error}"
-    if isinstance(error, ModelError):
-        return leave_unscored(metric, f"metric {metric.name!r} {raised}")
+    if isinstance(error, ModelError) or is_outage(error):
+        return leave_unscored(metric, f"metric {metric.name!r} {raised}", is_outage=is_outage(error))
     return blame_metric(metric, raised)
 
 
@@ -158,8 +159,8 @@ def blame_metric(metric: Metric, what: str) -> Score:
     return leave_unscored(metric, f"{MetricError.__name__}: metric {metric.name!r} {what}")
 
 
-def leave_unscored(metric: Metric, error: str) -> Score:
-    return Score(metric=metric.name, value=None, threshold=metric.threshold, error=error)
+def leave_unscored(metric: Metric, error: str, *, is_outage: bool = False) -> Score:
+    return Score(metric=metric.name, value=None, threshold=metric.threshold, error=error, is_outage=is_outage)
 
 
 def mean(values: Sequence[float]) -> float:

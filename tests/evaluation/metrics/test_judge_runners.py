@@ -15,7 +15,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.agents.runner import Runner
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.model_checks import check_models
-from promptiter.errors import MetricError, RateLimitedError, RequestError, SetupError
+from promptiter.errors import MetricError, ModelTimeoutError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
@@ -276,7 +276,16 @@ class Down:
     """A model whose service refuses every call."""
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002
-        raise RateLimitedError("try again later")
+        raise ModelTimeoutError("no answer in 60 s")
+
+
+def lose_connection(_: str) -> Json:
+    raise ConnectionResetError("reset by peer")
+
+
+@agent(instruction="You count words.")
+async def offline(_: str) -> Json:
+    return lose_connection(surface("instruction"))
 
 
 async def ask_counter(_: EvalCase, run: AgentRun) -> float:
@@ -284,7 +293,9 @@ async def ask_counter(_: EvalCase, run: AgentRun) -> float:
     return float((await current_gateway().ask(request, CallSite(role="judge"))).text)
 
 
-@pytest.mark.parametrize("judge", ["counter", f"{HERE}:strict", "own metric"])
+@pytest.mark.parametrize(
+    "judge", ["counter", f"{HERE}:strict", f"{HERE}:offline", f"{HERE}:lose_connection", "own metric"]
+)
 async def test_a_run_whose_judge_is_out_of_service_is_lost_and_not_judged_badly(judge: str) -> None:
     gateway = Gateway(models={"counter": Down()}, retries=Retries(attempts=1))
     own = FunctionMetric(name="own", function=ask_counter)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.agents.base import Substitute
-from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, ToolFailedError
+from promptiter.errors import BudgetEndedError, ModelTimeoutError, RunnerError, SetupError, ToolFailedError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Finding, Score
@@ -102,6 +102,7 @@ class OddError(BudgetEndedError):
         BudgetEndedError("spent", cap="max_calls", advice="raise it"),
         ToolFailedError("search", "KeyError: 'x'"),
         ModelTimeoutError("late", retry_after_s=2.5),
+        RunnerError("RateLimitError: 429", is_outage=True),
         OddError("odd", cap="max_usd"),
         ValueError("a", 2),
         KeyError("x"),
