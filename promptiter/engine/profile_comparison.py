@@ -11,13 +11,15 @@ holds earlier runs of the first profile, those are free.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from promptiter.agents.base import Agent
 from promptiter.engine.comparison_result import (
     ProfileComparison,
     compute_saving,
+    count_first_profile_calls,
     find_reached_cases,
     list_changed_cases,
     list_unexplained_cases,
@@ -28,10 +30,10 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.result import Objective, get_best_value, get_worst_value
-from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.evaluation.stats.final_test import Block, plan_blocks
 from promptiter.evaluation.stats.paired_difference import decide_difference
 from promptiter.evaluation.stats.permutation import mean_gain
-from promptiter.evaluation.stats.power import find_smallest_gain
+from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
 from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores
 from promptiter.policies.paired_runs import count_paired_runs
 from promptiter.profile import Profile, ProfileDiff
@@ -140,12 +142,17 @@ def _conclude(
         after=after,
         objective=objective,
         alpha=alpha,
+        before_mean=fmean(fmean(case.before) for case in scores) if scores else None,
+        after_mean=fmean(fmean(case.after) for case in scores) if scores else None,
         gain=mean_gain(scores) if scores else None,
         changed_cases=list_changed_cases(before, after, scores),
         unexplained=list_unexplained_cases(before, after, surface_ids),
         runs=count_paired_runs(made_before, made_after, before, unreached=len(before.rows_by_case) - len(reached)),
         ledger=runs.ledger,
-        saved=compute_saving([row for rows in runs.rows for row in rows.values()], runs.ledger),
+        first_profile_calls=count_first_profile_calls(runs.rows[0], runs.rows[1], surface_ids),
+        saved=compute_saving(
+            [row for rows in runs.rows for row in rows.values()], runs.ledger, is_complete=stop_reason is None
+        ),
         stop_reason=stop_reason,
     )
     if stop_reason is not None or not scores:
@@ -156,13 +163,22 @@ def _conclude(
         return replace(found, reason=problem, problem=problem), 0
     worst, best = get_worst_value(objective), get_best_value(objective)
     decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed, worst=worst, best=best)
-    look = decided.look
+    look, blocks = decided.look, plan_blocks(alpha / 2, repeats=repeats)
     return replace(
         found,
         answer=decided.answer,
         reason=decided.reason,
         interval=None if look is None else look.interval,
         p_value=None if look is None else look.p_value,
+        threshold=None if look is None or not look.has_run_noise else look.alpha,
         repeats=0 if look is None else look.repeats,
-        smallest_gain=find_smallest_gain(scores, blocks=plan_blocks(alpha / 2, repeats=repeats), best=best),
+        gain_plan=_plan_test([case.before for case in scores], blocks, best=best),
+        loss_plan=_plan_test([[-score for score in case.before] for case in scores], blocks, best=-worst),
     ), decided.needed_repeats
+
+
+def _plan_test(repeats: Sequence[Sequence[float]], blocks: Sequence[Block], *, best: float) -> FinalTestPlan | None:
+    """The test by the noise of these scores; None if no case has 2 repeats, so that the noise is unknown."""
+    if all(len(each) < 2 for each in repeats):
+        return None
+    return FinalTestPlan(noise=estimate_run_noise(repeats, best=best), cases=len(repeats), blocks=blocks)

@@ -120,11 +120,35 @@ def process_redactor() -> Redactor:
 def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values, of 8 characters or more, of variables that are named like keys, tokens and passwords.
 
-    Of other variables, the passwords in addresses, such as `postgresql://desk:password@db/orders`.
+    Of other variables, the secret parts of addresses, such as `postgresql://desk:password@db/orders`.
     """
     found = {value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())}
-    passwords = {password for value in environ.values() for password in _PASSWORD_IN_ADDRESS.findall(value)}
-    return tuple(sorted(found | passwords | {unquote(each) for each in passwords}))
+    parts = {part for value in environ.values() if "://" in value for part in _find_in_addresses(value)}
+    return tuple(sorted(found | parts | {unquote(each) for each in parts}))
+
+
+def _find_in_addresses(text: str) -> Iterator[str]:
+    """The secret parts of all addresses in a text: passwords, tokens in place of a user name, keys in the query.
+
+    A password may contain an unescaped `@` or quote, and a `/` if no `@` comes before it.
+    """
+    for scheme in _SCHEME.finditer(text):
+        address = _END_OF_ADDRESS.split(text[scheme.end() :], maxsplit=1)[0]
+        if (quote_before := text[: scheme.start()][-1:]) in ("'", '"'):
+            address = address.split(quote_before)[0]
+        server = re.split("[/?#]", address, maxsplit=1)[0]
+        login, at, _ = server.rpartition("@")
+        if not at and ":" in server and not server.partition(":")[2].isdigit():
+            login, at, _ = address.partition("@")
+        user, _, password = login.partition(":")
+        if at and len(password) >= SHORTEST_SECRET:
+            yield password
+        if at and _OPAQUE.fullmatch(user):
+            yield user
+        for name, value in _PARAMETER.findall(address):
+            ending = name.lower().replace("-", "_")
+            if ending.endswith(_SECRET_NAMES) or (ending.endswith(_OPAQUE_PARAMETERS) and _OPAQUE.fullmatch(value)):
+                yield value
 
 
 def map_texts(value: Json, change: TextChange, *, under: TextChangeUnder | None = None) -> Json:
@@ -232,7 +256,8 @@ _PATTERNS = (
     _Pattern(("aiza", "eyj"), re.compile(r"\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)")),
     _Pattern(("bearer",), re.compile(r"\b(B(?:earer|EARER)\s+|bearer\s+(?=[^\s\d]*\d|\S{20}))[\w.~+/=-]{8,}")),
     _Pattern(("basic",), re.compile(r"\b([Bb]asic\s+)(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}")),
-    _Pattern(("://",), re.compile(r"(://[^\s/:@\"']*:)[^\s/@\"']+(?=@)")),
+    _Pattern(("://",), re.compile(r"(://[^\s/:@\"']*:)[^\s/\"']+(?=@)")),
+    _Pattern(("://",), re.compile(r"(://)(?=[A-Za-z_.~-]*\d)[\w.~-]{16,}(?=(?::[^\s/@\"']*)?@)")),
     _Pattern(
         ("authorization",),
         re.compile(
@@ -240,8 +265,6 @@ _PATTERNS = (
         ),
     ),
 )
-
-_PASSWORD_IN_ADDRESS = re.compile(r"://[^\s/:@\"']*:([^\s@\"']{4,})(?=@)")
 
 _known_anywhere: set[str] = set()
 """The secrets of all redactors of this process, for `process_redactor`."""
@@ -277,6 +300,7 @@ _OPAQUE_NAMES = (
     *(f"{which}{joint}key" for which in _KEYS[4:] for joint in ("", "_")),
     *("token", "secret", "credential", "credentials", "signature"),
 )
+_OPAQUE_PARAMETERS = (*_OPAQUE_NAMES, "key", "auth", "sig")
 _NAME_MARKS = ("key", "secret", "passw", "passphrase", "token", "credential", "signature")
 _SIGN = re.compile(r"(?P<sign>[:=])\s*(?P<quote>\\?[\"'])?")
 _OPAQUE = re.compile(r"(?=[A-Za-z+/_=.~-]*\d)[A-Za-z0-9+/_=.~-]{16,}")
@@ -285,6 +309,9 @@ _AFTER = {
     "=": re.compile(r"[^\s\"'&,;\\]{4,}"),
     ":": re.compile(r"(?=[^\s\d\"',;]*\d)[^\s\"'&,;\\]{6,}"),  # "Password: required" has no secret
 }
+_SCHEME = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]{0,30}://")
+_END_OF_ADDRESS = re.compile(rf"\s|{_SCHEME.pattern}")
+_PARAMETER = re.compile(r"[?&;]([\w.-]+)=([^&;#\"']{8,})")
 _SECRET_VARIABLE = re.compile(
     r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|PAT|DSN)\d*(?:_|$)"
     r"|_PWD\d*(?:_|$)|(?:PASSWORD|APIKEY|TOKEN)$"  # PWD itself is the current folder of a shell

@@ -37,23 +37,33 @@ OLD_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedEdit:
-    """An edit that was compared with the baseline. `edit_id` hashes the new values."""
+    """An edit that was compared with the baseline. `edit_id` hashes the new values.
+
+    `repeats` is what the answer rests on, 0 if the comparison was stopped. `trials` counts how often the edit was tried
+    with new answers: answers from the cache are those of an earlier trial.
+    """
 
     edit_id: str
     surfaces: tuple[str, ...]
     answer: ComparisonAnswer
     gain: float | None
     tried_at: str
+    repeats: int = 0
+    trials: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedBaseline:
-    """The values of all surfaces when the baseline was recorded, and the edits that were tried against it."""
+    """The values of all surfaces when the baseline was recorded, and the edits that were tried against it.
+
+    `is_complete` if its runs were not stopped early.
+    """
 
     values: Mapping[str, Json]
     recorded_at: str
     first_repeat: int = 0
     tried: tuple[TriedEdit, ...] = ()
+    is_complete: bool = False
     schema_version: int = 1
 
     @staticmethod
@@ -84,9 +94,25 @@ class RecordedBaseline:
     def is_old(self, now: datetime) -> bool:
         return now - datetime.fromisoformat(self.recorded_at) > OLD_AFTER
 
-    def add(self, edit: TriedEdit) -> RecordedBaseline:
-        """The same with one more edit. An edit that was tried before counts once."""
-        others = tuple(each for each in self.tried if each.edit_id != edit.edit_id)
+    @property
+    def shown_time(self) -> str:
+        """When it was recorded, in local time: `2026-11-16 14:05`."""
+        return datetime.fromisoformat(self.recorded_at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+    @property
+    def trials(self) -> int:
+        """How often an edit was tried with new answers."""
+        return sum(each.trials for each in self.tried)
+
+    def find(self, edit_id: str) -> TriedEdit | None:
+        """The edit if it was tried before."""
+        return next((each for each in self.tried if each.edit_id == edit_id), None)
+
+    def add(self, edit: TriedEdit, *, has_new_answers: bool = True) -> RecordedBaseline:
+        """The same with one more edit. One that was tried before counts again if it has new answers."""
+        earlier, others = self.find(edit.edit_id), (each for each in self.tried if each.edit_id != edit.edit_id)
+        if earlier is not None:
+            edit = replace(edit, trials=earlier.trials + has_new_answers)
         return replace(self, tried=(*others, edit))
 
     def save(self, folder: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -43,9 +44,47 @@ def try_again(run: Run, *arguments: str | Path, code: int = 0) -> dict[str, Json
     return found
 
 
+BOT = """
+from promptiter.agents import agent, surface
+
+@agent(instruction="Answer.")
+def bot(question):
+    if "?" in question:
+        surface("instruction")
+    return "bad"
+"""
+"""An agent that asks no model through promptiter, and reads its text if the question is one."""
+
+
+@pytest.fixture
+def bot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with the bot, in the current folder. Its cases are questions."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text(BOT)
+    write_cases(tmp_path, mark="?")
+    keys = {"agent": "agent:bot", "train": "train.jsonl", "validation": "validation.jsonl"}
+    (tmp_path / "promptiter.yaml").write_text(yaml.safe_dump({**keys, "metrics": [{"metric_name": "contains"}]}))
+    sys.modules.pop("agent", None)
+    yield tmp_path
+    sys.modules.pop("agent", None)
+
+
+def write_cases(folder: Path, *, mark: str) -> None:
+    for name in ("train", "validation"):
+        rows = [{"input": f"{name} {number}{mark}", "expected": "good"} for number in range(6)]
+        (folder / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+
+
+def set_keys(project: Path, **keys: Json) -> None:
+    file = project / "promptiter.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | keys))
+
+
 def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: Path) -> None:
     shown = run("try")
     assert shown.startswith("Recorded the baseline: 16 runs of 8 cases, mean score 0.500")
+    assert "2 repeats: every case scored the same in them" in shown
     edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
     shown = run("try")
     assert "filing#instruction" in shown
@@ -55,6 +94,65 @@ def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: 
     assert "other cases were not tested" in shown
     assert "Better: 8 cases" in shown
     assert "96 of 192 calls were paid; recorded answers saved 96 calls" in shown
+    assert "extended the recording" not in shown
+    assert "in repeat 1: purchase_date 0 → 1" in shown
+
+
+def test_run_noise_is_recorded_with_the_repeats_of_all_looks_so_that_an_edit_pays_only_what_follows(
+    run: Run, desk: Path
+) -> None:
+    set_keys(desk, models={"simulated": {"compliance": 0.9}})
+    announced = run("try", "--json", stream="err")
+    assert "recording the baseline: 2 repeats of 8 cases, or 6 if scores vary between repeats" in announced
+    assert "scores vary between repeats: recording 4 more repeats of each case, about 192 calls" in announced
+    edited = f"filing#instruction=You file cases. Reply only with a JSON object with the keys {FILING}."
+    found = try_again(run, "--set", edited, code=4)
+    assert found["repeats"] > 2  # the first look left it open
+    assert found["measured"]["spent"]["calls"] == 8 * found["repeats"]  # 1 of 6 steps
+    assert found["measured"]["first_profile_calls"] == 0
+
+
+def test_calls_that_extend_the_recording_are_named(run: Run, desk: Path) -> None:
+    run("try", "-q")
+    set_keys(desk, final_test={"repeats": 3})
+    shown = run("try", "--set", "filing#instruction=Say hello.", code=1, stream="out")
+    assert "72 of 288 calls were paid" in shown  # 8 cases, 3 repeats
+    assert "48 calls extended the recording; later edits do not pay them" in shown  # 8 cases, 1 repeat, 6 steps
+
+
+def test_a_recording_that_was_stopped_is_completed_by_the_next_call(run: Run, desk: Path) -> None:
+    set_keys(desk, budget={"max_calls": 40})
+    shown = run("try", code=6, stream="out")
+    assert "the budget ended (max_calls); the next `promptiter try` makes the other runs" in shown
+    set_keys(desk, budget={"max_calls": 1_000})
+    found = try_again(run)
+    assert (found["answer"], found["runs"]) == ("recorded", 16)
+    assert 56 <= found["measured"]["spent"]["calls"] < 96  # what was recorded before is not paid again
+    assert "error: nothing has changed since the baseline was recorded on 20" in run("try", code=2)
+
+
+def test_an_edit_of_an_agent_without_recorded_answers_counts_each_time(run: Run, bot: Path) -> None:
+    edited = ("--set", "bot#instruction=Answer well.", "--json")
+    found = [run("try", *edited, code=4, stream="out") for _ in range(3)]
+    assert [(each["edits_tried"], each["trials"]) for each in map(orjson.loads, found)] == [(1, 1), (1, 2), (1, 3)]
+    assert "1 edit in 3 trials with new answers was tried against this recording" in found[-1]
+
+
+def test_an_edit_that_no_case_reads_makes_no_claim_about_power(run: Run, bot: Path) -> None:
+    write_cases(bot, mark=".")
+    shown = run("try", "--set", "bot#instruction=Answer well.", code=3, stream="out")
+    assert "no case read the edited text, so these cases cannot show what the edit does" in shown
+    assert "would probably have been shown" not in shown
+
+
+def test_a_renamed_surface_is_named_and_asks_for_a_new_recording(run: Run, bot: Path) -> None:
+    run("try", "-q")
+    (bot / "agent.py").write_text(BOT.replace("def bot", "def helper").replace("Answer.", "Answer well."))
+    set_keys(bot, agent="agent:helper")
+    sys.modules.pop("agent", None)
+    shown = run("try", code=2)
+    assert "surfaces were added or removed since the baseline was recorded (bot#instruction, helper#inst" in shown
+    assert "pass --record" in shown
 
 
 def test_an_edit_of_the_last_step_pays_only_that_step(run: Run, desk: Path) -> None:
@@ -110,24 +208,31 @@ def test_mistakes_are_explained_and_cost_nothing(run: Run, desk: Path) -> None:
     assert "leave --edit out" in run("try", "--watch", "--edit", "filing#instruction", code=2)
     assert not (desk / "runs" / "try" / "baseline.json").exists()
     run("try", "-q")
-    assert "nothing has changed since the baseline was recorded" in run("try", code=2)
+    assert "error: nothing has changed since the baseline was recorded" in run("try", code=2)
     (desk / "runs" / "try" / "baseline.json").write_text("{")
     assert "is damaged or of another version; delete it to record again" in run("try", code=2)
 
 
 def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
-    file = desk / "promptiter.yaml"
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"budget": {"max_calls": 150}}))
+    set_keys(desk, budget={"max_calls": 150})
     found = try_again(run, "--set", "reception#instruction=Say hello.", code=6)
     assert (found["answer"], found["stop_reason"]) == ("undecided", "max_calls")
     assert found["measured"]["spent"]["calls"] <= 150
+    set_keys(desk, budget={"max_calls": 1})
+    shown = run("try", "--set", "lead#instruction=Say hello.", code=6, stream="out")
+    assert "· Undecided: stopped after 0 pairs of runs" in shown
+    assert not any(text in shown for text in ("first edit", "0 cases", "profile:"))
+    set_keys(desk, budget={"max_calls": 150})
     resumed = try_again(run, "--set", "reception#instruction=Say hello.", code=1)  # the rest fits into a second budget
     assert resumed["answer"] == "worse"
 
 
 def test_a_later_run_knows_that_the_cases_are_not_new(run: Run, desk: Path) -> None:
     run("try", "-q")
-    run("try", "-q", "--set", "lead#instruction=Say hello.", code=1)
+    assert not CaseUseFile(desk / "runs").read()  # a recording shows nothing about an edit
+    known = "results on these cases are known now: a later run cannot take them for new ones"
+    assert known in run("try", "--set", "lead#instruction=Say hello.", code=1, stream="out")
+    assert known not in run("try", "--set", "lead#instruction=Say nothing.", code=1, stream="out")
     [use] = CaseUseFile(desk / "runs").read()
     assert (use.kind, len(use.validation)) == ("try", 8)
     result = load_run(desk, settings={"max_rounds": 1, "final_test": False}).begin().run_sync()

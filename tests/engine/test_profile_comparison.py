@@ -10,6 +10,7 @@ from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
+from promptiter.engine.comparison_result import MetricChange
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.profile_comparison import compare_profiles, compare_profiles_sync
 from promptiter.errors import AccessDeniedError, OutageError, SetupError, StructureMismatchError
@@ -38,7 +39,8 @@ def make_world(seed: str = "0", **settings: float) -> LongChain:
 async def test_only_what_follows_the_edited_text_is_paid(effect: Effect, answer: str) -> None:
     world, cache = make_world(), MemoryCache()
     evaluator, agent, cases = world.make_evaluator(cache=cache), world.make_agent(), world.make_eval_set()
-    await compare_profiles(agent, evaluator, cases, *world.make_profiles("no effect", 9))  # records six repeats
+    new = await compare_profiles(agent, evaluator, cases, *world.make_profiles("no effect", 9))  # records six repeats
+    assert new.first_profile_calls == new.repeats * CASES * STEPS  # whoever paid the steps that both profiles share
     world.calls.clear()
     found = await compare_profiles(agent, evaluator, cases, *world.make_profiles(effect))
     assert found.answer == answer
@@ -46,6 +48,7 @@ async def test_only_what_follows_the_edited_text_is_paid(effect: Effect, answer:
     assert world.calls[f"step{EDITED}"] == runs
     assert not any(world.calls[f"step{number}"] for number in range(EDITED))
     assert found.spent.calls == world.calls.total() <= runs * (STEPS - EDITED)
+    assert found.first_profile_calls == 0
     assert found.saved.calls == 2 * runs * STEPS - found.spent.calls
     assert found.saved.tokens == 12 * found.saved.calls
     assert found.saved.cost_usd == pytest.approx(0.001 * found.saved.calls)
@@ -71,10 +74,54 @@ async def test_the_result_says_what_changed() -> None:
     assert found.surface_ids == (world.surface_id,)
     assert found.gain is not None
     assert found.gain == pytest.approx(sum(case.change for case in found.changed_cases) / CASES)
+    assert found.before_mean is not None
+    assert found.after_mean == pytest.approx(found.before_mean + found.gain)
     assert [case.change for case in found.changed_cases] == sorted(case.change for case in found.changed_cases)
     best = found.changed_cases[-1]
     assert (best.before_output, best.after_output) == (f"{best.case_id} wrong", f"{best.case_id} right")
+    assert best.metrics == (MetricChange(metric="right", before=0.0, after=1.0),)
     assert (found.runs.cases, found.runs.unreached, found.unexplained) == (CASES, 0, ())
+    assert repr(found).count("\n") == 2
+    assert repr(found).startswith("ProfileComparison(improved, mean_score 0.")
+    assert f"changed: {world.surface_id}; {len(found.changed_cases)} cases better, 0 worse, of {CASES}" in repr(found)
+
+
+async def test_a_changed_case_shows_the_repeat_that_changed_in_its_direction() -> None:
+    """The case is worse in repeat 0, the same in repeat 1 but for the words, and better in the others."""
+    agent = make_router(lambda: "")
+
+    class Fickle(Echo):
+        async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
+            is_edited = "well" in request.messages[0].content
+            good = is_edited if repeat > 1 else repeat == 0 and not is_edited
+            return ModelReply(text=f"{'good' if good else 'bad'} {repeat} {'after' if is_edited else 'before'}")
+
+    found = await compare_profiles(
+        agent,
+        make_evaluator(Fickle()),
+        make_set(2),
+        *edit(agent, "rare#instruction", "Answer well."),
+        repeats=4,
+    )
+    [case] = found.changed_cases
+    assert (case.before_output.strip(), case.after_output.strip()) == ("bad 2 before", "good 2 after")
+    assert (case.repeat, case.metrics) == (2, (MetricChange(metric="good", before=0.0, after=1.0),))
+
+
+async def test_means_and_gain_agree_if_a_run_cannot_be_scored() -> None:
+    def score(case: EvalCase, run: AgentRun) -> float:
+        if case.id == "1" and "good" in run.output:
+            raise ValueError("no reference")
+        return float("good" in run.output)
+
+    agent = make_router(lambda: "")
+    evaluator = Evaluator(
+        [FunctionMetric(name="good", function=score)],
+        gateway=Gateway(models={"echo": Echo()}, cache=MemoryCache()),
+        options=EvaluationOptions(max_errored_fraction=0.5),
+    )
+    found = await compare_profiles(agent, evaluator, make_set(10), *edit(agent, "rare#instruction", "Answer well."))
+    assert (found.before_mean, found.after_mean, found.gain) == pytest.approx((0.0, 0.4, 0.4))
 
 
 async def test_other_repeats_are_other_samples() -> None:
@@ -199,6 +246,7 @@ async def test_a_budget_that_ends_leaves_what_was_measured() -> None:
     assert found.spent.calls <= 12
     assert 0 < len(found.before.rows) == len(found.after.rows) < 20
     assert "before the test was complete" in found.reason
+    assert (found.saved.tokens, found.saved.cost_usd) == (None, None)  # the rows of stopped runs are missing
 
 
 async def test_an_interrupt_leaves_what_was_measured() -> None:

@@ -36,6 +36,8 @@ SECRET = 'p@ss "wörd"/17'
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "AWS_SECRET_ACCESS_KEY=***"),
         ("session_token: 9f86d081884c7d659a2feaa0c55ad015", "session_token: ***"),
         ("postgres://eve:hunter2@db/prod", "postgres://eve:***@db/prod"),
+        ("mysql://u:p@ssw0rd@h/db or a@b", "mysql://u:***@h/db or a@b"),
+        ("https://tok-9f86d081884c7d65:x@h and https://9f86d081884c7d659a@h", "https://***:***@h and https://***@h"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijk", "***"),
         ("a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb", "a\n***\nb"),
     ],
@@ -274,6 +276,26 @@ def test_passwords_in_addresses_of_the_environment_are_secrets() -> None:
     redactor = Redactor(secrets_from_environment(environ))
     assert redactor.redact_known("the password is s3cr3t-passw!rd") == f"the password is {MASK}"
     assert redactor.redact_text(environ["DATABASE_URL"]) == f"postgresql://desk:{MASK}@db.example/orders"
+
+
+@pytest.mark.parametrize(
+    ("address", "secrets"),
+    [
+        ("mysql://u:p@ssw0rd@h/db", ["p@ssw0rd"]),
+        ("mysql://u:p'ss\"w0rd@h/db", ["p'ss\"w0rd"]),
+        ("mysql://u:pa/ss-w0rd@h/db", ["pa/ss-w0rd"]),
+        ("mysql://h/db?user=u&password=s3cr3t-9&api_key=value-1-long", ["s3cr3t-9", "value-1-long"]),
+        ("jdbc:sqlserver://h:1433;user=u;password=s3cr3t-9", ["s3cr3t-9"]),
+        ("https://h/v1?key=9f86d081884c7d659a&page=9f86d081884c7d659a1", ["9f86d081884c7d659a"]),
+        ("https://9f86d081884c7d659a@h/repo", ["9f86d081884c7d659a"]),
+        ("https://9f86d081884c7d659a:x-oauth@h/repo", ["9f86d081884c7d659a", "x-oauth"]),
+        ("redis://:s3cr3t-1@h1,redis://:s3cr3t-2@h2", ["s3cr3t-1", "s3cr3t-2"]),
+        ('{"a": "x://u:s3cr3t-1@h", "mail": "me@h"}', ["s3cr3t-1"]),
+        ("http://proxy:8080/see@home ssh://deploy@h https://h/a?next=page&sort=key", []),
+    ],
+)
+def test_secret_parts_of_addresses_in_the_environment(address: str, secrets: list[str]) -> None:
+    assert list(secrets_from_environment({"ADDRESS": address})) == secrets
 
 
 def test_a_line_of_a_secret_of_several_lines_is_redacted_alone() -> None:

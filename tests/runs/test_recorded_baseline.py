@@ -70,9 +70,12 @@ def test_a_new_recording_has_other_repeats_and_no_edits() -> None:
     assert (second.first_repeat, second.tried) == (first.first_repeat + REPEATS_APART, ())
 
 
-def test_an_edit_counts_once_with_its_latest_answer() -> None:
-    tried = record(make_structure("a")).add(make_edit("1", 0.1)).add(make_edit("2")).add(make_edit("1", 0.2)).tried
-    assert [(each.edit_id, each.gain) for each in tried] == [("2", 0.0), ("1", 0.2)]
+def test_an_edit_is_kept_once_with_its_latest_answer_and_counts_again_with_new_answers() -> None:
+    recorded = record(make_structure("a")).add(make_edit("1", 0.1)).add(make_edit("2"))
+    same = recorded.add(make_edit("1", 0.2), has_new_answers=False)
+    assert [(each.edit_id, each.gain) for each in same.tried] == [("2", 0.0), ("1", 0.2)]
+    assert same.trials == 2
+    assert same.add(make_edit("1", 0.3)).trials == 3
 
 
 def test_edits_are_told_apart_by_their_new_values() -> None:

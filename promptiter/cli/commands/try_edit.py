@@ -15,6 +15,7 @@ from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, MaxUsd, Quiet, Seed
 from promptiter.cli.output import console, echo, print_stopping, write_text
 from promptiter.errors import SetupError
+from promptiter.wording import join_names, plural
 
 if TYPE_CHECKING:
     from promptiter.config.edit_trial import EditTrial
@@ -88,23 +89,25 @@ def _try(trial: EditTrial, values: list[str], edit: list[str]) -> int:
         trial.set_values({name: edit_value(surface, trial.after.value(name, trial.snapshot))})
     if trial.differences:
         return _compare(trial)
-    if trial.is_new:
+    if changed := trial.recorded.find_structure_changes(trial.snapshot):
+        raise SetupError(
+            f"surfaces were added or removed since the baseline was recorded ({join_names(changed, limit=5)}), and no "
+            "other text has changed; pass --record to record the agent as it is now"
+        )
+    if trial.is_new or not trial.recorded.is_complete:
         return _record(trial)
-    echo(
-        f"nothing has changed since the baseline was recorded at {trial.recorded.recorded_at}: edit a prompt, or pass "
-        "--set or --edit; --record records the baseline again",
-        err=True,
+    raise SetupError(
+        f"nothing has changed since the baseline was recorded on {trial.recorded.shown_time}: edit a prompt, or pass "
+        "--set or --edit; --record records the baseline again"
     )
-    return 2
 
 
 def _compare(trial: EditTrial) -> int:
     from promptiter.cli.views import edit_trial as view
-    from promptiter.evaluation.stats.final_test import BLOCKS
     from promptiter.policies.final_test import FinalTest
 
     config, wanted = trial.config, (trial.config.final_test or FinalTest()).min_detectable_gain
-    with _print_to_stderr(), _show_progress(trial, "trying the edit", runs=2 * len(BLOCKS) * trial.repeats) as on_row:
+    with _print_to_stderr(), _show_progress(trial, "trying the edit", runs=2 * trial.most_repeats) as on_row:
         found = trial.compare(on_row=on_row, notify=print_stopping)
     code = view.choose_exit_code(found, wanted)
     if config.as_json:
@@ -119,8 +122,17 @@ def _compare(trial: EditTrial) -> int:
 def _record(trial: EditTrial) -> int:
     from promptiter.cli.views import edit_trial as view
 
+    def announce(text: str) -> None:
+        if not trial.config.quiet:
+            echo(text, err=True)
+
+    cases = plural(len(trial.built.cases.cases), "case")
+    announce(
+        f"recording the baseline: {plural(trial.repeats, 'repeat')} of {cases}, or {trial.most_repeats} if scores vary "
+        "between repeats"
+    )
     with _print_to_stderr(), _show_progress(trial, "recording the baseline", runs=trial.repeats) as on_row:
-        found = trial.record(on_row=on_row, notify=print_stopping)
+        found = trial.record(on_row=on_row, notify=print_stopping, announce=announce)
     code = view.choose_record_code(found)
     if trial.config.as_json:
         write_text(view.recorded_as_json(trial, found, code=code), None)

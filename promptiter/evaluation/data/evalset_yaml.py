@@ -18,7 +18,8 @@ from traces.model import Json
 _TAG = "tag:yaml.org,2002:"
 _MAX_DEPTH = 100
 _MAX_VALUES = 1_000_000
-_MAX_MERGED = 10_000
+_MAX_CHARACTERS = 50_000_000
+_MAX_MERGED = 100_000
 _WHOLE = r"-?(?:0|[1-9][0-9]{0,17})"  # longer numbers do not fit into 64 bits and stay text
 _PLAIN = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -89,9 +90,9 @@ class _Collection:
 
 
 def _check_values(document: Json, file: str) -> None:
-    """Only what JSON can hold. Values are counted, since aliases of aliases can expand without end."""
+    """Only what JSON can hold. Values and characters are counted, since aliases of aliases can expand without end."""
     waiting: list[Json] = [document]
-    count = 0
+    count = characters = 0
     while waiting:
         value = waiting.pop()
         count += 1
@@ -99,12 +100,17 @@ def _check_values(document: Json, file: str) -> None:
             raise EvalSetError(
                 f"{file}: holds more than {_MAX_VALUES} values, or an alias that holds itself; use JSON lines"
             )
+        if characters > _MAX_CHARACTERS:
+            raise EvalSetError(f"{file}: holds more than {_MAX_CHARACTERS} characters with its aliases; use JSON lines")
         if isinstance(value, dict):
             if odd := [key for key in value if not isinstance(key, str)]:
                 raise EvalSetError(f"{file}: the key {odd[0]!r} is not text; put it in quotes")
             waiting.extend(value.values())
+            characters += sum(map(len, value))
         elif isinstance(value, list):
             waiting.extend(value)
+        elif isinstance(value, str):
+            characters += len(value)
         elif isinstance(value, float) and not math.isfinite(value):
             raise EvalSetError(f"{file}: holds the number {value!r}, which JSON cannot; put it in quotes")
 
@@ -118,14 +124,22 @@ def _make_loader() -> Any:
     kept = {tag: constructors[tag] for tag in (*(f"{_TAG}{kind}" for kind in _KINDS), None)}
 
     def flatten_mapping(self: Any, node: Any) -> None:
-        """Merge what `<<` names into a mapping. Merges of merges can grow without end."""
+        """Merge what `<<` names into a mapping. Called for each of these too, right before they are merged."""
+        self.open_merges += 1
         base.flatten_mapping(self, node)
-        if len(node.value) > _MAX_MERGED:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"`<<` merges more than {_MAX_MERGED} keys into one mapping", node.start_mark
-            )
+        self.open_merges -= 1
+        self.merged_keys += len(node.value) if self.open_merges else 0
+        if self.merged_keys > _MAX_MERGED:
+            problem = f"`<<` merges more than {_MAX_MERGED} keys in total"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
-    added = {"yaml_implicit_resolvers": {}, "yaml_constructors": kept, "flatten_mapping": flatten_mapping}
+    added = {
+        "yaml_implicit_resolvers": {},
+        "yaml_constructors": kept,
+        "flatten_mapping": flatten_mapping,
+        "open_merges": 0,
+        "merged_keys": 0,
+    }
     loader: Any = type("PlainLoader", (base,), added)
     for kind, pattern, first in _PLAIN:
         starts = [*first, ""] if kind == "null" else [*first]

@@ -25,12 +25,11 @@ from promptiter.evaluation.stats.final_test import (
     bound_by_hidden_noise,
     decide_in_blocks,
     describe_gain,
-    describe_p_value,
     find_range,
     plan_blocks,
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
-from promptiter.evaluation.stats.permutation import PairedScores, sign_flip
+from promptiter.evaluation.stats.permutation import PairedScores, select_first, sign_flip
 from promptiter.wording import plural
 
 ComparisonAnswer: TypeAlias = Literal["improved", "worse", "within_noise", "undecided"]
@@ -69,13 +68,15 @@ def decide_difference(
     worst, best = find_range(cases, worst=worst, best=best)
     gain, loss = (_decide(each, blocks, seed, worst=worst, best=best) for each in (cases, swapped))
     if loss.is_shown:
-        return PairedDifference(answer="worse", look=_mirror(loss.looks[-1]), reason=_describe(loss, is_loss=True))
+        return PairedDifference(
+            answer="worse", look=_mirror(loss.looks[-1]), reason=_describe(loss, cases, is_loss=True)
+        )
     latest = max((gain, loss), key=lambda each: len(each.looks))
     if not latest.looks:
         return PairedDifference(
             answer="undecided", look=None, reason=latest.reason, needed_repeats=latest.needed_repeats
         )
-    look, reason = latest.looks[-1], _describe(latest, is_loss=latest is loss)
+    look, reason = latest.looks[-1], _describe(latest, cases, is_loss=latest is loss)
     found = PairedDifference(
         answer="improved" if gain.is_shown else "within_noise",
         look=_mirror(look) if latest is loss else look,
@@ -107,14 +108,21 @@ def _mirror(look: Look) -> Look:
     return replace(look, gain=-look.gain, interval=interval)
 
 
-def _describe(result: FinalTestResult, *, is_loss: bool) -> str:
+def _describe(result: FinalTestResult, cases: Sequence[PairedScores], *, is_loss: bool) -> str:
     """The last look in a few clauses: the gain, which is negative for a loss, and what speaks for and against it."""
     look = result.looks[-1]
     repeats = plural(look.repeats, "repeat")
     if look.gain == 0:
-        return f"no difference in {repeats}"
+        is_mixed = any(case.gain for case in select_first(cases, look.repeats))
+        return (
+            f"the gains and losses of single cases cancel out in {repeats}"
+            if is_mixed
+            else f"no difference in {repeats}"
+        )
     gain = describe_gain(_mirror(look) if is_loss else look)
-    figures = describe_p_value(look) if look.has_run_noise else f"every case scored the same in {repeats}"
+    figures = (
+        f"p = {look.p_value:.2g} after {repeats}" if look.has_run_noise else f"every case scored the same in {repeats}"
+    )
     if look.is_shown or not look.is_significant:
         return f"{gain}, {figures}"
     return f"{gain}, {figures}, but results too rare to be seen in {plural(look.runs, 'run')} could explain it"

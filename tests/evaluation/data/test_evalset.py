@@ -432,6 +432,8 @@ BOMB = "- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a
 
 MERGES = "".join(["- &m0 {a: 1}\n", *(f"- &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 20)}]}}\n" for n in range(1, 13))])
 """283 bytes of such levels took seconds, and each further one ten times longer."""
+WIDE_MERGES = f"- &m {{{', '.join(f'k{n}: 1' for n in range(500))}}}\n" + "- {<<: *m}\n" * 300
+LONG_TEXTS = f"- &t {'x' * 100_000}\n" + "- *t\n" * 600
 
 
 @pytest.mark.parametrize(
@@ -451,7 +453,9 @@ MERGES = "".join(["- &m0 {a: 1}\n", *(f"- &m{n} {{<<: [{', '.join([f'*m{n - 1}']
         ("[" * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- " * 3_000, r"y.yaml: is nested more than 100 levels deep"),
         ("- &a [*a]", r"y.yaml: holds more than 1000000 values, or an alias that holds itself"),
-        (MERGES, r"y.yaml, line 5: is not valid YAML: `<<` merges more than 10000 keys into one mapping"),
+        (MERGES, r"y.yaml, line 4: is not valid YAML: `<<` merges more than 100000 keys in total"),
+        (WIDE_MERGES, r"y.yaml, line 1: is not valid YAML: `<<` merges more than 100000 keys in total"),
+        (LONG_TEXTS, r"y.yaml: holds more than 50000000 characters with its aliases"),
         (BOMB, r"y.yaml: holds more than 1000000 values"),
         ("# nothing", r"y.yaml: is not an eval set"),
         ("- input: a\n  input: b", r"y.yaml, line 2: the key 'input' is given twice; keep one of them"),
