@@ -21,6 +21,10 @@ from promptiter.profile import Profile
 from promptiter.wording import join_names
 
 MAX_PLACES = 3
+UNCOUNTED_CALLS = (
+    "the budget does not limit the agent: it made no model or tool call through promptiter; if it calls a model "
+    "itself, its calls and costs are not counted"
+)
 
 
 def check_models(
@@ -53,10 +57,7 @@ def find_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> str | None
     has_calls = any(row.measured.paid_calls or row.measured.cache_hits for row in evaluation.rows)
     if gateway.budget is None or has_calls or not any(row.error is None for row in evaluation.rows):
         return None
-    return (
-        "the budget does not limit the agent: it made no model or tool call through promptiter; if it calls a model "
-        "itself, its calls and costs are not counted"
-    )
+    return UNCOUNTED_CALLS
 
 
 def _models_of_agent(agent: Runner, profile: Profile | None) -> Iterator[tuple[str, str]]:

@@ -72,7 +72,6 @@ def evaluate(
     """
     from promptiter.cli.views import evaluation as evaluation_view
     from promptiter.config.build import build_evaluation
-    from promptiter.engine.model_checks import find_uncounted_calls
     from promptiter.evaluation.surface_reads import find_unread
     from promptiter.evaluation.teacher import write_expected_answers
 
@@ -102,8 +101,7 @@ def evaluate(
             echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
         evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
-    if warning := find_uncounted_calls(evaluation, gateway):
-        echo(f"warning: {warning}", err=True)
+    evaluation_view.warn_of_uncounted_calls(evaluation, gateway)
     if junit is not None:
         write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)
     if as_json:

@@ -54,6 +54,7 @@ def noise(
     After Ctrl-C, or when the budget ends, reports what was measured so far. Exits 7 if too many runs or scores failed.
     """
     from promptiter.cli.views import noise as noise_view
+    from promptiter.cli.views.evaluation import warn_of_uncounted_calls
     from promptiter.config.build import build_run
     from promptiter.config.file import read_config
     from promptiter.policies.final_test import FinalTest
@@ -80,6 +81,7 @@ def noise(
     code = noise_view.choose_exit_code(report, None if gain is None else required)
     if problem := noise_view.describe_problem(report):
         print_error(problem)
+    warn_of_uncounted_calls(report.evaluation, configured.gateway)
     if configured.config.as_json:
         write_text(noise_view.noise_as_json(report, required, is_simulated=is_simulated, code=code), None)
     elif required is not None and configured.config.quiet:

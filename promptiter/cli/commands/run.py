@@ -217,6 +217,7 @@ def _end(
     from promptiter.cli.exit_codes import NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.costs import print_costs
+    from promptiter.engine.model_checks import UNCOUNTED_CALLS
     from promptiter.runs.summary import summarize
 
     summary = summarize(result, folder)
@@ -225,6 +226,8 @@ def _end(
         write_text(run_view.result_as_json(result, folder, exit_code=exit_code), None)
     elif quiet:
         run_view.print_line(console(), summary)
+        if UNCOUNTED_CALLS in summary.problems:
+            echo(f"warning: {UNCOUNTED_CALLS}", err=True)
     else:
         run_view.print_end(console(), summary)
         if costs:

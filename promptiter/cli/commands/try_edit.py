@@ -104,11 +104,13 @@ def _try(trial: EditTrial, values: list[str], edit: list[str]) -> int:
 
 def _compare(trial: EditTrial) -> int:
     from promptiter.cli.views import edit_trial as view
+    from promptiter.cli.views.evaluation import warn_of_uncounted_calls
     from promptiter.policies.final_test import FinalTest
 
     config, wanted = trial.config, (trial.config.final_test or FinalTest()).min_detectable_gain
     with _print_to_stderr(), _show_progress(trial, "trying the edit", runs=2 * trial.most_repeats) as on_row:
         found = trial.compare(on_row=on_row, notify=print_stopping)
+    warn_of_uncounted_calls(found.after, trial.built.gateway)
     code = view.choose_exit_code(found, wanted)
     if config.as_json:
         write_text(view.comparison_as_json(trial, found, wanted_gain=wanted, code=code), None)
@@ -121,6 +123,7 @@ def _compare(trial: EditTrial) -> int:
 
 def _record(trial: EditTrial) -> int:
     from promptiter.cli.views import edit_trial as view
+    from promptiter.cli.views.evaluation import warn_of_uncounted_calls
 
     def announce(text: str) -> None:
         if not trial.config.quiet:
@@ -133,6 +136,7 @@ def _record(trial: EditTrial) -> int:
     )
     with _print_to_stderr(), _show_progress(trial, "recording the baseline", runs=trial.repeats) as on_row:
         found = trial.record(on_row=on_row, notify=print_stopping, announce=announce)
+    warn_of_uncounted_calls(found.evaluation, trial.built.gateway)
     code = view.choose_record_code(found)
     if trial.config.as_json:
         write_text(view.recorded_as_json(trial, found, code=code), None)

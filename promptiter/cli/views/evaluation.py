@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from promptiter.cli.output import json_text, new_table
+from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.costs import spending_line
+from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
@@ -45,6 +46,12 @@ def show_progress(total: int, title: str) -> Iterator[Callable[[CaseRow], None]]
 
     with bar:
         yield on_row
+
+
+def warn_of_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> None:
+    """Print a warning to standard error if there is a budget that does not limit the agent."""
+    if warning := find_uncounted_calls(evaluation, gateway):
+        echo(f"warning: {warning}", err=True)
 
 
 def reaches_thresholds(evaluation: Evaluation) -> bool:
