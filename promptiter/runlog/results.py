@@ -26,6 +26,7 @@ from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.paired_runs import describe_uneven_outages
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, ProfileDiff
 from promptiter.runlog.case_uses import CaseUseHistory
@@ -317,12 +318,12 @@ class RunResult:
     def __repr__(self) -> str:
         changed = ", ".join(change.surface_id for change in self.changes) or "nothing"
         problems = [f"problem: {problem}" for problem in self.problems]
-        lines = [*self._evidence, f"changed: {changed}", self._spending, *problems]
+        lines = [*self._evidence, *self._uneven_outages, f"changed: {changed}", self._spending, *problems]
         return "\n  ".join([f"RunResult({self.status}, {self._headline})", *lines])
 
     def _repr_html_(self) -> str:
         accepted = "" if self.accepted is None else self.accepted._repr_html_()
-        details = "; ".join((*self._evidence, self.status, self._spending))
+        details = "; ".join((*self._evidence, *self._uneven_outages, self.status, self._spending))
         return html_block(html_heading(self._headline, details), self.changes._repr_html_(), accepted)
 
     @property
@@ -352,6 +353,10 @@ class RunResult:
         where = "these cases, which it learned from" if is_learned else found.scope
         limit = (f"not shown for new cases: {found.obstacle}",) if found.obstacle else ()
         return (f"shown for {where}{''.join(gains)}", *limit)
+
+    @property
+    def _uneven_outages(self) -> tuple[str, ...]:
+        return () if self.conclusion is None else describe_uneven_outages(self.conclusion.runs)
 
     @property
     def _spending(self) -> str:
