@@ -154,7 +154,7 @@ async def test_a_reviewer_may_join_a_run_that_is_resumed() -> None:
     for end in (events.index("patches"), events.index("decision")):
         journal = await cut(whole, end)
         result = await desk_stages.engine().run(asked, reviewer=Approves(), journal=journal)
-        assert "patches were reviewed by someone who may have seen results of these cases" in reasons(result)
+        assert "patches are reviewed by someone who may see results of the validation cases" in reasons(result)
         assert journal.events[end].type == "validation_read"
     again = await desk_stages.engine().run(asked, journal=await cut(journal, len(journal.events) - 9))
     assert again.conclusion == result.conclusion, "also if it is resumed once more, without a reviewer"
@@ -169,7 +169,7 @@ async def test_a_search_may_read_validation_in_a_run_that_a_reviewer_joins() -> 
     for end in (read, read + 1):
         journal = await cut(whole, end)
         result = await desk.engine(search=Reads(BOTH)).run(asked, journal=journal, reviewer=Approves())
-        assert "the search has read results of these cases" in reasons(result)
+        assert "the search reads results of the validation cases" in reasons(result)
         again = await desk.engine(search=Reads(BOTH)).run(asked, journal=await cut(journal, len(journal.events) - 9))
         assert again.conclusion == result.conclusion
 
