@@ -7,9 +7,11 @@ finds the same.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from promptiter.engine.active_run import ActiveRun
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.stats.final_test import Scope
 from promptiter.runlog.case_uses import (
     CaseUse,
     count_overlapping,
@@ -17,7 +19,7 @@ from promptiter.runlog.case_uses import (
     list_case_digests,
     list_earlier_uses,
 )
-from promptiter.runlog.payloads import BegunMeasured, CasesUsed, FinalTestBegun, OpenedTestSet
+from promptiter.runlog.payloads import BegunMeasured, CasesUsed, FinalTestBegun, FinalTestFinished, OpenedTestSet
 from promptiter.wording import join_names
 
 
@@ -62,16 +64,45 @@ async def remember_final_test(run: ActiveRun) -> str | None:
     return None
 
 
+async def remember_result(run: ActiveRun, finished: FinalTestFinished) -> str | None:
+    """Keep a result of the final test, and return a warning if the test had a result for the same scope before.
+
+    The result has its own id, which its event names, so one that is replayed is the same. The event comes first: a run
+    that was killed after it keeps the result when it is resumed.
+    """
+    scope = finished.result.scope
+    result_id = f"{_name_results(run, scope)}{finished.measured.id}"
+    use = CaseUse(id=result_id, run_id=run.log.run_id, kind="test_result", place=run.place)
+    if _list_results(run, list_earlier_uses(await run.case_uses.add(use), use.id), scope):
+        return "the final test of this run was finished before, so this is not the only result"
+    return None
+
+
+def _name_results(run: ActiveRun, scope: Scope) -> str:
+    """What the ids of the results for a scope begin with."""
+    return f"{run.state.use_id}:{scope}:"
+
+
+def _list_results(run: ActiveRun, uses: Iterable[CaseUse], scope: Scope) -> list[CaseUse]:
+    """The results that the final test of a run had for a scope."""
+    return [use for use in uses if use.kind == "test_result" and use.id.startswith(_name_results(run, scope))]
+
+
 async def remember_test_set(run: ActiveRun, test: EvalSet) -> None:
-    """Keep the test cases before they run, and record how often they were used before."""
+    """Keep the test cases before they run, and record how often they were used before.
+
+    A result of this run itself is one of a record that was cut off later.
+    """
     if await run.log.take(OpenedTestSet) is not None:
         return
     cases = list_case_digests(test)
     use = CaseUse(id=f"{run.state.use_id}:test", run_id=run.log.run_id, kind="test_set", place=run.place, test=cases)
-    earlier = list_earlier_uses(await run.case_uses.add(use), use.id)
+    uses = await run.case_uses.add(use)
+    earlier = list_earlier_uses(uses, use.id)
     searches = [each for each in earlier if each.kind in ("search", "try")]
     found = OpenedTestSet(
-        opened_before=count_overlapping(cases, [each.test for each in earlier]),
+        opened_before=count_overlapping(cases, [each.test for each in earlier])
+        + len(_list_results(run, uses, "new cases")),
         seen_cases=count_seen_cases(cases, searches),
     )
     await run.log.append(found)

@@ -8,6 +8,7 @@ show whether the profile is better on these cases, but then the verdict says tha
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,29 +16,35 @@ from itertools import cycle, islice
 
 from promptiter.engine.ablation import ablate
 from promptiter.engine.active_run import ActiveRun
-from promptiter.engine.case_memory import remember_final_test, remember_test_set
+from promptiter.engine.case_memory import remember_final_test, remember_result, remember_test_set
 from promptiter.engine.final_test import ArmResults, FinalTestRuns
+from promptiter.engine.new_cases import (
+    advise_test_set,
+    count_inputs,
+    decide_by_cases,
+    explain_not_shown,
+    explain_too_few_inputs,
+    find_obstacle,
+    is_promising,
+    pair_goal_amounts,
+)
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
 from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
-from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, explain_too_few_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal, decide_for_goal_on_new_cases, pair_amounts
+from promptiter.policies.goals import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
-from promptiter.runlog.payloads import AblationFinished, FinalTestFinished
+from promptiter.runlog.payloads import AblationFinished, FinalTestFinished, FinishedMeasured
 from promptiter.wording import join_names, plural
 
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
-
-PROMISING = 10
-"""Further blocks are run for new cases if the p-value so far is at most this multiple of alpha."""
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
@@ -101,14 +108,6 @@ def _find_scope(active: ActiveRun) -> Scope:
     return "this scorer" if active.shape == "scorer" else "these cases"
 
 
-def _is_promising(result: FinalTestResult) -> bool:
-    """Whether more repeats may show a gain for new cases. Without run noise they change nothing."""
-    if not result.looks:
-        return False
-    look = result.looks[-1]
-    return look.p_value <= look.alpha * (PROMISING if look.has_run_noise else 1)
-
-
 def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
     """Advise a step for each prompt if one step reads several of them and cases fail: blame cannot tell them apart."""
     rows = active.accepted.validation.rows
@@ -168,7 +167,7 @@ class _TestedGain:
             self.arms.scores,
             blocks=self.blocks,
             seed=self.active.seed,
-            amounts=self._pair_amounts(self.arms),
+            amounts=pair_goal_amounts(self.goal, self.arms),
             objective=self.active.request.objective,
             unseen_failures=self._unseen_failures,
         )
@@ -179,9 +178,6 @@ class _TestedGain:
         """A scorer is called a few times only, which could never exclude unseen failures."""
         return 0.0 if self.active.shape == "scorer" else UNSEEN_FAILURES
 
-    def _pair_amounts(self, arms: ArmResults) -> tuple[PairedScores, ...] | None:
-        return None if self.goal.figure is None else pair_amounts(arms.before, arms.after, self.goal.figure)
-
     async def conclude_gain(self, on_validation: FinalTestResult) -> Conclusion:
         """Conclude a gain on validation by what is shown for new cases.
 
@@ -189,21 +185,22 @@ class _TestedGain:
         the search has learned little from them.
         """
         test = self.active.test
-        few = None if test is None else explain_too_few_new_cases(len(test.cases))
+        few = None if test is None else explain_too_few_inputs(test)
         if test is not None and few is None:
-            return self._conclude_with_test_set(on_validation, await self._test_new_cases(test))
+            return self._conclude_with_test_set(test, on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
-        obstacle = self._find_obstacle()
+        obstacle = find_obstacle(self.active, self.warning)
         if obstacle is not None:
             return self._conclude_for_these_cases([on_validation], *reasons, obstacle=obstacle)
         on_new_cases = await self._test_validation_cases_as_new(on_validation)
-        if self.problem is not None:
-            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=self.problem)
+        obstacle = self.problem or find_obstacle(self.active, self.warning)
+        if obstacle is not None:
+            return self._conclude_for_these_cases([on_validation], *reasons, obstacle=obstacle)
         results, reasons = [on_validation, on_new_cases], (*reasons, self._explain_alpha())
         if on_new_cases.is_shown:
             return self.conclude("improved", results, *reasons)
-        cases = f"{_count_cases(self.active)}, which the search selected on,"
-        obstacle = f"{self._explain_not_shown(on_new_cases, cases)}; {self._advice}"
+        cases = f"{count_inputs(self.active.validation, 'validation case')}, which the search selected on,"
+        obstacle = f"{explain_not_shown(on_new_cases, cases, self.goal)}; {advise_test_set(self.active.test)}"
         return self._conclude_for_these_cases(results, *reasons, obstacle=obstacle)
 
     def _conclude_for_these_cases(self, results: Sequence[FinalTestResult], *reasons: str, obstacle: str) -> Conclusion:
@@ -211,68 +208,30 @@ class _TestedGain:
         found = self.conclude("improved_on_validation", results, *reasons, f"not shown for new cases: {obstacle}")
         return replace(found, obstacle=obstacle)
 
-    def _explain_not_shown(self, result: FinalTestResult, cases: str) -> str:
-        if self.goal.kind != "score":
-            return f"{cases} do not show both, no loss and a saving"
-        if result.gain is not None and result.gain <= 0:
-            return f"{cases} show no gain"
-        return f"{cases} are too few for a gain of this size"
-
     async def _test_new_cases(self, test: EvalSet) -> FinalTestResult:
         """Take one look at the test set."""
         await remember_test_set(self.active, test)
         arms = self.on_test = await self.runs.run_test_set(test)
         self.problem = None if arms.problem is None else f"on the test set, {arms.problem}"
-        return await self._finish(self._decide_for_new_cases(arms, self.alpha), arms)
-
-    def _find_obstacle(self) -> str | None:
-        """Why the validation cases cannot speak for new cases; None if they can."""
-        state = self.active.state
-        if self.active.shape == "scorer":
-            return "a scorer measures no cases; give cases instead of it"
-        if self.active.shape == "one_set":
-            why = "the search learned from these cases"
-        elif state.validation_reader == "search":
-            why = "the search has read results of these cases"
-        elif state.validation_reader == "reviewer":
-            why = "patches were reviewed by someone who may have seen results of these cases"
-        elif not state.run.case_history.is_first_run:
-            why = "these cases were used before this run"
-        elif self.warning is not None:
-            why = "this may not be the only final test on these cases"
-        else:
-            return None
-        return f"{why}; {self._advice}"
-
-    @property
-    def _advice(self) -> str:
-        """What to do if the cases of the search cannot speak for new cases."""
-        test = self.active.test
-        given = "" if test is None else f" (this one has {len(test.cases)})"
-        return f"give a test set (`test`) of {FEWEST_NEW_CASES} cases or more{given}"
+        return await self._finish(decide_by_cases(test, arms, self.active.request, alpha=self.alpha), arms)
 
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.
 
         The other blocks are not run if they would hardly show a gain. Ending the test without a gain claims nothing.
         """
-        result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+        result = self._decide_by_validation_cases()
         left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
-        if left > 0 and _is_promising(result):
+        if left > 0 and is_promising(result):
             self.on_validation = await self.runs.run_block(left)
             self.problem = self.arms.problem
-            result = self._decide_for_new_cases(self.arms, self._alpha_for_new_cases)
+            result = self._decide_by_validation_cases()
         self.tested.clear()  # the runs of these cases, of which there may be more now
         return await self._finish(result, self.arms, scope=on_validation.scope)
 
-    def _decide_for_new_cases(self, arms: ArmResults, alpha: float) -> FinalTestResult:
-        return decide_for_goal_on_new_cases(
-            self.goal,
-            arms.scores,
-            alpha=alpha,
-            amounts=self._pair_amounts(arms),
-            objective=self.active.request.objective,
-        )
+    def _decide_by_validation_cases(self) -> FinalTestResult:
+        active = self.active
+        return decide_by_cases(active.validation, self.arms, active.request, alpha=self._alpha_for_new_cases)
 
     @property
     def _alpha_for_new_cases(self) -> float:
@@ -287,8 +246,14 @@ class _TestedGain:
     async def _finish(
         self, result: FinalTestResult, arms: ArmResults, *, scope: Scope | None = None
     ) -> FinalTestResult:
-        finished = FinalTestFinished(result=result, runs=replace(arms.runs, scope=scope or result.scope))
+        finished = FinalTestFinished(
+            result=result,
+            runs=replace(arms.runs, scope=scope or result.scope),
+            measured=FinishedMeasured(id=secrets.token_hex(8)),
+        )
         recorded = await self.active.note(finished, request=result.scope)
+        warning = await remember_result(self.active, recorded)
+        self.warning = self.warning or warning
         self.tested.append(recorded.runs)
         return recorded.result
 
@@ -319,7 +284,9 @@ class _TestedGain:
         reason = f"{len(itself)} such cases cannot exclude {loss}; give more of them, or a larger margin"
         return self.conclude("underpowered", [result], reason)
 
-    def _conclude_with_test_set(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+    def _conclude_with_test_set(
+        self, test: EvalSet, on_validation: FinalTestResult, on_test: FinalTestResult
+    ) -> Conclusion:
         """Conclude a gain on validation by what the test set shows."""
         problems = () if self.problem is None else (self.problem,)
         if on_test.outcome == "loss":
@@ -329,8 +296,7 @@ class _TestedGain:
             return self._conclude_for_these_cases([on_validation], obstacle=self.problem)
         if on_test.is_shown:
             return self.conclude("improved", [on_validation, on_test])
-        count = 0 if self.active.test is None else len(self.active.test.cases)
-        why = self._explain_not_shown(on_test, plural(count, "test case"))
+        why = explain_not_shown(on_test, count_inputs(test, "test case"), self.goal)
         return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:

@@ -98,6 +98,7 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight = CallsInFlight()
         self._paid_since: int | None = None
+        self._paid: set[CacheKey] = set()  # calls made since then
         self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
         self._find_stop_request: Callable[[], str | None] = lambda: None
@@ -125,10 +126,10 @@ class Gateway:
     def counting_paid_since(self, mark: int) -> Gateway:
         """The same gateway, which counts answers in the cache as paid if they are newer than a mark of the cache.
 
-        A killed process may have paid them.
+        It has paid them itself, or a killed process has. Not every cache knows what was paid, so it remembers that.
         """
         other = self._derive()
-        other._paid_since = mark
+        other._paid_since, other._paid = mark, set()
         return other
 
     def stopping_on(self, find_request: Callable[[], str | None]) -> Gateway:
@@ -300,14 +301,22 @@ class Gateway:
         known = await self._find_known(call.key)
         if known is not None:
             self.ledger.count(call.entry(FROM_CACHE))
-            record_call(paid=self._paid_since is not None and await self.cache.is_since(call.key, self._paid_since))
+            record_call(paid=await self._was_paid(call.key))
             return known
 
         async def execute_and_store() -> StoredAnswer:
             answer, paid = await self._execute(call, execute)
+            if self._paid_since is not None:
+                self._paid.add(call.key)
             return await self.cache.put(call.key, answer, paid=paid)
 
         return await self._in_flight.start(call.key, execute_and_store()).join()
+
+    async def _was_paid(self, key: CacheKey) -> bool:
+        """Whether the answer in the cache was paid since the mark from which on answers count as paid."""
+        if self._paid_since is None:
+            return False
+        return key in self._paid or await self.cache.is_since(key, self._paid_since)
 
     async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
         """The answer in the cache, or that of an equal call in flight."""

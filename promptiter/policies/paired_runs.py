@@ -17,6 +17,8 @@ from promptiter.wording import plural
 MAX_CHANCE = 0.05
 """Profiles differ in their lost runs if outages that hit both alike would rarely be distributed so unevenly."""
 
+_BEFORE, _AFTER = "the initial profile", "the accepted one"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmMeasured:
@@ -81,20 +83,30 @@ def describe_runs(tested: Sequence[PairedRuns]) -> tuple[str, ...]:
     return tuple(sentence for each in tested for sentence in _describe_scope(each))
 
 
-def describe_failed_runs(
-    tested: PairedRuns, *, before: str = "the initial profile", after: str = "the accepted one"
-) -> list[str]:
+def describe_failed_runs(tested: PairedRuns, *, before: str = _BEFORE, after: str = _AFTER) -> list[str]:
     """Say which runs failed or were lost under each profile. `before` and `after` are what the profiles are called."""
     found, arms = [], (tested.before, tested.after)
     if any(arm.failed for arm in arms):
         counts = _compare(tested, [arm.failed for arm in arms], before, after)
         found.append(f"{counts} failed and count with the worst score")
     if any(arm.lost for arm in arms):
-        counts = _compare(tested, [arm.lost for arm in arms], before, after)
-        found.append(f"{counts} were lost to outages; {tested.pairs} of {arms[0].runs} pairs of runs were tested")
+        counts = _compare_lost(tested, before, after)
+        found.append(f"{counts}; {tested.pairs} of {arms[0].runs} pairs of runs were tested")
     if _is_uneven(tested.before.lost, tested.after.lost):
-        found.append("outages hit one profile more often than the other: find the cause before you rely on the result")
+        found.append(_UNEVEN)
     return found
+
+
+def describe_uneven_outages(tested: Sequence[PairedRuns]) -> tuple[str, ...]:
+    """Say how many runs each profile lost, as one sentence for each scope in which one lost more than chance explains.
+
+    `describe_runs` says the same, among others.
+    """
+    uneven = (each for each in tested if _is_uneven(each.before.lost, each.after.lost))
+    return tuple(f"{each.scope}: {_compare_lost(each)}; {_UNEVEN}" for each in uneven)
+
+
+_UNEVEN = "outages hit one profile more often than the other: find the cause before you rely on the result"
 
 
 def _describe_scope(tested: PairedRuns) -> list[str]:
@@ -105,9 +117,13 @@ def _describe_scope(tested: PairedRuns) -> list[str]:
     found += describe_failed_runs(tested)
     cached = [arm.measured.from_cache for arm in (tested.before, tested.after)]
     if any(cached):
-        counts = _compare(tested, cached, "the initial profile", "the accepted one")
+        counts = _compare(tested, cached, _BEFORE, _AFTER)
         found.append(f"{counts} are not new: a shared cache had all their answers")
     return [f"{tested.scope}: {sentence}" for sentence in found]
+
+
+def _compare_lost(tested: PairedRuns, before: str = _BEFORE, after: str = _AFTER) -> str:
+    return f"{_compare(tested, [tested.before.lost, tested.after.lost], before, after)} were lost to outages"
 
 
 def _compare(tested: PairedRuns, counts: Sequence[int], before: str, after: str) -> str:

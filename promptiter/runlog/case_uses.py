@@ -16,7 +16,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import digest_input
 from promptiter.wording import plural
 
-UseKind: TypeAlias = Literal["search", "final_test", "test_set", "try"]
+UseKind: TypeAlias = Literal["search", "final_test", "test_set", "test_result", "try"]
 
 _DIGITS = 16
 """Hexadecimal digits of a case's hash: two of a million cases have the same with a probability of 1 in 10 million."""
@@ -26,8 +26,9 @@ _DIGITS = 16
 class CaseUse:
     """One use of cases by a run. Cases are given by the hash of their input; see `list_case_digests`.
 
-    `kind` is what they were used for: a search, its final test, a test set that was opened, or edits that were tried by
-    hand. `place` is the name of the run in its store, which differs from its `run_id` if it was copied.
+    `kind` is what they were used for: a search, its final test, a test set that was opened, a result of the final test
+    for one scope, or edits that were tried by hand. `place` is the name of the run in its store, which differs from its
+    `run_id` if it was copied.
     """
 
     id: str

@@ -9,7 +9,9 @@ from promptiter.errors import JournalError
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
 
-DECISIONS: frozenset[str] = frozenset(("decision", "round_completed", "run_completed", "stop", "final_test_begun"))
+DECISIONS: frozenset[str] = frozenset(
+    ("decision", "round_completed", "run_completed", "stop", "final_test_begun", "final_test")
+)
 """Types of events that survive a power failure once they are appended; the others survive the end of the process."""
 
 

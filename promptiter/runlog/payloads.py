@@ -273,6 +273,13 @@ class OpenedTestSet(Payload):
     seen_cases: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedMeasured:
+    """The id under which the result is kept among the uses of cases."""
+
+    id: str = ""
+
+
 @event_type("final_test")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalTestFinished(Payload):
@@ -280,6 +287,7 @@ class FinalTestFinished(Payload):
 
     result: FinalTestResult
     runs: PairedRuns = NO_RUNS
+    measured: FinishedMeasured = FinishedMeasured()
 
 
 @event_type("conclusion")

@@ -26,6 +26,7 @@ from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
 from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
 from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.paired_runs import describe_uneven_outages
 from promptiter.policies.stopping import StopDecision, StopPolicy
 from promptiter.profile import PatchSet, Profile, ProfileDiff
 from promptiter.runlog.case_uses import CaseUseHistory
@@ -33,7 +34,7 @@ from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import dollars, format_score, join_names, plural
+from promptiter.wording import count_unknown_costs, dollars, format_score, join_names, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -317,12 +318,12 @@ class RunResult:
     def __repr__(self) -> str:
         changed = ", ".join(change.surface_id for change in self.changes) or "nothing"
         problems = [f"problem: {problem}" for problem in self.problems]
-        lines = [*self._evidence, f"changed: {changed}", self._spending, *problems]
+        lines = [*self._evidence, *self._uneven_outages, f"changed: {changed}", self._spending, *problems]
         return "\n  ".join([f"RunResult({self.status}, {self._headline})", *lines])
 
     def _repr_html_(self) -> str:
         accepted = "" if self.accepted is None else self.accepted._repr_html_()
-        details = "; ".join((*self._evidence, self.status, self._spending))
+        details = "; ".join((*self._evidence, *self._uneven_outages, self.status, self._spending))
         return html_block(html_heading(self._headline, details), self.changes._repr_html_(), accepted)
 
     @property
@@ -354,9 +355,13 @@ class RunResult:
         return (f"shown for {where}{''.join(gains)}", *limit)
 
     @property
+    def _uneven_outages(self) -> tuple[str, ...]:
+        return () if self.conclusion is None else describe_uneven_outages(self.conclusion.runs)
+
+    @property
     def _spending(self) -> str:
         spent = self.measured.spent.of_models
-        unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
+        unknown = count_unknown_costs(unpriced=spent.unpriced_calls, uncounted=spent.uncounted_calls)
         cost = "cost unknown" if spent.cost_usd is None else f"{dollars(spent.cost_usd)}{unknown}"
         counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'model call')}"
         return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"

@@ -312,6 +312,9 @@ async def test_profiles_that_differ_in_lost_runs_are_reported() -> None:
     assert result.conclusion is not None
     assert result.conclusion.runs[0].before.lost == 6 * 4, "validation-0, -1, -10 and -11"
     assert any("outages hit one profile more often" in each for each in summarize(result).evidence)
+    sentence = "24 of 120 runs of the initial profile and 0 of 120 of the accepted one were lost to outages"
+    assert sentence in repr(result)
+    assert sentence in result._repr_html_()
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["outage", "crash"])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.case_uses import MemoryCaseUses
+from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.memory_store import MemoryStore
 from promptiter.runs.stored_run import StoredRun
+from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH
 
@@ -140,6 +144,87 @@ async def test_a_run_that_was_copied_into_another_folder_is_noticed(tmp_path: Pa
     shutil.copytree(run.path, copy)
     cut_off_final_test(copy)
     assert any("this run was begun elsewhere" in each for each in reasons(await resume(copy)))
+
+
+UNABLATED = FinalTest(ablate=False)
+WITHOUT_TEST_SET = request(run_id="r", validation=desk.eval_set("validation", 8), alpha=0.2, final_test=UNABLATED)
+WITH_TEST_SET = request(
+    run_id="r", validation=desk.eval_set("validation", 2), test=desk.eval_set("held-out", 8), final_test=UNABLATED
+)
+
+
+async def run_whole(asked: RunRequest, *, uses: MemoryCaseUses, journal: MemoryJournal) -> RunResult:
+    return await desk.engine({**DRAFT, **POLISH}, case_uses=uses).run(asked, journal=journal)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cut", "verdict"),
+    [
+        (WITHOUT_TEST_SET, ("final_test_begun", 1), "improved_on_validation"),
+        (WITHOUT_TEST_SET, ("final_test", 1), "improved_on_validation"),
+        (WITH_TEST_SET, ("final_test_begun", 1), "improved"),
+        (WITH_TEST_SET, ("test_set_opened", 0), "improved"),
+    ],
+    ids=["after its begin", "after these cases", "with a test set", "before the test set"],
+)
+async def test_a_final_test_is_not_finished_again_unnoticed(
+    asked: RunRequest, cut: tuple[str, int], verdict: str
+) -> None:
+    """The record was restored to a moment at which the test had begun."""
+    uses, journal = MemoryCaseUses(), MemoryJournal()
+    first = await run_whole(asked, uses=uses, journal=journal)
+    assert first.verdict == "improved"
+    warning = "the final test of this run was finished before, so this is not the only result"
+    assert warning not in reasons(first)
+    kind, offset = cut
+    del journal.events[next(event.seq for event in journal.events if event.type == kind) + offset :]
+    again = await run_whole(asked, uses=uses, journal=journal)
+    assert again.verdict == verdict
+    assert warning in reasons(again)
+    assert again.case_history.test_opened == (None if asked.test is None else 1)
+    if asked.test is None:
+        assert any("not shown for new cases: this may not be the only final test" in each for each in reasons(again))
+
+
+class KilledJournal(MemoryJournal):
+    """Simulates a kill when the next event is written after a number of them."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    async def append(self, event: Event) -> None:
+        if event.seq >= self.count:
+            raise Killed
+        await super().append(event)
+
+
+async def check_kill(asked: RunRequest, expected: RunResult, count: int) -> None:
+    """A run that was killed after a number of events resumes to the same result, with the uses that it had kept."""
+    uses, journal = MemoryCaseUses(), KilledJournal(count)
+    with pytest.raises(Killed):
+        await run_whole(asked, uses=uses, journal=journal)
+    assert len(journal.events) == count
+    journal.count = sys.maxsize
+    again = await run_whole(asked, uses=uses, journal=journal)
+    assert (again, again.case_history) == (expected, expected.case_history), f"killed after {count} events"
+
+
+async def test_a_final_test_that_was_killed_is_finished_once() -> None:
+    whole = MemoryJournal()
+    expected = await run_whole(WITHOUT_TEST_SET, uses=MemoryCaseUses(), journal=whole)
+    for event in [event for event in whole.events if event.type == "final_test"]:
+        await check_kill(WITHOUT_TEST_SET, expected, event.seq)
+        await check_kill(WITHOUT_TEST_SET, expected, event.seq + 1)
+
+
+@pytest.mark.slow
+async def test_a_run_killed_anywhere_is_tested_once() -> None:
+    whole = MemoryJournal()
+    expected = await run_whole(WITH_TEST_SET, uses=MemoryCaseUses(), journal=whole)
+    for event in whole.events[1:]:
+        if event.type != "case":
+            await check_kill(WITH_TEST_SET, expected, event.seq)
 
 
 async def test_a_store_in_memory_remembers_too() -> None:

@@ -41,5 +41,18 @@ def test_segments_are_runs_of_one_evaluation_and_then_the_same_of_the_other() ->
     assert longest <= 8, "two segments at most follow each other"
 
 
+@given(count=st.integers(1, 60), most=st.integers(1, 40))
+def test_there_are_several_segments_of_about_equal_size(count: int, most: int) -> None:
+    runs = [(f"case-{number}", 0) for number in range(count)]
+    made = [run for _, run in interleave_runs([runs, runs], seed="0", segment=most)]
+    sizes = []
+    while made:
+        sizes.append(made.index(made[0], 1))  # where the other evaluation begins the same segment
+        made = made[2 * sizes[-1] :]
+    assert len(sizes) >= min(4, count)
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+
+
 def test_a_single_evaluation_keeps_its_order() -> None:
     assert interleave_runs([RUNS], seed="0") == [(0, run) for run in RUNS]

@@ -10,6 +10,7 @@ import pytest
 from promptiter.engine.engine import Engine
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.session import Session
+from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.stats.validation_use import ValidationUse
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.final_test import FinalTest
@@ -122,7 +123,9 @@ class Reads(Tries):
 async def test_a_search_that_reads_validation_shows_nothing_for_new_cases() -> None:
     result = await desk.engine(search=Reads(BOTH)).run(request())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "not shown for new cases: the search has read results of these cases; give a test set" in reasons(result)
+    assert "not shown for new cases: the search reads results of the validation cases; give a test set" in reasons(
+        result
+    )
 
 
 class Approves:
@@ -133,7 +136,7 @@ class Approves:
 async def test_a_reviewer_may_have_seen_validation_results() -> None:
     result = await desk_stages.engine().run(request(stop=None), reviewer=Approves())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "patches were reviewed by someone who may have seen results of these cases" in reasons(result)
+    assert "patches are reviewed by someone who may see results of the validation cases" in reasons(result)
 
 
 async def test_with_a_test_set_a_search_may_read_validation() -> None:
@@ -141,13 +144,37 @@ async def test_with_a_test_set_a_search_may_read_validation() -> None:
     assert (result.verdict, result.scope) == ("improved", "new cases")
 
 
+def repeat_inputs(name: str, *, inputs: int, count: int = 24) -> EvalSet:
+    """An eval set of different cases with the same inputs."""
+    asked = desk.eval_set(name, inputs).cases
+    return EvalSet(id=name, cases=tuple(replace(asked[n % inputs], id=f"{name}-{n}") for n in range(count)))
+
+
+@pytest.mark.parametrize(("inputs", "verdict"), [(7, "improved_on_validation"), (12, "improved")])
+async def test_validation_cases_with_the_same_input_count_as_one(inputs: int, verdict: str) -> None:
+    result = await desk.engine(BOTH).run(request(validation=repeat_inputs("validation", inputs=inputs)))
+    assert result.verdict == verdict
+    assert f"24 cases with {inputs} different inputs count as {inputs}" in reasons(result)
+
+
+@pytest.mark.parametrize(("inputs", "verdict"), [(7, "improved_on_validation"), (8, "improved")])
+async def test_test_cases_with_the_same_input_count_as_one(inputs: int, verdict: str) -> None:
+    asked = request(cases=7, test=repeat_inputs("held-out", inputs=inputs))
+    result = await desk.engine(BOTH).run(asked)
+    assert result.verdict == verdict
+    few = "the test set was not run: 7 cases cannot decide about new cases; give at least 8; 24 cases with 7 different"
+    assert (few in reasons(result)) == (inputs == 7)
+    assert ("8 cases or more (this one has 24 with 7 different inputs)" in reasons(result)) == (inputs == 7)
+    assert f"24 cases with {inputs} different inputs count as {inputs}" in reasons(result)
+
+
 async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> None:
     engine = desk.engine(BOTH, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
     assert (first.verdict, second.verdict) == ("improved", "improved_on_validation")
-    assert "these cases were used before this run; give a test set" in reasons(second)
+    assert "the validation cases were used before this run; give a test set" in reasons(second)
     other = await engine.run(request(train=desk.eval_set("other", 3), validation=desk.eval_set("train", 3)))
-    assert "these cases were used before this run" in reasons(other), "they were train cases before"
+    assert "the validation cases were used before this run" in reasons(other), "they were train cases before"
 
 
 async def test_cases_that_the_search_learned_from_never_speak_for_new_ones() -> None:

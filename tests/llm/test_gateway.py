@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -22,7 +23,7 @@ from promptiter.errors import (
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import CacheKey, MemoryCache, StoredAnswer, open_cache
 from promptiter.llm.gateway import Gateway, current_gateway
-from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.ledger import LedgerEntry, count_calls
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest, Role
 from promptiter.llm.models import Answer, Model, ScriptedModel
 from promptiter.llm.prices import Price, Prices
@@ -101,6 +102,22 @@ async def test_a_run_has_a_cache_a_ledger_and_a_budget_of_its_own() -> None:
             await run.ask(request(temperature=1), AGENT)
     assert door.ledger.snapshot().total.calls == 2
     assert (await door.ask(request(), AGENT)).text == "three"  # it has its own budget too
+
+
+@pytest.mark.parametrize("shared", [None, "memory", "file.jsonl"])
+async def test_an_answer_that_the_gateway_paid_itself_counts_as_paid(shared: str | None, tmp_path: Path) -> None:
+    cache = None if shared is None else open_cache("memory" if shared == "memory" else tmp_path / shared)
+    door = gateway(ScriptedModel(["old", "new"]), cache=cache).for_run()
+    await door.ask(request("before"), AGENT)
+    counting = door.counting_paid_since(await door.cache.mark())
+    found = []
+    for text in ("before", "after", "after"):
+        with count_calls() as calls:
+            await counting.ask(request(text), AGENT)
+        found.append((calls.paid, calls.cached))
+    assert found == [(0, 1), (1, 0), (1, 0)]
+    if cache is not None:
+        cache.close()
 
 
 async def test_equal_calls_of_two_runs_at_once_are_two_calls() -> None:

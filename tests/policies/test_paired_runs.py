@@ -29,7 +29,7 @@ def evaluate(*rows: CaseRow) -> Evaluation:
 
 
 def test_runs_that_failed_were_lost_or_came_from_the_cache_are_counted() -> None:
-    judged_down = Score(metric="own", value=None, error="ModelUnavailableError: the judge is down")
+    judged_down = Score(metric="own", value=None, error="the judge is down", is_outage=True)
     arm = evaluate(
         make_row("a", 0),
         make_row("a", 1, error=BROKE),

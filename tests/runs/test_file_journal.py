@@ -402,7 +402,14 @@ def test_the_file_is_synced_at_decisions_and_at_the_end(path: Path, disk: Disk) 
     journal.close()
     journal.close()
     assert disk.synced == [False]
-    assert sorted(DECISIONS) == ["decision", "final_test_begun", "round_completed", "run_completed", "stop"]
+    assert sorted(DECISIONS) == [
+        "decision",
+        "final_test",
+        "final_test_begun",
+        "round_completed",
+        "run_completed",
+        "stop",
+    ]
 
 
 def test_syncing_can_be_switched_off(path: Path, disk: Disk) -> None:

@@ -1,13 +1,15 @@
 """The final test for new cases: is the candidate better on cases like these, none of which taught the search anything?
 
-Each case counts once, with the mean of its repeats: repeats reduce its noise, but are not additional evidence. There is
-one look, at the end. The changes of the cases are tested with Gaffke's test for bounded means, which is the exact sign
-test if every change is -1, 0 or +1 (see `bounded_mean`). A loss is tested the same way, in the other direction.
+Each case counts once, with the mean of its repeats: repeats reduce its noise, but are not additional evidence. The same
+holds for cases with the same input, which are merged. There is one look, at the end. The changes of the cases are
+tested with Gaffke's test for bounded means, which is the exact sign test if every change is -1, 0 or +1 (see
+`bounded_mean`). A loss is tested the same way, in the other direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from promptiter.evaluation.stats.bounded_mean import compute_p_value, find_lower_bound
 from promptiter.evaluation.stats.final_test import (
@@ -23,6 +25,7 @@ from promptiter.evaluation.stats.final_test import (
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval
 from promptiter.evaluation.stats.permutation import PairedScores
+from promptiter.grouping import group_by
 from promptiter.wording import plural
 
 FEWEST_NEW_CASES = 8
@@ -36,6 +39,26 @@ def explain_too_few_new_cases(count: int) -> str | None:
     if count >= FEWEST_NEW_CASES:
         return None
     return f"{plural(count, 'case')} cannot decide about new cases; give at least {FEWEST_NEW_CASES}"
+
+
+def merge_cases(cases: Sequence[PairedScores], keys: Mapping[str, str]) -> tuple[PairedScores, ...]:
+    """Merge the cases that have the same key into one, with the mean of their scores in each repeat."""
+    return tuple(map(_merge, group_by(cases, lambda case: keys[case.case_id]).values()))
+
+
+def _merge(cases: Sequence[PairedScores]) -> PairedScores:
+    if len(cases) == 1:
+        return cases[0]
+    runs = [
+        run for case in cases for run in zip(case.numbers or range(case.repeats), case.before, case.after, strict=False)
+    ]
+    repeats = group_by(sorted(runs), lambda run: run[0])
+    return PairedScores(
+        case_id=cases[0].case_id,
+        before=tuple(fmean(before for _, before, _ in each) for each in repeats.values()),
+        after=tuple(fmean(after for _, _, after in each) for each in repeats.values()),
+        numbers=tuple(repeats),
+    )
 
 
 def decide_for_new_cases(

@@ -5,7 +5,12 @@ from random import Random
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, decide_for_new_cases, explain_too_few_new_cases
+from promptiter.evaluation.stats.new_cases import (
+    FEWEST_NEW_CASES,
+    decide_for_new_cases,
+    explain_too_few_new_cases,
+    merge_cases,
+)
 from promptiter.evaluation.stats.permutation import PairedScores
 from tests.evaluation.stats.test_final_test import FLAKY, cases
 
@@ -66,6 +71,18 @@ def test_fewer_than_eight_cases_decide_nothing() -> None:
     assert (result.outcome, result.looks) == ("not_shown", ())
     assert result.reason == "7 cases cannot decide about new cases; give at least 8"
     assert explain_too_few_new_cases(FEWEST_NEW_CASES) is None
+
+
+def test_merged_cases_have_the_mean_of_each_repeat() -> None:
+    cases = [
+        PairedScores(case_id="a", before=(0.0, 0.0), after=(1.0, 0.5)),
+        PairedScores(case_id="b", before=(1.0,), after=(1.0,)),
+        PairedScores(case_id="c", before=(0.5, 1.0), after=(0.0, 1.0), numbers=(1, 2)),
+    ]
+    assert merge_cases(cases, {"a": "one", "b": "two", "c": "one"}) == (
+        PairedScores(case_id="a", before=(0.0, 0.25, 1.0), after=(1.0, 0.25, 1.0), numbers=(0, 1, 2)),
+        cases[1],
+    )
 
 
 def test_no_worse_by_a_margin_is_tested_for_new_cases() -> None:
