@@ -123,7 +123,9 @@ class Reads(Tries):
 async def test_a_search_that_reads_validation_shows_nothing_for_new_cases() -> None:
     result = await desk.engine(search=Reads(BOTH)).run(request())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "not shown for new cases: the search has read results of these cases; give a test set" in reasons(result)
+    assert "not shown for new cases: the search reads results of the validation cases; give a test set" in reasons(
+        result
+    )
 
 
 class Approves:
@@ -134,7 +136,7 @@ class Approves:
 async def test_a_reviewer_may_have_seen_validation_results() -> None:
     result = await desk_stages.engine().run(request(stop=None), reviewer=Approves())
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
-    assert "patches were reviewed by someone who may have seen results of these cases" in reasons(result)
+    assert "patches are reviewed by someone who may see results of the validation cases" in reasons(result)
 
 
 async def test_with_a_test_set_a_search_may_read_validation() -> None:
@@ -170,9 +172,9 @@ async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> N
     engine = desk.engine(BOTH, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
     assert (first.verdict, second.verdict) == ("improved", "improved_on_validation")
-    assert "these cases were used before this run; give a test set" in reasons(second)
+    assert "the validation cases were used before this run; give a test set" in reasons(second)
     other = await engine.run(request(train=desk.eval_set("other", 3), validation=desk.eval_set("train", 3)))
-    assert "these cases were used before this run" in reasons(other), "they were train cases before"
+    assert "the validation cases were used before this run" in reasons(other), "they were train cases before"
 
 
 async def test_cases_that_the_search_learned_from_never_speak_for_new_ones() -> None:
