@@ -31,6 +31,13 @@ def dollars(amount: float) -> str:
     return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
+def count_unknown_costs(*, unpriced: int, uncounted: int) -> str:
+    """` + 2 calls of unknown usage + 1 call of unknown price`, or nothing. A call without usage has no cost either."""
+    by_usage = min(unpriced, uncounted)
+    counts = {"usage": by_usage, "price": unpriced - by_usage}
+    return "".join(f" + {plural(count, 'call')} of unknown {what}" for what, count in counts.items() if count)
+
+
 def path_from_here(path: Path) -> Path:
     """A path as a person in the current folder writes it."""
     absolute, here = path.absolute(), Path.cwd()

@@ -13,6 +13,7 @@ from promptiter.config.file import RunConfig
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.new_cases import find_obstacle_in_advance
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
@@ -23,6 +24,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
 from promptiter.runlog.results import RunRequest
+from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
 
@@ -67,6 +69,11 @@ class ConfiguredRun:
     def forecast(self) -> Forecast:
         """Estimate what the run will take, using matching earlier runs if there are any. Makes no calls."""
         return forecast_run(self.engine, self.checked, runs=self.config.runs)
+
+    def find_obstacle(self) -> str | None:
+        """Why this run cannot show its gain for new cases, and what to do, if that is known before it starts."""
+        uses = CaseUseFile(self.config.runs).read()
+        return find_obstacle_in_advance(self.checked, self.engine.search, uses, is_reviewed=self.config.review)
 
     def noise(
         self,

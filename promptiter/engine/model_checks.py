@@ -40,7 +40,7 @@ def check_models(
     `others` are models by the place that names them. An agent that is not a GraphAgent may call models without the
     gateway, so its models are not checked.
     """
-    named = [*_models_of_agent(agent, profile), *_models_of_evaluator(evaluator), *(others or {}).items()]
+    named = [*list_models_of_agent(agent, profile), *list_models_of_evaluator(evaluator), *(others or {}).items()]
     gateway, places = evaluator.gateway, group_by(named, lambda each: each[1])
     found = (
         f"{join_names(list(dict.fromkeys(place for place, _ in places[model])), limit=MAX_PLACES)}: {problem}"
@@ -60,7 +60,7 @@ def find_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> str | None
     return UNCOUNTED_CALLS
 
 
-def _models_of_agent(agent: Runner, profile: Profile | None) -> Iterator[tuple[str, str]]:
+def list_models_of_agent(agent: Runner, profile: Profile | None = None) -> Iterator[tuple[str, str]]:
     """The nodes of an agent that call a model, each with its name."""
     if not isinstance(agent, GraphAgent):
         return
@@ -72,10 +72,11 @@ def _models_of_agent(agent: Runner, profile: Profile | None) -> Iterator[tuple[s
             yield name, str(current.value(name, snapshot))
 
 
-def _models_of_evaluator(evaluator: Evaluator) -> Iterator[tuple[str, str]]:
+def list_models_of_evaluator(evaluator: Evaluator) -> Iterator[tuple[str, str]]:
+    """The models of judges and of the simulated user, each with its place."""
     for metric in evaluator.metrics:
         for judge in metric.judges if isinstance(metric, JudgeMetric) else ():
-            of_agent = [] if judge.runner is None else _models_of_agent(judge.runner, None)
+            of_agent = [] if judge.runner is None else list_models_of_agent(judge.runner)
             models = [judge.model] if judge.runner is None else [model for _, model in of_agent]
             yield from ((f"the judge of {metric.name}", model) for model in models)
     if evaluator.user_simulator is not None:

@@ -5,17 +5,22 @@ Cases with the same input count as one, with the mean of their scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.final_test import ArmResults
+from promptiter.engine.outline import OutlinedSearch
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import digest_input
 from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, explain_too_few_new_cases, merge_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.policies.goals import Goal, decide_for_goal_on_new_cases, pair_amounts
-from promptiter.runlog.results import RunRequest
+from promptiter.runlog.case_uses import CaseUse, count_seen_cases, list_case_digests
+from promptiter.runlog.payloads import ValidationReader
+from promptiter.runlog.results import RunRequest, RunShape
 from promptiter.wording import plural
 
 PROMISING = 10
@@ -55,21 +60,54 @@ def find_obstacle(active: ActiveRun, warning: str | None) -> str | None:
     `warning` says that its final test may not be the only one.
     """
     state = active.state
-    if active.shape == "scorer":
-        return "a scorer measures no cases; give cases instead of it"
-    if active.shape == "one_set":
-        why = "the search learned from these cases"
-    elif state.validation_reader == "search":
-        why = "the search has read results of these cases"
-    elif state.validation_reader == "reviewer":
-        why = "patches were reviewed by someone who may have seen results of these cases"
-    elif not state.run.case_history.is_first_run:
-        why = "these cases were used before this run"
-    elif warning is not None:
+    is_first_run = state.run.case_history.is_first_run
+    why = _explain_obstacle(active.shape, reader=state.validation_reader, is_first_run=is_first_run)
+    if why is None and warning is not None:
         why = "this may not be the only final test on these cases"
-    else:
+    return None if why is None else f"{why}; {_advise(active.shape, active.test)}"
+
+
+def find_obstacle_in_advance(
+    checked: CheckedRequest, search: object, uses: Iterable[CaseUse], *, is_reviewed: bool = False
+) -> str | None:
+    """Why a run that starts now cannot show its gain for new cases, and what to do; None if it may.
+
+    `uses` are the earlier uses of cases in the project.
+    """
+    if checked.request.final_test is None:
+        return "there is no final test; remove `final_test: false`"
+    if checked.test is not None and explain_too_few_inputs(checked.test) is None:
         return None
-    return f"{why}; {advise_test_set(active.test)}"
+    outline = search.outline() if isinstance(search, OutlinedSearch) else None
+    reader: ValidationReader | None = "reviewer" if is_reviewed else None
+    why = _explain_obstacle(
+        checked.shape,
+        reader="search" if outline is not None and outline.reads_validation else reader,
+        is_first_run=not count_seen_cases(list_case_digests(checked.validation), uses),
+    )
+    if why is None and explain_too_few_inputs(checked.validation) is not None:
+        why = f"{count_inputs(checked.validation, 'validation case')} cannot decide about new cases"
+    return None if why is None else f"{why}; {_advise(checked.shape, checked.test)}"
+
+
+def _explain_obstacle(shape: RunShape, *, reader: ValidationReader | None, is_first_run: bool) -> str | None:
+    """Why the cases of the search cannot speak for new cases; None if they can.
+
+    `reader` has seen validation results. In its `is_first_run`, no validation case was used before.
+    """
+    if shape == "scorer":
+        return "a scorer measures no cases"
+    if shape == "one_set":
+        return "the search learned from these cases"
+    if reader == "search":
+        return "the search reads results of the validation cases"
+    if reader == "reviewer":
+        return "patches are reviewed by someone who may see results of the validation cases"
+    return None if is_first_run else "the validation cases were used before this run"
+
+
+def _advise(shape: RunShape, given: EvalSet | None) -> str:
+    return "give cases instead of it" if shape == "scorer" else advise_test_set(given)
 
 
 def advise_test_set(given: EvalSet | None) -> str:

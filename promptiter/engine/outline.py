@@ -18,7 +18,7 @@ class SearchOutline:
     A round goes from losses to patches up to `passes` times and re-runs up to `max_rerun` failed train cases each time.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
-    candidate per round.
+    candidate per round. If it `reads_validation`, the validation cases cannot show a gain for new cases.
     """
 
     passes: int = 1
@@ -28,6 +28,7 @@ class SearchOutline:
     backwarder: str | None = None
     aggregator: str | None = None
     optimizer: str | None = None
+    reads_validation: bool = False
     screened_cases: int | None = None
     screenings: int = 0
 

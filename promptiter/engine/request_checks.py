@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
+from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
 from promptiter.engine.type_checks import find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalSet
@@ -250,9 +251,12 @@ def _hint_problems(
 
 
 def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
-    """Find models without a known price, for which max_usd could not be enforced."""
+    """Find models without a known price, for which max_usd could not be enforced: of agent, judges, user, teacher."""
     named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
+    named |= {model for _, model in list_models_of_evaluator(evaluator)}
     named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
+    if request.teacher is not None and not isinstance(request.teacher, str):
+        named |= {model for _, model in list_models_of_agent(request.teacher)}
     if request.initial_profile is not None:
         values = request.initial_profile.overrides
         named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}

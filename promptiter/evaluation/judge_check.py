@@ -48,13 +48,19 @@ MAX_UNSCORED = 0.25
 class PositionBias:
     """What the order of rubrics, or of reference and response, changes.
 
-    `shift` is the mean change of the score in the other order, `changed` the share of verdicts that differ between both
-    orders, and `changed_by_noise` that between two judgements in the same order.
+    `shift` is the mean change of the score in the other order. `changed` is the share of verdicts that differ between
+    both orders, and `changed_by_noise` that between two judgements in the same order; `excess` is their difference.
+    With several rubrics, each has a verdict.
     """
 
     shift: IntervalEstimate
     changed: float
     changed_by_noise: float
+    excess: IntervalEstimate
+
+    @property
+    def is_shown(self) -> bool:
+        return self.shift.excludes_zero or self.excess.low > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,8 @@ class JudgeCheck:
     grades 1 minus the mean absolute difference. `leniency` is how much more the judge gives than people. `noise_std` is
     the standard deviation of its values for one answer, `inconsistent` the number of answers on which its verdicts
     differ. `length_bias` is the rank correlation of its error with the length of the answer. `position` is None if the
-    judge is shown nothing in an order.
+    judge is shown nothing in an order. `repeated_labels` are rows of the same answer and label, which count once, and
+    `contradicted` answers have several labels.
     """
 
     metric: str
@@ -81,6 +88,8 @@ class JudgeCheck:
     length_bias: IntervalEstimate | None
     position: PositionBias | None
     definition: str = ""
+    repeated_labels: int = 0
+    contradicted: int = 0
 
 
 async def check_judge(
@@ -177,21 +186,41 @@ def _compare(
         noise_std=sqrt(variance or 0.0),
         inconsistent=sum(len({score.passed for score in each.scores}) > 1 for _, each in known),
         length_bias=estimate_rank_correlation(errors),
-        position=_find_position_bias([each for _, each in known], is_graded=is_graded),
+        position=_find_position_bias(metric, [each for _, each in known], is_graded=is_graded),
         definition=metric.definition if isinstance(metric, JudgeMetric) else "",
+        repeated_labels=labels.repeated,
+        contradicted=labels.contradicted,
     )
 
 
-def _find_position_bias(judged: Sequence[_AnswerScores], *, is_graded: bool) -> PositionBias | None:
+def _find_position_bias(metric: Metric, judged: Sequence[_AnswerScores], *, is_graded: bool) -> PositionBias | None:
     shifts, changed, by_noise = [], [], []
     for each in judged:
-        if each.other is None:
+        if each.other is None or not isinstance(metric, JudgeMetric):
             return None
-        other, verdicts = each.other, [score.passed for score in each.scores]
-        shifts.append(_find_value(other, is_graded=is_graded) - fmean(each.values(is_graded=is_graded)))
-        changed.append(fmean(verdict != other.passed for verdict in verdicts))
-        by_noise.append(fmean(one != two for one, two in combinations(verdicts, 2)))
-    return PositionBias(shift=estimate_mean(shifts), changed=fmean(changed), changed_by_noise=fmean(by_noise))
+        other, *verdicts = (_list_verdicts(metric, score) for score in (each.other, *each.scores))
+        shifts.append(_find_value(each.other, is_graded=is_graded) - fmean(each.values(is_graded=is_graded)))
+        changed.append(fmean(_compare_verdicts(verdict, other) for verdict in verdicts))
+        by_noise.append(fmean(_compare_verdicts(one, two) for one, two in combinations(verdicts, 2)))
+    return PositionBias(
+        shift=estimate_mean(shifts),
+        changed=fmean(changed),
+        changed_by_noise=fmean(by_noise),
+        excess=estimate_mean([one - two for one, two in zip(changed, by_noise, strict=True)]),
+    )
+
+
+def _list_verdicts(metric: JudgeMetric, score: Score) -> list[bool]:
+    """Whether the answer passed; with several rubrics, whether it met each of them, in the order of their ids."""
+    if len(metric.rubrics) < 2:
+        return [score.passed]
+    failed = {finding.predicate for finding in score.findings}
+    return [f"rubric:{name}" not in failed for name in sorted(rubric.id for rubric in metric.rubrics)]
+
+
+def _compare_verdicts(one: Sequence[bool], other: Sequence[bool]) -> float:
+    """The share of verdicts that differ."""
+    return fmean(first != second for first, second in zip(one, other, strict=True))
 
 
 def _find_value(score: Score, *, is_graded: bool) -> float:

@@ -18,6 +18,7 @@ import orjson
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.engine.request_checks import CheckedRequest
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
 from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.estimate import Estimate
@@ -44,7 +45,8 @@ class Forecast:
     """What a run is expected to take: in all, each stage over all rounds, and each node over all stages.
 
     `budget` says how many rounds the caps allow, `source` what the figures are based on, `runs` which earlier runs were
-    used, and `notes` what is unknown or left out.
+    used, and `notes` what is unknown or left out. `uncounted` are the models of `total.unpriced` whose price is known,
+    but not how many tokens they take.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -55,6 +57,7 @@ class Forecast:
     budget: tuple[str, ...] = ()
     source: str = ""
     runs: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -80,14 +83,17 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
         costs = fit_into_cap(costs, estimate, figure, cap)
     stages = {stage: [cost for place, cost in costs.items() if place[0] == stage] for stage in STAGES}
     nodes = {name: [costs.get((stage, name), NO_COST) for stage in AGENT_STAGES] for name in units.nodes}
+    total = sum(costs.values(), NO_COST).round()
+    priced = (each for each in total.unpriced if each != UNKNOWN_MODEL and gateway.price(each) is not None)
     return Forecast(
-        total=sum(costs.values(), NO_COST).round(),
+        total=total,
         rounds=estimate.rounds,
         stages={stage: sum(each, NO_COST).round() for stage, each in stages.items() if each},
         nodes={name: sum(each, NO_COST).round() for name, each in nodes.items()},
         budget=tuple(describe_cap(estimate, figure, cap) for figure, cap in caps.items()),
         source=f"based on {plural(len(units.runs), 'earlier run')}: {', '.join(units.runs)}" if units.runs else RULES,
         runs=units.runs,
+        uncounted=tuple(priced),
         notes=tuple(_notes(workload, measured, units, gateway)),
     )
 
@@ -118,6 +124,8 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
             "tokens are estimated from the length of instructions and inputs (4 characters per token), answers at "
             f"{ANSWER_TOKENS} tokens, calls at {CALL_S:g} seconds; each node is assumed to run once per turn"
         )
+    if workload.test and (few := explain_too_few_new_cases(workload.test)) is not None:
+        yield f"the test set will not be run: {few}"
     if measured.failing is None:
         yield "how many cases fail at first is unknown"
     if guessed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +22,7 @@ from promptiter.forecast.costs import Cost, Range
 from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
+from promptiter.llm.gateway import Gateway
 from promptiter.llm.ledger import LedgerEntry
 from promptiter.policies.combine import describe_policy
 from promptiter.runlog.events import Event
@@ -30,6 +31,7 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, model_settings, read_header
+from traces import Usage
 
 MAX_FOLDERS, MAX_RUNS = 20, 5
 """How many of the newest folders are looked at, and how many matching runs are used."""
@@ -56,7 +58,8 @@ def measure_unit_costs(runs: str | os.PathLike[str], engine: Engine, workload: W
     rows = [row for run in found for row in run.rows]
     by_node: dict[str, list[LedgerEntry]] = {}
     by_stage: dict[tuple[ModelStage, str], list[LedgerEntry]] = {}
-    for entry in (entry for run in found for entry in run.calls):
+    gateway = engine.evaluator.gateway
+    for entry in (_add_price(entry, gateway) for run in found for entry in run.calls):
         if entry.role == "agent":
             by_node.setdefault(entry.node_id, []).append(entry)
         else:
@@ -152,6 +155,21 @@ def _uncounted_cost(seconds: float) -> Cost:
     """The cost of a case run of an agent that makes no call through the gateway: only the time is known."""
     none = Range.exactly(0)
     return Cost(calls=none, tokens=none, usd=None, seconds=SECONDS * seconds, unpriced=(UNKNOWN_MODEL,))
+
+
+def _add_price(entry: LedgerEntry, gateway: Gateway) -> LedgerEntry:
+    """A call at its current price, if that was not known when it was made."""
+    spent, price = entry.spent, None
+    if spent.cost_usd is None and not spent.uncounted_calls:
+        price = gateway.price(entry.model)
+    if price is None:
+        return entry
+    usage = Usage(
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cached_input_tokens=spent.cached_input_tokens,
+    )
+    return replace(entry, spent=replace(spent, cost_usd=price.cost_usd(usage), unpriced_calls=0))
 
 
 def _mean_cost(entries: Sequence[LedgerEntry], *, per: int, seconds: float) -> Cost:

@@ -34,7 +34,7 @@ from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import dollars, format_score, join_names, plural
+from promptiter.wording import count_unknown_costs, dollars, format_score, join_names, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -361,7 +361,7 @@ class RunResult:
     @property
     def _spending(self) -> str:
         spent = self.measured.spent.of_models
-        unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
+        unknown = count_unknown_costs(unpriced=spent.unpriced_calls, uncounted=spent.uncounted_calls)
         cost = "cost unknown" if spent.cost_usd is None else f"{dollars(spent.cost_usd)}{unknown}"
         counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'model call')}"
         return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"

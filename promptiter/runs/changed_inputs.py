@@ -22,6 +22,9 @@ FREE_KEYS = (
 )
 """Configuration keys that may change before a run is resumed: they affect how it runs, not what it computes."""
 
+PRICE_KEYS = ("models.*.price", "models.*.price.*")
+"""Keys that may change as well, unless the goal is to be cheaper: then prices decide what the run computes."""
+
 MAX_NAMED = 5
 """Maximum number of changed cases or surfaces that a message names."""
 
@@ -29,9 +32,12 @@ MAX_NAMED = 5
 def find_changed_inputs(header: RunHeader, current: RunHeader) -> list[str]:
     """List what changed since the header was written, one sentence for each change; empty if the run may resume."""
     before, after = (each.configuration or Configuration(file="") for each in (header, current))
+    goal = header.request.get("goal")
+    is_cheaper = isinstance(goal, dict) and goal.get("kind") == "cheaper"
+    free = FREE_KEYS if is_cheaper else (*FREE_KEYS, *PRICE_KEYS)
     changes = [
         # The request follows from the configuration, so that a change of both is reported once.
-        *(list(_compare(before.document, after.document, free=FREE_KEYS)) or _compare(header.request, current.request)),
+        *(list(_compare(before.document, after.document, free=free)) or _compare(header.request, current.request)),
         *_compare_files(before.files, after.files),
         *_compare_structure(header.structure, current.structure),
         *_compare_searched_sets(header, current),

@@ -67,7 +67,7 @@ class ModelDownsizing:
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast: validation only."""
-        return SearchOutline(screened_cases=0)
+        return SearchOutline(screened_cases=0, reads_validation=True)
 
 
 async def _rank_swaps(session: Session, known: ValidationRecord) -> SwapsRanked:

@@ -99,8 +99,8 @@ def test_stats_are_reported_by_role(run: Run, path: Path) -> None:
         "role answers tokens to pay again",
         "agent 2 1,234 $0.2500",
         "judge 1 6 unknown",
-        "optimizer 2 1,234 and 1 unknown $0.2500 + 1 call of unknown price",
-        "total 5 2,474 and 1 unknown $0.5000 + 2 calls of unknown price",
+        "optimizer 2 1,234 and 1 unknown $0.2500 + 1 call of unknown usage",
+        "total 5 2,474 and 1 unknown $0.5000 + 1 call of unknown usage + 1 call of unknown price",
     ]
 
 

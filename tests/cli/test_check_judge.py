@@ -44,7 +44,7 @@ def test_the_only_judge_of_a_project_is_compared_with_labels(run: Run, judged: P
     for expected in (
         "brief 20 labelled answers, each judged 3 times",
         r"Agreement 0 ·+━+●━*·* 1 Cohen.s kappa 0\.80 \(0\.4\d to 1\.00\): almost perfect, at the lower end moder",
-        "90% of the verdicts are those of people",
+        "it gives the verdict of people on 90%; kappa leaves out what chance gives",
         "Leniency",
         "Judge noise standard deviation 0.000 between judgements of one answer; its verdict differs .* on 0 of 20",
         "Length bias .*rank correlation of its error with the length of the answer",

@@ -176,6 +176,10 @@ def test_calls_of_unknown_price_are_counted_as_unknown() -> None:
         "72 model calls, 0 cached, 24 tool calls, 0 tokens, cost $0.5000 + 60 calls of unknown price"
     )
     assert spending_line(summarize_costs(LedgerSnapshot((unknown,)))).endswith(", cost unknown")
+    silent = Spending(calls=2, cost_usd=None, unpriced_calls=2, uncounted_calls=2)
+    entries = (priced, unknown, LedgerEntry(role="judge", model="c", node_id="", spent=silent))
+    told_apart = "cost $0.5000 + 2 calls of unknown usage + 60 calls of unknown price"
+    assert spending_line(summarize_costs(LedgerSnapshot(entries))).endswith(told_apart)
     uncounted = LedgerEntry(role="agent", model="c", node_id="n", spent=Spending(calls=3, uncounted_calls=3))
     counted = LedgerEntry(role="agent", model="d", node_id="n", spent=Spending(calls=2, input_tokens=40))
     assert ", tokens unknown, " in spending_line(summarize_costs(LedgerSnapshot((uncounted,))))

@@ -41,6 +41,26 @@ def test_one_set_can_be_evaluated_under_each_of_its_names(run: Run, project: Pat
     assert "validation.jsonl  8 cases" in run("check", project)
 
 
+def test_a_run_that_cannot_show_new_cases_is_refused_if_that_is_required(run: Run, project: Path) -> None:
+    refused = (
+        "error: --require unseen cannot be met: the search learned from these cases; give a test set (`test`) of 8"
+    )
+    assert run("run", "--require", "unseen", code=2).startswith(refused)
+    assert run("run", "--require", "unseen", "--dry-run", code=2).startswith(refused)
+    assert not list((project / "runs").glob("[!.]*")), "nothing was begun"
+
+
+def test_a_test_set_that_is_too_small_is_noted_before_the_run(run: Run, project: Path) -> None:
+    lines = (project / "data" / "train.jsonl").read_text().splitlines()
+    (project / "data" / "test.jsonl").write_text("\n".join(lines[:5]))
+    with (project / "promptiter.yaml").open("a") as file:
+        file.write("\ntest: data/test.jsonl\n")
+    few = "5 cases cannot decide about new cases; give at least 8"
+    assert f"the test set will not be run: {few}" in " ".join(run("run", "--dry-run", stream="err").split())
+    assert f"a run will not use the test set: {few}" in run("check", project)
+    assert "give a test set (`test`) of 8 cases or more (this one has 5)" in run("run", "--require", "unseen", code=2)
+
+
 @pytest.mark.slow
 def test_a_run_with_one_set_says_everywhere_what_it_may_claim(run: Run, project: Path) -> None:
     shown = run("run", "--json", stream="out")

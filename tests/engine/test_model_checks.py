@@ -11,6 +11,8 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
 from promptiter.errors import RequestError
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import Function, Model, ScriptedModel
@@ -74,3 +76,17 @@ async def test_a_cap_in_dollars_needs_the_prices_of_stages_from_python_too() -> 
         "LLMOptimizer: max_usd cannot be enforced: the price of model 'mine' is unknown; give it one as "
         "models.mine.price in promptiter.yaml or prices= of the Gateway, or set budget.allow_unknown_price"
     )
+
+
+async def test_a_cap_in_dollars_needs_the_price_of_every_judge_before_the_first_call() -> None:
+    free = Price(input_usd_per_million=0, output_usd_per_million=0)
+    models: dict[str, Model | Function] = {"scripted": desk.model(), "house-judge": ScriptedModel([])}
+    gateway = Gateway(models=models, prices=Prices({"scripted": free}), budget=Budget(max_usd=1))
+    criterion = {"llm_judge": {"judge_model": "house-judge", "rubrics": [{"id": "ready", "content": "It is ready."}]}}
+    entry = {"metric_name": "ready", "evaluator_name": "llm_rubric_response", "criterion": criterion}
+    evaluator = Evaluator(build_metrics([entry], gateway=gateway), gateway=gateway)
+    watcher = Watcher()
+    with pytest.raises(RequestError, match="the price of model 'house-judge' is unknown"):
+        await Engine(desk.agent(), evaluator, search=desk.Tries()).run(desk.request(), observers=[watcher])
+    assert watcher.events == []
+    assert gateway.ledger.snapshot().total.calls == 0

@@ -103,6 +103,19 @@ async def test_a_judge_that_decides_by_the_first_rubric_has_a_position_bias() ->
     assert len(judge.asked) == 40 * (3 + 1)
 
 
+async def test_rubrics_whose_verdicts_swap_have_a_position_bias_though_the_score_stays_the_same() -> None:
+    async def pass_the_first(request: ModelRequest, *, repeat: int) -> ModelReply:
+        names = sorted(("right", "kind"), key=lambda name: request.text.index(f'"{name}":'))
+        verdicts = [{"id": name, "reason": "no", "passed": name == names[0]} for name in names]
+        return ModelReply(text=json.dumps({"verdicts": verdicts}))
+
+    metric, gateway = build(pass_the_first, "right", "kind")  # type: ignore[arg-type]
+    found = await check_judge(replace(metric, threshold=0.5), HALF, gateway=gateway)
+    assert found.position is not None
+    assert (found.position.shift.value, found.position.changed, found.position.changed_by_noise) == (0.0, 1.0, 0.0)
+    assert found.position.is_shown
+
+
 async def test_the_reference_comes_last_in_the_other_order() -> None:
     judge = Judge(lambda text, _: text.index('name="reference"') < text.index('name="response"'))
     metric, gateway = build(judge)

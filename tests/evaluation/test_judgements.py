@@ -7,6 +7,7 @@ import pytest
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.function import agent, ask
+from promptiter.cli.views.headroom import headroom_rows
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.data.health import check_runs
@@ -73,6 +74,9 @@ async def test_a_steady_agent_leaves_all_noise_to_the_judge_which_is_asked_again
     assert judged.judge_variance == pytest.approx(0.25, rel=0.15)
     assert judged.agent_variance == pytest.approx(0.0, abs=0.03)
     assert (exact.agent_variance, exact.judge_variance, exact.bound) == (None, None, "floor")
+
+    luck = "most of that may be luck with the judge, whose share of the noise is "
+    assert any(luck in text for _, text in headroom_rows(report))
 
     again = await measure_metric_noise(subject, steady, QUESTIONS, repeats=3, judge_repeats=4)
     assert (again.judgements, model.asked) == (report.judgements, 20 * 3 * 4)  # the cache knows all samples

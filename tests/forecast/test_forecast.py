@@ -236,6 +236,9 @@ def test_unknown_prices_stay_unknown() -> None:
     assert found.total.unpriced == ("strange",)
     only = engine(agent=chain("one", model="strange"), through=through)
     assert forecast(only, request()).total.usd is None
+    silent = UnitCosts(nodes={"one": Cost(calls=Range.exactly(1), usd=None, unpriced=("scripted",))}, runs=("earlier",))
+    priced = forecast(engine(agent=chain("one")), request(), silent)
+    assert (priced.total.unpriced, priced.uncounted) == (("scripted",), ("scripted",)), "its price is known"
     paid = UnitCosts(nodes={"one": price_call(10, 0.5, 1.0)}, runs=("earlier",))
     assert forecast(only, request(), paid).total.usd is not None
 

@@ -166,6 +166,15 @@ def test_settings_that_do_not_affect_results_may_change() -> None:
     )
 
 
+def test_a_price_may_change_unless_the_goal_is_to_be_cheaper() -> None:
+    price = {"input_usd_per_million": 1, "output_usd_per_million": 2}
+    config = {**CONFIG, "models": {"gpt-4.1": {**CONFIG["models"]["gpt-4.1"], "price": price}}}
+    assert find_changed_inputs(header(), header(config=config)) == []
+    cheaper = {"request": {**header().request, "goal": {"kind": "cheaper"}}}
+    before, after = (each.model_copy(update=cheaper) for each in (header(), header(config=config)))
+    assert find_changed_inputs(before, after)[0] == "models.gpt-4.1.price.input_usd_per_million is new: 1"
+
+
 def test_files_are_compared_by_content(tmp_path: Path) -> None:
     def with_files(**texts: str) -> RunHeader:
         paths = {}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from promptiter.agents.base import Agent
     from promptiter.cli.views.check import CheckedSet
     from promptiter.config.configured_run import ConfiguredEvaluation
+    from promptiter.evaluation.data.case import EvalSet
     from promptiter.evaluation.evaluator import Evaluator
 
 INVALID_EVAL = 7
@@ -90,8 +91,9 @@ def check(
     for option, value in {"--metric": metric, "--scale": scale}.items():
         if value is not None:
             raise SetupError(f"{option} is for --judge; give the labels as --judge LABELS, too")
-    sources, config = _find_eval_sets(eval_sets or [], config)
+    sources, test_files, config = _find_eval_sets(eval_sets or [], config)
     loaded = [(source, load_eval_set(source)) for source in sources]
+    notes = _check_test_set([eval_set for source, eval_set in loaded if source in test_files])
     built = [_build(agent, source, metrics, config) for source in sources] if agent is not None else []
     given = _load_evaluator(metrics) if metrics is not None and agent is None else None
     evaluators: list[Evaluator | None] = [each.evaluator for each in built]
@@ -112,27 +114,40 @@ def check(
             each.gateway.cache.close()
     shared = find_overlaps(loaded)
     if as_json:
-        write_text(findings_as_json(checked, shared), output)
+        write_text(findings_as_json(checked, shared, notes), output)
     else:
         screen = console(output)
-        print_findings(screen, checked, shared)
+        print_findings(screen, checked, shared, notes)
         if output is not None:
             screen.file.close()
     if shared or any(each.health.is_serious for each in checked):
         raise typer.Exit(INVALID_EVAL)
 
 
-def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:
-    """The eval set files, and the configuration if one applies: the files given, or those of the configuration."""
+def _find_eval_sets(eval_sets: list[str], config: Path | None) -> tuple[list[str], list[str], Path | None]:
+    """The eval set files, those of the test set, and the configuration if one applies.
+
+    The files are those given, or those of the configuration.
+    """
     eval_sets, config = _separate_config(eval_sets, config)
     if eval_sets:
-        return eval_sets, config
+        return eval_sets, [], config
     settings = read_subject(None, config=config).config
     sets = (settings.train, settings.validation, settings.cases, settings.test, settings.data)
     files = [str(file) for each in sets for file in each]
     if not files:
         raise SetupError("the configuration has no eval sets; add train and validation to it, or give files here")
-    return files, config
+    return files, [str(file) for file in settings.test], config
+
+
+def _check_test_set(eval_sets: Sequence[EvalSet]) -> list[str]:
+    """A note if there is a test set with too few different cases to decide anything."""
+    from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
+    from promptiter.runlog.case_uses import list_case_digests
+
+    found = {digest for each in eval_sets for digest in list_case_digests(each)}
+    few = explain_too_few_new_cases(len(found)) if found else None
+    return [] if few is None else [f"a run will not use the test set: {few}"]
 
 
 def _separate_config(eval_sets: list[str], config: Path | None) -> tuple[list[str], Path | None]:

@@ -173,6 +173,7 @@ def _print_forecast(parsed: ParsedConfig) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for the YAML, not for what an agent prints
         configured = _prepare(parsed)
         try:
+            _check_requirement(configured)
             effective, forecast = build_effective_config(configured), configured.forecast()
         finally:
             configured.gateway.cache.close()
@@ -200,6 +201,8 @@ def _execute(
         try:
             if configured.config.review:
                 check_terminal()
+            if folder is None:
+                _check_requirement(configured)
             directory = configured.begin() if folder is None else configured.resume(folder)
             result = _run(configured, directory, test_now=test_now)
         finally:
@@ -233,8 +236,15 @@ def _end(
         if costs:
             print_costs(console(), summary)
     if exit_code == NOT_SHOWN and not as_json:
-        echo("the gain is not shown for new cases, which --require unseen asks for", err=True)
+        why = f"not shown for new cases: {summary.obstacle}" if summary.obstacle else "there is no gain to show"
+        echo(f"--require unseen is not met: {why}", err=True)
     raise typer.Exit(exit_code)
+
+
+def _check_requirement(configured: ConfiguredRun) -> None:
+    """Refuse a run that cannot show its gain for new cases, if that is required."""
+    if configured.config.require == "unseen" and (obstacle := configured.find_obstacle()) is not None:
+        raise SetupError(f"--require unseen cannot be met: {obstacle}")
 
 
 def _prepare(parsed: ParsedConfig) -> ConfiguredRun:

@@ -39,7 +39,7 @@ class CheckedSet:
     is_simulated: bool = False
 
 
-def findings_as_json(checked: Sequence[CheckedSet], shared: Sequence[HealthFinding]) -> str:
+def findings_as_json(checked: Sequence[CheckedSet], shared: Sequence[HealthFinding], notes: Sequence[str] = ()) -> str:
     document = {
         "schema_version": 1,
         "is_serious": bool(shared) or any(each.health.is_serious for each in checked),
@@ -56,16 +56,21 @@ def findings_as_json(checked: Sequence[CheckedSet], shared: Sequence[HealthFindi
             for each in checked
         ],
         "overlaps": shared,
+        "notes": list(notes),
     }
     return json_text(document)
 
 
-def print_findings(screen: Console, checked: Sequence[CheckedSet], shared: Sequence[HealthFinding]) -> None:
+def print_findings(
+    screen: Console, checked: Sequence[CheckedSet], shared: Sequence[HealthFinding], notes: Sequence[str] = ()
+) -> None:
     texts = {(each.source, case.id): _text(case) for each in checked for case in each.eval_set.cases}
     for each in checked:
         _print_set(screen, each, texts)
     if shared:
         _print_kind(screen, "overlap", shared, texts, source="")
+    for note in notes:
+        screen.print(Text(note, "yellow"))
     advice = [f"fix {one_line(each.source)}" for each in checked if each.health.is_serious]
     advice += ["remove shared cases from all eval sets but one"] if shared else []
     if advice:

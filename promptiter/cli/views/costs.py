@@ -11,7 +11,7 @@ from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.ledger import Spending
 from promptiter.runs.summary import CostSummary, RunSummary
-from promptiter.wording import dollars, plural
+from promptiter.wording import count_unknown_costs, dollars, plural
 
 
 def print_costs(screen: Console, summary: RunSummary) -> None:
@@ -59,15 +59,13 @@ def describe_uncertain_costs(costs: CostSummary) -> list[str]:
     uncertain += [f"{models.uncounted_calls:,} of unknown usage"] if models.uncounted_calls else []
     if uncertain:
         usd = f", {dollars(models.possible_usd)}" if models.possible_usd else ""
-        most = f"a budget counts them at the most they may have taken ({models.possible_tokens:,} tokens{usd})"
+        most = f"they may have taken up to {models.possible_tokens:,} tokens{usd}"
         lines.append(f"model calls: {' and '.join(uncertain)}; {most}")
     if others:
         lines.append(f"{plural(others, 'other call')} in flight when the run was killed, and made again")
     if models.overlong_answers:
         answers = plural(models.overlong_answers, "answer")
-        lines.append(
-            f"{answers} longer than max_tokens allows, by {models.excess_tokens:,} tokens; a budget counts all"
-        )
+        lines.append(f"{answers} longer than max_tokens allows, by {models.excess_tokens:,} tokens")
     return lines
 
 
@@ -94,5 +92,5 @@ def price(spent: Spending) -> str:
     """The cost, as far as it is known."""
     if spent.cost_usd is None:
         return "unknown"
-    unknown = f" + {plural(spent.unpriced_calls, 'call')} of unknown price" if spent.unpriced_calls else ""
+    unknown = count_unknown_costs(unpriced=spent.unpriced_calls, uncounted=spent.uncounted_calls)
     return f"{dollars(spent.cost_usd)}{unknown}"

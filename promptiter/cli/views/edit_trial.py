@@ -62,9 +62,10 @@ def choose_record_code(runs: RecordedRuns) -> int:
 def print_recorded(screen: Console, trial: EditTrial, runs: RecordedRuns) -> None:
     """Print what was recorded, and what to do next."""
     found = runs.evaluation
-    cases, mean = plural(len(trial.built.cases.cases), "case"), format_score(found.objective(trial.config.objective))
+    cases, mean = plural(len(trial.built.cases.cases), "case"), found.objective(trial.config.objective)
+    figure = "none could be scored" if mean is None else f"{_name(trial.config.objective)} {format_score(mean)}"
     what = Text.assemble(("Recorded the baseline", "bold"), f": {plural(len(found.rows), 'run')} of {cases}")
-    screen.print(what.append(f", {_name(trial.config.objective)} {mean}"))
+    screen.print(what.append(f", {figure}"))
     print_indented(screen, Text(spending_line(summarize_costs(runs.ledger)), "dim"))
     if runs.stop_reason is not None:
         stopped = _describe_stop(runs.stop_reason)

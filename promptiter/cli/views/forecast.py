@@ -31,9 +31,10 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     _print_costs(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)])
     _print_costs(screen, "node", forecast.nodes.items())
     screen.print()
-    unpriced = ", ".join(_name_model(each) for each in forecast.total.unpriced)
+    unpriced = ", ".join(_name_model(each) for each in forecast.total.unpriced if each not in forecast.uncounted)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
+    rows += [("Usage", f"unknown: {', '.join(forecast.uncounted)}")] if forecast.uncounted else []
     rows += [("Note", each) for each in forecast.notes]
     print_rows(screen, rows)
 

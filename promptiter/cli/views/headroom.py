@@ -22,6 +22,9 @@ STRIP = 40
 ALWAYS, SOMETIMES, NEVER = "█", "▒", "·"
 MAX_NAMED = 6
 
+JUDGE_SHARE = 0.2
+"""From this share of the noise on, a pass in some repeats may be luck with the judge."""
+
 
 def headroom_rows(report: NoiseReport) -> Iterator[tuple[str, str]]:
     """Whether there is anything to win, as labelled rows."""
@@ -36,13 +39,19 @@ def headroom_rows(report: NoiseReport) -> Iterator[tuple[str, str]]:
         counts = f"{lucky} of {plural(len(found.failing), 'failing case')} {'passes' if lucky == 1 else 'pass'}"
         means = f"{figure} {abs(found.mean):.3f}, or {abs(found.best_of_repeats):.3f} if each case had its best repeat"
         yield name, f"{counts} in at least one of {report.repeats} repeats; {means}"
+        if (share := report.split.judge_share or 0.0) >= JUDGE_SHARE:
+            whose = "most" if share > 0.5 else "some"
+            yield (
+                name,
+                f"{whose} of that may be luck with the judge, whose share of the noise is {share:.0%}: fix it first",
+            )
     for each in found.reached:
         yield name, _describe_reached(each, found)
     if found.saturated and found.failing:
-        yield name, f"saturated, every run meets it: {_list_metrics(found.saturated)}"
+        yield name, f"every run meets {_list_metrics(found.saturated)}: nothing to win there"
     if found.never_met:
         metrics = _list_metrics(found.never_met)
-        yield name, f"never met: {metrics}; the prompt lacks it, or the references or the threshold are wrong"
+        yield name, f"no run meets {metrics}: the prompts do not ask for it, or its references or threshold are wrong"
 
 
 def draw_cases(found: Headroom) -> str:

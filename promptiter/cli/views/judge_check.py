@@ -47,6 +47,10 @@ def print_judge_check(screen: Console, check: JudgeCheck, *, is_simulated: bool)
 
 
 def _list_rows(check: JudgeCheck) -> Iterator[tuple[str, str]]:
+    if check.repeated_labels:
+        yield "Labels", f"{plural(check.repeated_labels, 'row')} with the answer and label of another one left out"
+    if check.contradicted:
+        yield "Labels", f"{plural(check.contradicted, 'answer')} labelled in two ways: no judge can agree with both"
     name = "quadratically weighted kappa" if check.is_graded else "Cohen's kappa"
     if check.kappa is None:
         yield "Agreement", f"{name} is undefined: the judge and people always say the same one thing"
@@ -55,7 +59,10 @@ def _list_rows(check: JudgeCheck) -> Iterator[tuple[str, str]]:
     if check.is_graded:
         yield "Agreement", f"the scores differ from the labels by {1 - check.agreement:.3f} on average"
     else:
-        yield "Agreement", f"{check.agreement:.0%} of the verdicts are those of people, some of them by chance"
+        yield (
+            "Agreement",
+            f"it gives the verdict of people on {check.agreement:.0%}; kappa leaves out what chance gives",
+        )
     yield "Leniency", _describe_leniency(check)
     differing = f"{check.inconsistent} of {plural(check.answers, 'answer')}"
     noise = f"standard deviation {check.noise_std:.3f} between judgements of one answer"
@@ -105,7 +112,7 @@ def _describe_position_bias(position: PositionBias | None) -> str:
         return "does not apply: the judge is shown one text and one rubric at most"
     noise = f"; {position.changed:.0%} of its verdicts differ, {position.changed_by_noise:.0%} by its noise alone"
     shift = f"in the other order of what it is shown, its score changes by {_format(position.shift)}{noise}"
-    return shift if position.shift.excludes_zero else f"not shown; {shift}"
+    return f"it depends on the order; {shift}" if position.is_shown else f"not shown; {shift}"
 
 
 def _format(estimate: IntervalEstimate) -> str:

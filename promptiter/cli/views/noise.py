@@ -41,7 +41,7 @@ def describe_problem(report: NoiseReport) -> str | None:
     if report.stop_reason is None:
         return report.problem
     ended = f"the budget is spent: raise {report.stop_reason}, or measure fewer repeats or cases"
-    why = "stopped by you" if report.stop_reason == "user_stop" else ended
+    why = "stopped on request" if report.stop_reason == "user_stop" else ended
     return f"{why}; {report.problem or f'reporting the {report.repeats} repeats that all cases have'}"
 
 
@@ -83,12 +83,8 @@ def noise_rows(report: NoiseReport) -> list[tuple[str, str]]:
         rows.append(("Run noise", f"{plural(unscored, 'repeat')} could not be scored and got the worst score"))
     if report.noise.variance:
         half, most = report.repeats_in_half, report.final_test_repeats
-        rows.append(
-            (
-                "A/A",
-                f"the same profile gained {report.gain:+.3f} in the last {plural(half, 'repeat')} over the first",
-            )
-        )
+        halves = "the last repeat over the first" if half == 1 else f"the last {half} repeats over the first {half}"
+        rows.append(("A/A", f"the same profile gained {report.gain:+.3f} in {halves}"))
         floor = f"{report.floor():.3f} with the {most} repeats of a final test, {report.floor(half):.3f} with {half}"
         rows.append(("Noise floor", f"{floor}; the same profile exceeds it by chance in 5% of comparisons"))
     rows.append(("Smallest gain", _describe_smallest_gain(report)))
@@ -254,7 +250,8 @@ def _list_ways(report: NoiseReport, required: RequiredSize) -> Iterator[str]:
         yield f"{required.cases:,} cases with {report.final_test_repeats} repeats: at most {cost}"
     if required.repeats is not None:
         cost = _estimate_cost(report, report.final_test_runs(repeats=required.repeats))
-        yield f"{required.repeats:,} repeats of these cases: at most {cost}"
+        key = f"final_test.repeats: {required.repeats // len(report.blocks)}"
+        yield f"{required.repeats:,} repeats of these cases ({key}): at most {cost}"
 
 
 def _describe_new_cases(report: NoiseReport, required: RequiredSize) -> str:
@@ -262,7 +259,9 @@ def _describe_new_cases(report: NoiseReport, required: RequiredSize) -> str:
     smallest = report.smallest_gain(scope="new cases")
     needed = report.estimate_required_size(required.gain, scope="new cases").cases
     shown = "no gain" if smallest is None else f"a gain of {smallest:.3f}"
-    wanted = f"no number of cases shows {required.gain:g}" if needed is None else f"{required.gain:g} needs {needed:,}"
+    wanted = (
+        f"no number of cases shows {required.gain:g}" if needed is None else f"{required.gain:g} needs {needed:,} cases"
+    )
     return f"a test set of {plural(len(report.cases), 'case')} like these shows {shown}; {wanted}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +40,14 @@ class LabelledAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSet:
-    """Answers that people have judged. `is_graded`: with grades, not only as passed or failed."""
+    """Answers that people have judged. `is_graded`: with grades, not only as passed or failed.
+
+    `repeated` rows of the file had an answer and a label that another one has, and are left out.
+    """
 
     answers: tuple[LabelledAnswer, ...]
     is_graded: bool = False
+    repeated: int = 0
     source: str = field(default="labels", compare=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +61,12 @@ class LabelSet:
                 f"{self.source}: all labels are the same, so agreement beyond chance cannot be computed; label answers "
                 "that pass and answers that fail"
             )
+
+    @property
+    def contradicted(self) -> int:
+        """The number of answers with several labels."""
+        found = Counter((answer.case.turns, answer.output) for answer in self.answers)
+        return sum(count > 1 for count in found.values())
 
 
 def load_labels(
@@ -72,9 +83,10 @@ def load_labels(
     path = Path(file)
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise EvalSetError(f"{str(path)!r} cannot be read: {cause}; check the path") from error
+    except OSError as error:
+        raise EvalSetError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise EvalSetError(f"{str(path)!r} is not UTF-8; save it as CSV UTF-8") from error
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         columns = {name: _rename(name) for name in reader.fieldnames or ()}
@@ -94,7 +106,10 @@ def load_labels(
         for (location, row), label in zip(rows, labels, strict=True)
     ]
     is_graded = any(label not in (0.0, 1.0) for label in labels)
-    return LabelSet(answers=tuple(answers), is_graded=is_graded, source=str(path))
+    known_answers = {(answer.case.turns, answer.output, answer.label): answer for answer in reversed(answers)}
+    different = tuple(known_answers.values())[::-1]
+    repeated = len(answers) - len(different)
+    return LabelSet(answers=different, is_graded=is_graded, repeated=repeated, source=str(path))
 
 
 def _rename(column: str) -> str:
@@ -107,6 +122,9 @@ def _check_columns(names: Sequence[str], header: Location) -> None:
         raise EvalSetError(f"{header}: the column {twice!r} occurs twice; remove one")
     needed = ["output", "label", *(() if "case" in names else ("input",))]
     if missing := [name for name in needed if name not in names]:
+        for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+            if len(names) == 1 and sign in names[0]:
+                raise EvalSetError(f"{header}: the cells are separated by {name}; save the file with commas")
         found = ", ".join(map(repr, names)) or "nothing"
         raise EvalSetError(
             f"{header}: there is no column {' or '.join(map(repr, missing))}, only {found}; the columns are "

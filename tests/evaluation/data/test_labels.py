@@ -26,7 +26,7 @@ def write(tmp_path: Path) -> Write:
 
 def test_words_are_verdicts_and_other_columns_are_ignored(write: Write) -> None:
     file = write(
-        "input,output,label,note", 'What?,"It, too.",Pass,x', "Who?,He.,no,y", *(f"q,a,{n % 2},z" for n in range(10))
+        "input,output,label,note", 'What?,"It, too.",Pass,x', "Who?,He.,no,y", *(f"q{n},a,{n % 2},z" for n in range(10))
     )
     found = load_labels(file)
     assert [answer.label for answer in found.answers[:4]] == [1.0, 0.0, 0.0, 1.0]
@@ -68,11 +68,24 @@ def test_references_are_those_of_the_column_expected(write: Write) -> None:
         ("input,output,label", "a,b,4", r"the label 4 is not from 0 to 1; give .* as the scale, such as --scale 1-5"),
         ("input,output,label", ",b,pass", "line 2: the input is empty"),
         ("input,output,label,label", "a,b,1,0", "the column 'label' occurs twice"),
+        ("input;output;label", "a;b;1", "line 1: the cells are separated by semicolons; save the file with commas"),
+        ("input\toutput\tlabel", "a\tb\t1", "line 1: the cells are separated by tabs; save the file with commas"),
     ],
 )
 def test_wrong_files_are_refused_with_the_line(write: Write, header: str, row: str, problem: str) -> None:
     with pytest.raises(EvalSetError, match=problem):
         load_labels(write(header, row))
+
+
+def test_an_answer_counts_once_for_each_label(write: Write) -> None:
+    found = load_labels(write("input,output,label", "q1,a1,pass", "q3,a3,fail", "q4,other,fail", fill=15))
+    assert (len(found.answers), found.repeated, found.contradicted) == (14, 1, 1)
+
+
+def test_a_file_in_another_encoding_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("input,output,label\nWhy?,Für dich.,pass\n", encoding="latin-1")
+    with pytest.raises(EvalSetError, match=r"labels.csv' is not UTF-8; save it as CSV UTF-8$"):
+        load_labels(tmp_path / "labels.csv")
 
 
 def test_too_few_labels_or_only_one_verdict_say_nothing(write: Write, tmp_path: Path) -> None:
