@@ -107,7 +107,8 @@ class FileSource:
     def exchange_bytes(self, raw: bytes, *, is_known: Callable[[bytes], bool], mode: int | None = None) -> bool:
         """Replace the file, unless it holds bytes that are not known: then it stays as it is. Returns whether it did.
 
-        On Linux, an edit that is made at this very moment is not lost either.
+        On Linux, an edit that is made at this very moment is not lost either, unless its program opened the file before
+        and writes into it afterwards: it writes into the file that was replaced.
         """
         try:
             return _replace(self.file, raw, mode, is_known)
@@ -206,7 +207,7 @@ def _replace(file: Path, raw: bytes, mode: int | None, is_known: Callable[[bytes
 
 
 def _exchange_if_known(part: Path, file: Path, is_known: Callable[[bytes], bool]) -> bool:
-    """Replace a file by another one if its bytes are known, without a moment in which an edit could get lost."""
+    """Replace a file by another one if its bytes are known. A file that takes its place at that moment is not lost."""
     if not _exchange(part, file):  # not on this system: an edit between these two lines is lost
         if not is_known(file.read_bytes()):
             part.unlink()

@@ -25,7 +25,7 @@ from promptiter.cli.commands.schema import schema
 from promptiter.cli.commands.show import show
 from promptiter.cli.commands.try_edit import try_edit
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
-from promptiter.cli.help import PlainCommand
+from promptiter.cli.help import PlainCommand, SafeGroup
 from promptiter.cli.output import echo, print_error
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
@@ -34,6 +34,7 @@ from traces import TraceError
 
 app = typer.Typer(
     name="promptiter",
+    cls=SafeGroup,
     epilog=EXIT_CODES_HELP,
     help="Backpropagation for agents: find the step that failed, patch the text behind it, adopt only what one test "
     "shows to be better.",

@@ -1,12 +1,18 @@
-"""Help texts for 80 columns: plain text, without Python types."""
+"""Help texts for 80 columns: plain text, without Python types. Usage errors with their control characters shown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
 
+from promptiter.terminal import show_controls
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
 _TYPE = re.compile(r"(?m)^(  [A-Z_|]+)( <[\w \[\]]+>)")
 _REQUIRED = re.compile(r"\{([A-Z_|]+)\}")
 
@@ -17,3 +23,24 @@ class PlainCommand(TyperCommand):
     def get_help(self, ctx: Any) -> str:
         usage, line, rest = super().get_help(ctx).partition("\n\n")
         return _REQUIRED.sub(r"\1", usage) + line + _TYPE.sub(lambda match: match[1] + " " * len(match[2]), rest)
+
+
+class SafeGroup(TyperGroup):
+    """Commands whose usage errors show the control characters of an argument."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with _show_controls_in_errors():
+            return super().make_context(*given, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _show_controls_in_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _show_controls_in_errors() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = show_controls(error.message)
+        raise

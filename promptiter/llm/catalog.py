@@ -53,6 +53,11 @@ class ModelCatalog:
         options = {"seed": seed} if self._takes_seed[request.model] else {}
         return await model(request, repeat=repeat, **options)
 
+    def prepare(self, name: str) -> None:
+        """Import what a call of a model needs, which takes seconds, before the time limit of the call starts."""
+        if isinstance(model := self.get(name), LiteLLMModel):
+            model.prepare()
+
     def secrets(self) -> tuple[str, ...]:
         """Keys and other secrets of the models."""
         served = (model for model in self._models.values() if isinstance(model, LiteLLMModel))

@@ -81,6 +81,11 @@ class LiteLLMModel:
         place = Redactor(secrets_of_address(api_base)).redact_text(api_base)
         return find_misspelled_model(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
 
+    def prepare(self) -> None:
+        """Import what the first call would import; blocking."""
+        load()
+        import openai.resources.chat  # noqa: F401 - litellm needs it
+
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         litellm = load()
         check_options(request.options, place=f"the options of model {request.model!r}")

@@ -66,6 +66,7 @@ class ModelPool:
         rate = self._rates.get(request.model) or self._rates.get("*")
         timeout_s = request.options.get("timeout") or self.timeout_s
         grant: Grant | None = None
+        self.catalog.prepare(request.model)
 
         async def attempt(_: int) -> ModelReply:
             nonlocal grant

@@ -113,3 +113,19 @@ def test_runs_show_control_characters_of_answers_and_errors(printed: Printed, de
         shown = printed(*arguments)
         assert "the run cannot start" not in shown
         assert find_controls(shown) == [], arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (HOSTILE,),
+        (f"--{HOSTILE}",),
+        ("run", f"--{HOSTILE}"),
+        ("cache", HOSTILE),
+        ("show", ".", HOSTILE, HOSTILE),
+    ],
+)
+def test_usage_errors_show_control_characters(printed: Printed, arguments: tuple[str, ...]) -> None:
+    text = printed(*arguments)
+    assert "\\u202e" in text
+    assert not find_controls(text)

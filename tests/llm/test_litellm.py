@@ -238,6 +238,32 @@ async def test_tools_are_offered_to_the_server() -> None:
     assert [each["function"]["name"] for each in offered] == ["look_up"]
 
 
+FIRST_CALL = """
+import asyncio, sys
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.prices import Price, Prices
+
+class Watched(LiteLLMModel):
+    async def __call__(self, request, *, repeat):
+        print({"litellm", "openai.resources.chat"} <= set(sys.modules))
+        return ModelReply(text="x")
+
+price = Price(input_usd_per_million=1.0, output_usd_per_million=1.0)
+door = Gateway(models={"openai/m": Watched(api_key="k")}, prices=Prices({"openai/m": price}), budget=Budget(max_usd=1))
+print("litellm" in sys.modules)
+asyncio.run(door.ask(ModelRequest(model="openai/m", messages=(Message("user", "hi"),)), CallSite()))
+"""
+
+
+def test_litellm_is_imported_before_the_time_limit_of_the_first_call_starts() -> None:
+    """Otherwise the import could use up the limit, and an attempt that was never sent would count as lost."""
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
 CANCELLED = """
 import asyncio, gc
 from promptiter.llm.litellm import LiteLLMModel

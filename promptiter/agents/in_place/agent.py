@@ -5,7 +5,7 @@
 
 Runs under the same profile are concurrent; a run under another profile waits until they have ended, in other processes
 too. The baseline is saved to disk before the first candidate is written. It is restored at the end of the `async with`,
-when the program exits, on SIGTERM, and after a SIGKILL by the next start or by `promptiter restore`.
+when the program exits, on SIGTERM or SIGHUP, and after a SIGKILL by the next start or by `promptiter restore`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exit hooks: close agents when the program exits and on SIGTERM, so that they restore their baseline."""
+"""Exit hooks: close agents when the program exits and on SIGTERM or SIGHUP, so that they restore their baseline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from promptiter.concurrency import is_in_loop
 from promptiter.llm.redaction import process_redactor
@@ -26,18 +26,20 @@ class Closable(Protocol):
     def close(self) -> object: ...
 
 
+_Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
+_ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+
 _open: dict[int, tuple[Closable, int]] = {}
 """What to close, by identity, with the process that opened it: a fork must not close objects of its parent."""
 _is_ending = False
 
 
 def close_at_exit(subject: Closable) -> None:
-    """Close it when the program exits, and on SIGTERM, unless that has a handler of the program's own."""
+    """Close it when the program exits, and on SIGTERM or SIGHUP, unless the program handles or ignores that itself."""
     if not _open:
         atexit.register(_close_all)
     _open[id(subject)] = (subject, os.getpid())
-    if _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _end_program)
+    _replace_handlers(signal.SIG_DFL, _end_program)
 
 
 def cancel_close_at_exit(subject: Closable) -> None:
@@ -46,14 +48,13 @@ def cancel_close_at_exit(subject: Closable) -> None:
     if _open:
         return
     atexit.unregister(_close_all)
-    if _in_main_thread() and signal.getsignal(signal.SIGTERM) is _end_program:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _replace_handlers(_end_program, signal.SIG_DFL)
 
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
     """Defer signals to the end of this block. Has an effect only in the main thread, which receives them."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
     # An event loop handles signals between its steps; a handler that is not Python's could not be reinstalled.
     if not _in_main_thread() or is_in_loop() or None in handlers.values():
         yield
@@ -88,8 +89,15 @@ def _close_all() -> None:
             _log.error("%s could not be closed when the program ended: %s", type(subject).__qualname__, text)
 
 
+def _replace_handlers(old: _Handler, new: _Handler) -> None:
+    """Replace one handler of the signals that end a program by another. Only the main thread can."""
+    for number in _ENDING if _in_main_thread() else ():
+        if signal.getsignal(number) is old:
+            signal.signal(number, new)
+
+
 def _end_program(number: int, _: FrameType | None) -> None:
-    """Close everything, then end at once, as Python does on a SIGTERM without a handler.
+    """Close everything, then end at once, as Python does on a signal without a handler.
 
     An error raised here instead could appear between any two instructions: it would get lost in code that catches all
     errors, or leave an event loop that cannot end.

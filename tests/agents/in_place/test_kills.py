@@ -268,8 +268,13 @@ CAUGHT = f"""{WAITING}
 
 @pytest.mark.parametrize(
     ("body", "number", "code"),
-    [(PLAIN, signal.SIGTERM, 143), (OPENED, signal.SIGTERM, 143), (CAUGHT, signal.SIGINT, 4)],
-    ids=["SIGTERM", "SIGTERM inside async with", "SIGINT"],
+    [
+        (PLAIN, signal.SIGTERM, 143),
+        (PLAIN, signal.SIGHUP, 129),
+        (OPENED, signal.SIGTERM, 143),
+        (CAUGHT, signal.SIGINT, 4),
+    ],
+    ids=["SIGTERM", "SIGHUP", "SIGTERM inside async with", "SIGINT"],
 )
 def test_a_signal_ends_the_program_with_the_baseline_in_place(
     folder: Path, body: str, number: signal.Signals, code: int
