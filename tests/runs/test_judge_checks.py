@@ -55,8 +55,6 @@ def test_judges_that_were_not_checked_or_agree_poorly_are_named(tmp_path: Path) 
     assert unchecked.startswith(
         "the verdict rests on the judge of a, which was never compared with people; `promptiter"
     )
-    assert (
-        poor
-        == "the verdict rests on the judge of b, which agrees poorly with people: kappa 0.21 on 40 labels, and 0.4 is the least"
-    )
+    figures = "kappa 0.21 on 40 labels, and 0.4 is the least"
+    assert poor == f"the verdict rests on the judge of b, which agrees poorly with people: {figures}"
     assert "kappa undefined" in constant
