@@ -77,3 +77,12 @@ def test_a_wrong_reference_says_what_is_missing() -> None:
         load_reference("no_such_module:x")
     with pytest.raises(SetupError, match=r"has no 'OUTER' \(did you mean 'Outer'\?\)|has no 'Outr'"):
         load_reference(f"{__name__}:Outr")
+
+
+def test_a_module_with_a_mistake_is_to_be_fixed_not_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_with_a_mistake.py").write_text("def (\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SetupError, match=r"cannot import 'module_with_a_mistake': SyntaxError: .*; fix it$"):
+        load_reference("module_with_a_mistake:x")

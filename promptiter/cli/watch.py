@@ -1,7 +1,8 @@
 """`promptiter try --watch`: run the command again whenever a file of the project is saved.
 
 Each time is a process of its own, so that it imports the code as it was saved. Twice a second, the files that a prompt
-may be in are looked at: those beside promptiter.yaml and in the folders of `python_path`, and in folders below them.
+may be in are looked at: those beside promptiter.yaml and in the folders of `python_path`, and in folders below them;
+and the eval sets of promptiter.yaml.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def watch_project(config: Path, *, files: Sequence[Path] = ()) -> None:
     arguments = [each for each in sys.argv[1:] if each != "--watch"]
     folder = config if config.is_dir() else config.parent
     parsed = read_config(folder / FILE_NAME if config.is_dir() else config).config
-    watched = WatchedFiles((folder, *parsed.python_path), files, skipped=parsed.runs)
+    data = (*parsed.train, *parsed.validation, *parsed.cases, *parsed.test, *parsed.data)
+    watched = WatchedFiles((folder, *parsed.python_path), (*files, *data), skipped=parsed.runs)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     is_repeated = False
     try:
@@ -47,10 +49,18 @@ def watch_project(config: Path, *, files: Sequence[Path] = ()) -> None:
             is_repeated = after != before and not is_repeated  # at most once, since the agent may write files itself
             if not is_repeated:
                 echo(f"watching {folder.absolute()}; press Ctrl-C to end", err=True)
-                while watched.take_snapshot() == after:
+                while (now := watched.take_snapshot()) == after:
                     time.sleep(POLL_S)
+                echo(f"{describe_change(after, now)}; trying again", err=True)
     except KeyboardInterrupt:
         echo(err=True)
+
+
+def describe_change(before: Mapping[Path, str], after: Mapping[Path, str]) -> str:
+    """`agent.py was saved`, `agent.py and 2 more were saved`."""
+    names = sorted({file.name for file in {*before, *after} if before.get(file) != after.get(file)})
+    more = f" and {len(names) - 1} more were" if len(names) > 1 else " was"
+    return f"{names[0]}{more} saved"
 
 
 class WatchedFiles:

@@ -206,7 +206,7 @@ class _Contender:
             async for row in finished:
                 rows.append(row)
                 if interrupt.reason is not None:
-                    return ContenderResult(name=self.name, problem="stopped by you")
+                    return ContenderResult(name=self.name, problem="stopped on request")
         found = self.evaluator.build_evaluation(rows, self.eval_set, self.profile)
         if not found.is_reliable:
             return ContenderResult(name=self.name, problem=f"too many runs or scores failed: {found.commonest_errors}")

@@ -183,19 +183,15 @@ class Run:
             self._stop = stop_if(True, ended.cap, ended.message)
 
     async def _run_search(self) -> None:
-        await self._note_reviewer()
+        if self.active.reviewer is not None:  # who may see validation results while the run is in progress
+            await self.log.append_when_live(ValidationRead(by="reviewer"))
         try:
             await self.search.search(Session(self.active))
         finally:
+            self.log.withdraw()
             was_left = await self.active.one_request.cancel()
         if was_left:
             raise RuntimeError("the search ended while one of its requests was in progress; await every request")
-
-    async def _note_reviewer(self) -> None:
-        """Record that a reviewer may see validation results, which are shown while the run is in progress."""
-        is_noted = await self.log.take_any(ValidationRead) is not None
-        if not is_noted and self.active.reviewer is not None and not await self.log.is_replaying():
-            await self.log.append(ValidationRead(by="reviewer"))
 
     async def _conclude(self) -> None:
         """Decide the verdict: by the final test if a candidate was accepted and a test was requested."""

@@ -100,6 +100,7 @@ class Session:
         self.seed: int = run.seed
         self.rng: Random = run.rng
         self._run = run
+        self._has_read_validation = False
         self._is_ready = True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -140,8 +141,9 @@ class Session:
         The validation cases can then no longer show a gain for new cases: without a test set, the verdict is at most
         `improved_on_validation`.
         """
-        if self._run.state.validation_reader is None:
+        if not self._has_read_validation:
             await self._run.note(ValidationRead())
+            self._has_read_validation = True
         return ValidationRecord(eval_set=self._run.validation, state=self._run.state)
 
     async def trace(self, trace_digest: str) -> ExecutionTrace:

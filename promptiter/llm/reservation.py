@@ -53,7 +53,8 @@ class BudgetFigures:
                 ]
                 spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
                 spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
-                message = f"the budget has ended: {texts[0]} more would not fit: {spent_so_far}"
+                more = {"max_calls": " more call", "max_tokens": " more tokens", "max_usd": " more"}[name]
+                message = f"the budget has ended: {texts[0]}{more} would not fit: {spent_so_far}"
                 return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
 

@@ -10,19 +10,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.backprop.record import GradientsMerged, LossesAttributed, PatchesWritten, describe_dropped
+from promptiter.backprop.record import NO_BLAME, GradientsMerged, LossesAttributed, PatchesWritten, describe_dropped
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
 from promptiter.runlog.events import Event, Phase
 from promptiter.runlog.payloads import (
     AblationFinished,
+    BudgetEnded,
     CandidateDecided,
     CandidateProposed,
     CaseFinished,
     EvaluationFinished,
     EvaluationStarted,
+    FinalTestBegun,
     FinalTestFinished,
     RoundStarted,
+    RunCompleted,
     RunStarted,
     StopDecided,
 )
@@ -41,6 +44,9 @@ MIN_CASE_RUNS = 3
 
 FINAL_TEST_RUNS = 4
 """Runs of each validation case in a typical final test: two profiles, two repeats."""
+
+
+NOTHING_LEFT = "the search has nothing left to try"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ class ProgressState:
     initial_profile: str = ""
     accepted_profile: str = ""
     is_for_score: bool = True
+    has_stopped: bool = False
 
     def update(self, event: Event) -> ProgressLine | None:
         """Update the state, and return the line to print for the event, if any."""
@@ -81,7 +88,7 @@ class ProgressState:
             case RunStarted() as started:
                 return self._start_run(started)
             case RoundStarted():
-                self.runs_in_round = 0
+                self.runs_in_round, self.has_stopped = 0, False
             case EvaluationStarted() as evaluation:
                 self._start_evaluation(evaluation)
             case CaseFinished(row=row):
@@ -92,8 +99,8 @@ class ProgressState:
                 self.stage = "merging the blame"
                 if dropped := sum(blame.dropped for blame in blames):
                     return self._line(describe_dropped(dropped), "yellow")
-            case GradientsMerged(signals=signals):
-                return self._show_blame(signals)
+            case GradientsMerged() as merged:
+                return self._show_blame(merged)
             case PatchesWritten() as written:
                 return self._show_patches(written)
             case CandidateDecided() as decided:
@@ -105,7 +112,13 @@ class ProgressState:
             case FinalTestFinished(result=result):
                 return self._line(f"{result.scope}: {result.reason}", "green" if result.is_shown else "yellow")
             case StopDecided(decision=decision) if decision.stop:
-                return self._line(f"stop: {decision.text}")
+                return self._show_stop(decision.text)
+            case BudgetEnded(message=message):
+                return self._show_stop(message)
+            case FinalTestBegun() if not self.has_stopped:
+                return self._show_stop(NOTHING_LEFT)
+            case RunCompleted(stop=stop) if stop is not None and not self.has_stopped:
+                return self._show_stop(stop.text)
             case _:
                 pass
         return None
@@ -212,10 +225,17 @@ class ProgressState:
             return "validation of the accepted profile, repeated"
         return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, phase)
 
-    def _show_blame(self, signals: Sequence[AggregateResult]) -> ProgressLine:
+    def _show_stop(self, text: str) -> ProgressLine:
+        self.has_stopped = True
+        return self._line(f"stop: {text}")
+
+    def _show_blame(self, merged: GradientsMerged) -> ProgressLine:
         self.stage = "writing patches"
-        blamed = [f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals]
-        return self._line(f"blame: {_names(blamed) or 'no surface'}")
+        if merged.signals:
+            return self._line(f"blame: {_name_blamed(merged.signals)}")
+        if merged.below_support:
+            return self._line(f"blame: too uncertain for a patch: {_name_blamed(merged.below_support)}")
+        return self._line(f"blame: {NO_BLAME}")
 
     def _show_patches(self, written: PatchesWritten) -> ProgressLine:
         text = f"patches: {_names([patch.surface_id for patch in written.patches]) or 'none'}"
@@ -228,7 +248,8 @@ class ProgressState:
         if decided.decision.accepted and decided.candidate is not None:
             self.best, self.accepted_profile = validated, decided.candidate
             return self._line(f"accepted: {decided.decision.reason}", "green")
-        return self._line(f"rejected: {decided.decision.reason}", "yellow")
+        word = "rejected" if decided.candidate is not None else "no candidate"
+        return self._line(f"{word}: {decided.decision.reason}", "yellow")
 
     def _line(self, text: str, style: str = "") -> ProgressLine:
         return ProgressLine(self._place, Text(one_line(text), style))
@@ -268,6 +289,10 @@ _EVALUATED = {
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
 _NEXT_STAGE = {"train": "tracing the blame", "rerun": "tracing the blame"}
+
+
+def _name_blamed(signals: Sequence[AggregateResult]) -> str:
+    return _names([f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals])
 
 
 def _names(names: Sequence[str]) -> str:

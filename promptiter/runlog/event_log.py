@@ -26,7 +26,7 @@ from promptiter.runlog.events import (
 )
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
-from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided
+from promptiter.runlog.payloads import BudgetEnded, RunCompleted, StopDecided, ValidationRead
 from promptiter.runlog.run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class EventLog:
         self._prior = journal.read()
         self._next: Event | None = None
         self._is_at_end = False
+        self._when_live: Payload | None = None
 
     async def is_replaying(self) -> bool:
         """Whether there are events left to replay. Nothing is written before that."""
@@ -102,6 +103,24 @@ class EventLog:
         check_payload_class(type(payload))
         return await self.take(type(payload), request=request) or await self.append(payload, request=request)
 
+    async def append_when_live(self, payload: Payload) -> None:
+        """Write an event that replays skip (see `is_skipped`): now, or before the first event that is not replayed.
+
+        It is not written if the journal has one of its type, or if it is withdrawn before.
+        """
+        self._when_live = payload
+        if not await self.is_replaying():
+            await self._append_now_live()
+
+    def withdraw(self) -> None:
+        """Do not write the event of `append_when_live`, if it is not written yet."""
+        self._when_live = None
+
+    async def _append_now_live(self) -> None:
+        payload, self._when_live = self._when_live, None
+        if payload is not None:
+            await self.append(payload)
+
     async def _peek(self) -> Event | None:
         """Return the next event to replay, without taking it; None after the last."""
         if self._next is None and not self._is_at_end:
@@ -116,13 +135,15 @@ class EventLog:
     async def _read_next(self) -> Event | None:
         async for event in self._prior:
             self._seq = event.seq + 1
-            if not is_end(event):
+            if not is_skipped(event):
                 return event
             self._replay(event)
         return None
 
     def _replay(self, event: Event) -> None:
         self.state.take(event)
+        if self._when_live is not None and self._when_live.event_type == event.type:
+            self._when_live = None
         spent = event.payload.measured.spent if isinstance(event.payload, StopDecided) else None
         self.meter.continue_from(elapsed_s=event.measured.elapsed_s, spent=spent)
 
@@ -133,6 +154,7 @@ class EventLog:
         """
         check_payload_class(type(payload))
         await self._peek()  # reads an earlier end of the run, after which this event is written
+        await self._append_now_live()
         name = type(payload).__qualname__
         try:
             event = self._build_event(payload, request)
@@ -193,13 +215,15 @@ class EventLog:
             logger.warning(problem)
 
 
-def is_end(event: Event) -> bool:
-    """Whether an event only marks an end of the run, which a resumed run skips."""
+def is_skipped(event: Event) -> bool:
+    """Whether a replay skips an event: an end of the run, or that a reviewer joined it, at whatever event."""
     match event.payload:
         case RunCompleted():
             return True
         case StopDecided(decision=decision):
             return decision.is_user_stop
+        case ValidationRead(by=reader):
+            return reader == "reviewer"
         case _:
             return False
 

@@ -21,7 +21,7 @@ FILE_NAME = "judge_checks.json"
 SCHEMA_VERSION = 1
 
 POOR_AGREEMENT = 0.4
-"""Kappa below this is commonly called poor to fair."""
+"""Kappa below this is commonly called poor to fair; the summary of a run warns of it."""
 
 
 class CheckedJudge(BaseModel):
@@ -41,9 +41,15 @@ class _CheckFile(BaseModel):
     checks: dict[str, CheckedJudge] = {}
 
 
-def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> None:
-    """Add a check to the file in the folder of the runs, in place of an earlier one of the same judge."""
-    folder, kappa = Path(runs), check.kappa
+def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> CheckedJudge:
+    """Add a check to the file in the folder of the runs, and return the one that is kept for this judge.
+
+    An earlier one with more labels is kept, since it says more.
+    """
+    folder, kappa, known = Path(runs), check.kappa, read_checks(runs)
+    earlier = known.get(check.definition)
+    if earlier is not None and earlier.answers > check.answers:
+        return earlier
     found = CheckedJudge(
         metric=check.metric,
         answers=check.answers,
@@ -52,9 +58,10 @@ def remember_check(runs: str | os.PathLike[str], check: JudgeCheck) -> None:
         high=kappa.high if kappa is not None else None,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    document = _CheckFile(checks={**read_checks(folder), check.definition: found})
+    document = _CheckFile(checks={**known, check.definition: found})
     with write_atomically(folder / FILE_NAME) as file:
         file.write(orjson.dumps(document.model_dump(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return found
 
 
 def read_checks(runs: str | os.PathLike[str]) -> dict[str, CheckedJudge]:
@@ -81,6 +88,6 @@ def describe_judges(judges: Mapping[str, str], checks: Mapping[str, CheckedJudge
         elif found.kappa is None or found.kappa < POOR_AGREEMENT:
             kappa = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
             labels = plural(found.answers, "label")
-            poorly = f"agrees poorly with people: kappa {kappa} on {labels}"
+            poorly = f"agrees poorly with people: kappa {kappa} on {labels}, and {POOR_AGREEMENT:g} is the least"
             notes.append(f"the verdict rests on the judge of {metric}, which {poorly}")
     return tuple(notes)

@@ -23,8 +23,9 @@ from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, S
 from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import StructureSnapshot
 
-BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "no_patch", "below_support"]
-"""The result of blaming a surface: its patch was adopted, accepted but not adopted, or rejected; or it got no patch."""
+BlameOutcome: TypeAlias = Literal["adopted", "not_adopted", "rejected", "undecided", "no_patch", "below_support"]
+"""The result of blaming a surface: its patch was adopted, accepted but not adopted, rejected, or not decided on because
+the search ended; or it got no patch."""
 
 UNDECIDED = "ended before a decision"
 """Why a candidate has no decision."""
@@ -289,6 +290,7 @@ class _BlameBySurface:
         working = result.initial_profile.changes(result.working_profile, result.structure)
         self._accepted = {change.surface_id for change in working}
         self._patched: set[str] = set()
+        self._decided: set[str] = set()
         self._supported: set[str] = set()
         self._reasons: dict[str, list[BlameReason]] = {}
         self._support: dict[str, float] = {}
@@ -296,8 +298,10 @@ class _BlameBySurface:
     def add(self, each: RoundResult) -> None:
         for candidate in each.candidates:
             self._patched |= candidate.patches.surface_ids
+            self._decided |= candidate.patches.surface_ids if candidate.decision is not None else set()
         for one in get_passes(each):
             self._patched |= one.patches.surface_ids
+            self._decided |= one.patches.surface_ids if each.skipped else set()
             self._add_pass(each.round, one)
 
     def _add_pass(self, number: int, pass_result: PassResult) -> None:
@@ -326,7 +330,7 @@ class _BlameBySurface:
         if surface_id in self._accepted:
             return "not_adopted"
         if surface_id in self._patched:
-            return "rejected"
+            return "rejected" if surface_id in self._decided else "undecided"
         return "no_patch" if surface_id in self._supported else "below_support"
 
 

@@ -17,6 +17,7 @@ from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
+from promptiter.policies.final_test import Verdict
 from promptiter.policies.paired_runs import describe_runs
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
@@ -104,6 +105,7 @@ class RunSummary:
     agent: str
     folder: Path | None
     outcome: Outcome
+    verdict: Verdict
     headline: str
     shape: RunShape = "two_sets"
     reason: str = ""
@@ -176,6 +178,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         agent=result.structure.name or "agent",
         folder=folder,
         outcome=outcome,
+        verdict=result.verdict,
         headline=write_headline(result, outcome),
         shape=result.shape,
         reason=explain_outcome(result, outcome),

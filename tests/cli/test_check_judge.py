@@ -93,6 +93,10 @@ def test_a_metrics_file_is_enough_and_nothing_is_remembered(run: Run, judged: Pa
             "--scale is '5'; give the lowest and the highest grade, such as 1-5",
         ),
         (["--judge", "labels.csv", "--scale", "1-5"], "the label 'pass' is not known; write a number from 1 to 5"),
+        (
+            ["--judge", "labels.csv", "--metric", "purchase_date"],
+            "'purchase_date' needs references, and the labels have none; add the column `expected` to labels.csv",
+        ),
         (["--metric", "brief"], "--metric is for --judge; give the labels as --judge LABELS, too"),
     ],
 )

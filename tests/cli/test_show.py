@@ -113,6 +113,7 @@ def test_an_unknown_case_is_named_with_the_nearest(run: Run, finished: Path) -> 
 
 def test_json_has_the_whole_summary(run: Run, finished: Path) -> None:
     found = orjson.loads(run("show", finished, "--json"))
+    assert found["verdict"] == "improved_on_validation"
     assert (found["outcome"], found["score"]["before"], found["score"]["after"]) == ("improved_on_validation", 0.5, 1.0)
     assert [each["surface_id"] for each in found["changes"]] == ["filing#instruction", "reception#instruction"]
     assert found["changes"][0]["reasons"][0]["round"] == 1

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from promptiter.api import load_run
-from promptiter.cli.watch import WatchedFiles
+from promptiter.cli.watch import WatchedFiles, describe_change
 from promptiter.runs.case_use_file import CaseUseFile
 from tests.cli.conftest import Run
 from traces.model import Json
@@ -249,7 +249,11 @@ def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
     os.utime(tmp_path / "agent.py")
     assert watched.take_snapshot() == before  # saved without a change
     (tmp_path / "prompts" / "a.md").write_text("edited")
-    assert watched.take_snapshot() != before
+    after = watched.take_snapshot()
+    assert describe_change(before, after) == "a.md was saved"
+    (tmp_path / "b.txt").write_text("new")
+    (tmp_path / "c.txt").write_text("new")
+    assert describe_change(after, watched.take_snapshot()) == "b.txt and 1 more were saved"
 
 
 @pytest.mark.slow
@@ -276,7 +280,12 @@ def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
         edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
         assert "Improved on these 8 cases" in read_until("press Ctrl-C to end")
         edit(desk, (LEAD, "Say hello."))
-        assert "the 3 edited texts" in read_until("press Ctrl-C to end")
+        shown = read_until("press Ctrl-C to end")
+        assert "agent.py was saved; trying again" in shown
+        assert "the 3 edited texts" in shown
+        cases = desk / "data" / "validation.jsonl"
+        cases.write_text("".join(cases.read_text().splitlines(keepends=True)[:6]))
+        assert "on these 6 cases" in read_until("press Ctrl-C to end")
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0

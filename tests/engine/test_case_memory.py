@@ -218,6 +218,22 @@ async def test_a_final_test_that_was_killed_is_finished_once() -> None:
         await check_kill(WITHOUT_TEST_SET, expected, event.seq + 1)
 
 
+async def test_a_run_can_be_resumed_although_a_copy_was_tested_meanwhile() -> None:
+    """The first test to begin is the one that counts, also if it ends later."""
+    whole, uses = MemoryJournal(), MemoryCaseUses()
+    expected = await run_whole(WITHOUT_TEST_SET, uses=MemoryCaseUses(), journal=whole)
+    *_, last = [event.seq for event in whole.events if event.type == "final_test"]
+    journal, copy = KilledJournal(last), MemoryJournal()
+    with pytest.raises(Killed):
+        await run_whole(WITHOUT_TEST_SET, uses=uses, journal=journal)
+    begun = next(event.seq for event in journal.events if event.type == "final_test_begun")
+    copy.events = journal.events[:begun]
+    copied = await run_whole(WITHOUT_TEST_SET, uses=uses, journal=copy)
+    assert any("the final test of this run was begun before" in each for each in reasons(copied))
+    journal.count = sys.maxsize
+    assert await run_whole(WITHOUT_TEST_SET, uses=uses, journal=journal) == expected
+
+
 @pytest.mark.slow
 async def test_a_run_killed_anywhere_is_tested_once() -> None:
     whole = MemoryJournal()

@@ -139,6 +139,41 @@ async def test_a_reviewer_may_have_seen_validation_results() -> None:
     assert "patches are reviewed by someone who may see results of the validation cases" in reasons(result)
 
 
+async def cut(journal: MemoryJournal, end: int) -> MemoryJournal:
+    """The journal of a run that was killed after some events."""
+    found = MemoryJournal()
+    for event in journal.events[:end]:
+        await found.append(event)
+    return found
+
+
+async def test_a_reviewer_may_join_a_run_that_is_resumed() -> None:
+    asked, whole = request(cases=8, stop=None, alpha=0.2), MemoryJournal()
+    assert (await desk_stages.engine().run(asked, journal=whole)).verdict == "improved"
+    events = [event.type for event in whole.events]
+    for end in (events.index("patches"), events.index("decision")):
+        journal = await cut(whole, end)
+        result = await desk_stages.engine().run(asked, reviewer=Approves(), journal=journal)
+        assert "patches are reviewed by someone who may see results of the validation cases" in reasons(result)
+        assert journal.events[end].type == "validation_read"
+    again = await desk_stages.engine().run(asked, journal=await cut(journal, len(journal.events) - 9))
+    assert again.conclusion == result.conclusion, "also if it is resumed once more, without a reviewer"
+    over = await cut(whole, events.index("final_test_begun"))
+    assert (await desk_stages.engine().run(asked, reviewer=Approves(), journal=over)).verdict == "improved"
+
+
+async def test_a_search_may_read_validation_in_a_run_that_a_reviewer_joins() -> None:
+    asked, whole = request(), MemoryJournal()
+    await desk.engine(search=Reads(BOTH)).run(asked, journal=whole)
+    read = next(event.seq for event in whole.events if event.type == "validation_read")
+    for end in (read, read + 1):
+        journal = await cut(whole, end)
+        result = await desk.engine(search=Reads(BOTH)).run(asked, journal=journal, reviewer=Approves())
+        assert "the search reads results of the validation cases" in reasons(result)
+        again = await desk.engine(search=Reads(BOTH)).run(asked, journal=await cut(journal, len(journal.events) - 9))
+        assert again.conclusion == result.conclusion
+
+
 async def test_with_a_test_set_a_search_may_read_validation() -> None:
     result = await desk.engine(search=Reads(BOTH)).run(request(test=desk.eval_set("held-out", 8)))
     assert (result.verdict, result.scope) == ("improved", "new cases")

@@ -52,8 +52,8 @@ async def test_dollars_add_up_to_the_cap_exactly() -> None:
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (Budget(max_calls=0), "1 more would not fit: 0 of max_calls 0 is spent; raise max_calls"),
-        (Budget(max_tokens=1999), "2,000 more would not fit: 0 of max_tokens 1,999 is spent"),
+        (Budget(max_calls=0), "1 more call would not fit: 0 of max_calls 0 is spent; raise max_calls"),
+        (Budget(max_tokens=1999), "2,000 more tokens would not fit: 0 of max_tokens 1,999 is spent"),
         (Budget(max_usd=0.5), r"\$0.75 more would not fit: \$0 of max_usd \$0.5 is spent"),
     ],
 )
@@ -321,7 +321,7 @@ async def test_earlier_spending_counts_as_settled_and_lost_calls_at_the_most_the
 async def test_a_charge_beyond_a_cap_ends_the_next_call() -> None:
     budget = Budget(max_tokens=50)
     budget.charge(BEFORE, of="run")
-    with pytest.raises(BudgetEndedError, match="0 more would not fit: 90 of max_tokens 50 is spent"):
+    with pytest.raises(BudgetEndedError, match="0 more tokens would not fit: 90 of max_tokens 50 is spent"):
         await spend(budget, bound=0, actual=0)
 
 

@@ -23,12 +23,14 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event, Payload, Phase
 from promptiter.runlog.payloads import (
+    BudgetEnded,
     CandidateDecided,
     CandidateProposed,
     CaseFinished,
     EvalSetSummary,
     EvaluationFinished,
     EvaluationStarted,
+    FinalTestBegun,
     RoundStarted,
     RunCompleted,
     RunStarted,
@@ -247,3 +249,29 @@ async def test_on_a_terminal_wrapped_lines_are_indented() -> None:
 
 
 FINAL_PHASES: tuple[tuple[Phase, str], ...] = (("final_test", "final test"), ("test", "test set"))
+
+
+async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
+    watching = Watching(width=200)
+    unsure = AggregateResult(surface_id="a#instruction", text="", case_ids=("x",))
+    skipped = AcceptanceDecision(accepted=False, delta=None, reason="no surface was patched")
+    with watching.progress:
+        await watching.see(STARTED)
+        await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
+        await watching.see(GradientsMerged(), phase="train", round_=1)
+        await watching.see(GradientsMerged(below_support=(unsure,)), phase="train", round_=1)
+        await watching.see(CandidateDecided(candidate=None, decision=skipped), phase="train", round_=1)
+        await watching.see(BudgetEnded(cap="max_calls", message="the budget has ended"), phase="train", round_=1)
+        await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=2)
+        await watching.see(FinalTestBegun(), phase="final_test", round_=2)
+        stop = StopDecision(stop=True, reasons=(StopReason(kind="exhausted", text="nothing left"),))
+        await watching.see(
+            RunCompleted(status="succeeded", verdict="improved", stop=stop), phase="final_test", round_=2
+        )
+    assert watching.lines[1:] == [
+        "round 1     blame: no surface could be blamed for the failures",
+        "round 1     blame: too uncertain for a patch: a#instruction (1 case)",
+        "round 1     no candidate: no surface was patched",
+        "round 1     stop: the budget has ended",
+        "final test  stop: the search has nothing left to try",
+    ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from promptiter.evaluation.judge_check import JudgeCheck
@@ -37,6 +38,14 @@ def test_checks_are_kept_by_the_definition_of_the_judge(tmp_path: Path) -> None:
     assert read_checks(runs) == {}
 
 
+def test_a_check_with_fewer_labels_does_not_replace_a_larger_one(tmp_path: Path) -> None:
+    remember_check(tmp_path, check("judge", 0.7))
+    kept = remember_check(tmp_path, replace(check("judge", 0.9), answers=39))
+    assert (kept.answers, kept.kappa) == (40, 0.7)
+    assert read_checks(tmp_path)["judge"] == kept
+    assert remember_check(tmp_path, replace(check("judge", 0.5), answers=41)).kappa == 0.5
+
+
 def test_judges_that_were_not_checked_or_agree_poorly_are_named(tmp_path: Path) -> None:
     for definition, kappa in (("sound", 0.7), ("poor", 0.21), ("constant", None)):
         remember_check(tmp_path, check(definition, kappa))
@@ -46,5 +55,6 @@ def test_judges_that_were_not_checked_or_agree_poorly_are_named(tmp_path: Path) 
     assert unchecked.startswith(
         "the verdict rests on the judge of a, which was never compared with people; `promptiter"
     )
-    assert poor == "the verdict rests on the judge of b, which agrees poorly with people: kappa 0.21 on 40 labels"
+    figures = "kappa 0.21 on 40 labels, and 0.4 is the least"
+    assert poor == f"the verdict rests on the judge of b, which agrees poorly with people: {figures}"
     assert "kappa undefined" in constant

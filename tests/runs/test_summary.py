@@ -164,6 +164,10 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
         "polish#model": "below_support",
     }
     assert blame["draft#instruction"].case_ids == ("a", "b", "c")
+    [candidate] = first.candidates
+    ended = replace(first, candidates=(replace(candidate, decision=None),))
+    undecided = {each.surface_id: each.outcome for each in summarize(replace(improved, rounds=(ended,))).blame}
+    assert undecided["draft#examples"] == "undecided", "the search ended before a decision"
     assert len(blame["draft#instruction"].reasons) == 2
     assert blame["polish#model"].support == signal("polish#model").support
 

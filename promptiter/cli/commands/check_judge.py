@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptiter.cli.output import console, write_text
+from promptiter.cli.output import console, echo, write_text
 from promptiter.cli.views.judge_check import judge_check_as_json, print_judge_check, show_judging
 from promptiter.config.build import build_configured_evaluator
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
@@ -56,12 +56,16 @@ def compare_judge(
         evaluator = build_configured_evaluator(parsed)
         try:
             metric = _choose_metric(evaluator, options.metric)
+            _check_references(metric, labels)
             check = asyncio.run(_check(evaluator, metric, labels, options.judgements))
         finally:
             evaluator.gateway.cache.close()
     is_simulated = any_simulated(evaluator.gateway.ledger.snapshot().by_model())
     if parsed.file is not None and check.definition:
-        remember_check(parsed.config.runs, check)
+        kept = remember_check(parsed.config.runs, check)
+        if kept.answers > check.answers:
+            note = f"note: the earlier check with {kept.answers} labels is kept for runs, since it says more"
+            echo(note, color="yellow", err=True)
     if as_json:
         write_text(judge_check_as_json(check, is_simulated=is_simulated), output)
         return
@@ -111,6 +115,15 @@ def _choose_metric(evaluator: Evaluator, name: str | None) -> Metric:
     if len(judges) > 1:
         raise SetupError(f"there are several judges; name one as --metric NAME, one of {names}")
     return judges[0]
+
+
+def _check_references(metric: Metric, labels: LabelSet) -> None:
+    """Refuse labels without references for a metric that compares with them."""
+    if metric.needs_reference and not any(
+        turn.expected is not None for each in labels.answers for turn in each.case.turns
+    ):
+        advice = f"add the column `expected` to {labels.source}, or the column `case` with cases that have references"
+        raise SetupError(f"metric {metric.name!r} needs references, and the labels have none; {advice}")
 
 
 async def _check(evaluator: Evaluator, metric: Metric, labels: LabelSet, judgements: int) -> JudgeCheck:

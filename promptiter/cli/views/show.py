@@ -30,6 +30,7 @@ BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "adopted": ("changed", "green"),
     "not_adopted": ("patch accepted, not adopted", "yellow"),
     "rejected": ("patch rejected", "yellow"),
+    "undecided": ("patch not decided on", "dim"),
     "no_patch": ("no patch", "dim"),
     "below_support": ("blame too uncertain for a patch", "dim"),
 }
