@@ -55,7 +55,8 @@ async def remember_final_test(run: ActiveRun) -> str | None:
     use = CaseUse(id=begun.measured.id, run_id=run.log.run_id, kind="final_test", place=run.place)
     uses = await run.case_uses.add(use)
     own = [each for each in uses if each.kind == "final_test" and each.run_id == use.run_id]
-    places = sorted({each.place for each in own if (each.id, each.place) != (use.id, use.place)})
+    until = own[: len(list_earlier_uses(own, use.id)) + 1]  # later ones could change what a resumed run concludes
+    places = sorted({each.place for each in until if (each.id, each.place) != (use.id, use.place)})
     if places:
         where = f" in {join_names([repr(place) for place in places])}" if any(places) else ""
         return f"the final test of this run was begun before{where}, so this is not the only result"

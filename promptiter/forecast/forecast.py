@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -20,7 +20,7 @@ from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
-from promptiter.forecast.costs import NO_COST, Cost, Range
+from promptiter.forecast.costs import NO_COST, Cost, Figure, Range
 from promptiter.forecast.estimate import Estimate
 from promptiter.forecast.history import measure_unit_costs
 from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
@@ -44,7 +44,8 @@ RULES = "no matching earlier run: rule-of-thumb figures"
 class Forecast:
     """What a run is expected to take: in all, each stage over all rounds, and each node over all stages.
 
-    `budget` says how many rounds the caps allow, `source` what the figures are based on, `runs` which earlier runs were
+    `budget` says how many rounds the caps allow, and `needed` what the whole run would take of each figure that has a
+    cap. `source` what the figures are based on, `runs` which earlier runs were
     used, and `notes` what is unknown or left out. `uncounted` are the models of `total.unpriced` whose price is known,
     but not how many tokens they take.
     """
@@ -55,6 +56,7 @@ class Forecast:
     stages: Mapping[Stage, Cost]
     nodes: Mapping[str, Cost]
     budget: tuple[str, ...] = ()
+    needed: Mapping[Figure, Range] = field(default_factory=dict)
     source: str = ""
     runs: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
     units = replace(measured, nodes=measured.nodes or guessed.nodes, calls={**guessed.calls, **measured.calls})
     estimate, caps = Estimate(workload, units), read_caps(gateway.budget)
     costs = estimate.run()
+    whole = sum(costs.values(), NO_COST).round()
     for figure, cap in caps.items():
         costs = fit_into_cap(costs, estimate, figure, cap)
     stages = {stage: [cost for place, cost in costs.items() if place[0] == stage] for stage in STAGES}
@@ -91,6 +94,7 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
         stages={stage: sum(each, NO_COST).round() for stage, each in stages.items() if each},
         nodes={name: sum(each, NO_COST).round() for name, each in nodes.items()},
         budget=tuple(describe_cap(estimate, figure, cap) for figure, cap in caps.items()),
+        needed={figure: whole.figure(figure) for figure in caps},
         source=f"based on {plural(len(units.runs), 'earlier run')}: {', '.join(units.runs)}" if units.runs else RULES,
         runs=units.runs,
         uncounted=tuple(priced),

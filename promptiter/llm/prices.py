@@ -59,10 +59,10 @@ class Prices:
 
 
 def check_usage(usage: Usage) -> Usage:
-    """A usage whose figures can be right: negative ones are unknown, and cached tokens are part of the input."""
+    """The usage without figures that cannot be right: negative ones, and more cached tokens than the input has."""
     known = {name: figure for name, figure in asdict(usage).items() if is_number(figure, least=0)}
-    if "cached_input_tokens" in known:
-        known["cached_input_tokens"] = min(known["cached_input_tokens"], known.get("input_tokens", 0))
+    if known.get("cached_input_tokens", 0) > known.get("input_tokens", 0):
+        del known["cached_input_tokens"]
     return Usage(**known)
 
 

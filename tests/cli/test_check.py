@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from promptiter.cli.commands.check import check
 from promptiter.errors import EvalSetError, SetupError
+from tests.cli.conftest import Run
 from traces.model import Json
 
 app = typer.Typer()
@@ -262,3 +263,13 @@ def test_wrong_usage_gets_advice(folder: Path) -> None:
     missing = invoke("missing.jsonl").exception
     assert isinstance(missing, EvalSetError)
     assert "missing.jsonl: cannot be read" in str(missing)
+
+
+def test_references_that_json_match_cannot_read_are_named(run: Run, desk: Path) -> None:
+    file = desk / "data" / "validation.jsonl"
+    first, *others = map(orjson.loads, file.read_text().splitlines())
+    first["expected"] = "It is green."
+    file.write_text("\n".join(orjson.dumps(each).decode() for each in (first, *others)))
+    shown = run("check", file, "--metrics", "metrics.json")
+    assert "1 reference that is not JSON" in shown
+    assert f"{first['id']}" in shown

@@ -174,6 +174,7 @@ def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
     shown = run("run", code=6, stream="out")
     assert "The budget ended before the final test" in shown
     assert "1 more call would not fit: " in re.sub(r"\s+", " ", shown)
+    assert re.search(r"^  the whole run was expected to take \d+ \(\d+ to [\d,]+\) of max_calls$", shown, re.MULTILINE)
     [folder] = (desk / "runs").glob("[!.]*")
     assert f"  resume: promptiter resume runs/{folder.name}" in shown.splitlines()
 

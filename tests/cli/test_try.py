@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,18 +99,14 @@ def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: 
     assert "in repeat 1: purchase_date 0 → 1" in shown
 
 
-def test_run_noise_is_recorded_with_the_repeats_of_all_looks_so_that_an_edit_pays_only_what_follows(
-    run: Run, desk: Path
-) -> None:
+def test_a_recording_says_beforehand_how_many_repeats_it_makes_and_why(run: Run, desk: Path) -> None:
     set_keys(desk, models={"simulated": {"compliance": 0.9}})
-    announced = run("try", "--json", stream="err")
+    announced = run("try", stream="err")
     assert "recording the baseline: 2 repeats of 8 cases, or 6 if scores vary between repeats" in announced
     assert "scores vary between repeats: recording 4 more repeats of each case, about 192 calls" in announced
-    edited = f"filing#instruction=You file cases. Reply only with a JSON object with the keys {FILING}."
-    found = try_again(run, "--set", edited, code=4)
-    assert found["repeats"] > 2  # the first look left it open
-    assert found["measured"]["spent"]["calls"] == 8 * found["repeats"]  # 1 of 6 steps
-    assert found["measured"]["first_profile_calls"] == 0
+    shown = run("try", "--record")
+    assert "Recorded the baseline: 48 runs of 8 cases" in shown
+    assert "6 repeats, because scores vary between repeats" in shown
 
 
 def test_calls_that_extend_the_recording_are_named(run: Run, desk: Path) -> None:
@@ -136,6 +133,24 @@ def test_an_edit_of_an_agent_without_recorded_answers_counts_each_time(run: Run,
     found = [run("try", *edited, code=4, stream="out") for _ in range(3)]
     assert [(each["edits_tried"], each["trials"]) for each in map(orjson.loads, found)] == [(1, 1), (1, 2), (1, 3)]
     assert "1 edit in 3 trials with new answers was tried against this recording" in found[-1]
+
+
+def test_within_noise_says_what_could_not_have_been_seen(run: Run, bot: Path) -> None:
+    found = try_again(run, "--set", "bot#instruction=Answer well.", code=4)
+    shown = "; ".join(found["evidence"])
+    assert re.search(r"underpowered: .* would probably have been shown; 0\.1 needs about \d+ cases", shown)
+    assert "a loss would probably not have been shown: the baseline has 0.000 and little or nothing to lose" in shown
+
+
+def test_cases_that_cannot_be_scored_are_named_with_the_reason(run: Run, bot: Path) -> None:
+    (bot / "agent.py").write_text(BOT.replace('"bad"', "'{}'"))
+    set_keys(bot, metrics=[{"metric_name": "json_match"}], evaluation={"max_errored_fraction": 0.9})
+    rows = [{"id": f"c{number}", "input": "Why?", "expected": '{"a": 1}' if number else "good"} for number in range(6)]
+    (bot / "validation.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    found = try_again(run, "--set", "bot#instruction=Answer well.", code=4)
+    assert any(re.match(r"not scored under the baseline: c0: .*the reference", line) for line in found["evidence"]), (
+        found["evidence"]
+    )
 
 
 def test_an_edit_that_no_case_reads_makes_no_claim_about_power(run: Run, bot: Path) -> None:

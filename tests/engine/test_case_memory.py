@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from promptiter.policies.final_test import FinalTest
-from promptiter.runlog.case_uses import MemoryCaseUses
+from promptiter.runlog.case_uses import CaseUse, MemoryCaseUses
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunRequest, RunResult
@@ -210,12 +211,51 @@ async def check_kill(asked: RunRequest, expected: RunResult, count: int) -> None
     assert (again, again.case_history) == (expected, expected.case_history), f"killed after {count} events"
 
 
-async def test_a_final_test_that_was_killed_is_finished_once() -> None:
+async def test_a_final_test_that_was_killed_after_a_result_is_finished_once() -> None:
     whole = MemoryJournal()
-    expected = await run_whole(WITHOUT_TEST_SET, uses=MemoryCaseUses(), journal=whole)
+    expected = await run_whole(WITH_TEST_SET, uses=MemoryCaseUses(), journal=whole)
     for event in [event for event in whole.events if event.type == "final_test"]:
-        await check_kill(WITHOUT_TEST_SET, expected, event.seq)
-        await check_kill(WITHOUT_TEST_SET, expected, event.seq + 1)
+        await check_kill(WITH_TEST_SET, expected, event.seq + 1)
+
+
+class KilledUses(MemoryCaseUses):
+    """Simulates a kill when the first result of a final test is kept."""
+
+    is_killed = False
+
+    async def add(self, use: CaseUse) -> Sequence[CaseUse]:
+        if use.kind == "test_result" and not self.is_killed:
+            self.is_killed = True
+            raise Killed
+        return await super().add(use)
+
+
+async def test_a_result_that_a_killed_run_did_not_keep_is_kept_when_it_is_resumed() -> None:
+    uses, journal = KilledUses(), MemoryJournal()
+    with pytest.raises(Killed):
+        await run_whole(WITH_TEST_SET, uses=uses, journal=journal)
+    assert journal.events[-1].type == "final_test"
+    resumed = await run_whole(WITH_TEST_SET, uses=uses, journal=journal)
+    assert (resumed.verdict, resumed.case_history.test_opened) == ("improved", 0)
+    assert not any("finished before" in each for each in reasons(resumed))
+    kept = await uses.add(CaseUse(id="last", run_id="", kind="try"))
+    assert [use.kind for use in kept].count("test_result") == 2
+
+
+async def test_a_run_can_be_resumed_although_a_copy_was_tested_meanwhile() -> None:
+    """The first test to begin is the one that counts, also if it ends later."""
+    whole, uses = MemoryJournal(), MemoryCaseUses()
+    expected = await run_whole(WITHOUT_TEST_SET, uses=MemoryCaseUses(), journal=whole)
+    *_, last = [event.seq for event in whole.events if event.type == "final_test"]
+    journal, copy = KilledJournal(last), MemoryJournal()
+    with pytest.raises(Killed):
+        await run_whole(WITHOUT_TEST_SET, uses=uses, journal=journal)
+    begun = next(event.seq for event in journal.events if event.type == "final_test_begun")
+    copy.events = journal.events[:begun]
+    copied = await run_whole(WITHOUT_TEST_SET, uses=uses, journal=copy)
+    assert any("the final test of this run was begun before" in each for each in reasons(copied))
+    journal.count = sys.maxsize
+    assert await run_whole(WITHOUT_TEST_SET, uses=uses, journal=journal) == expected
 
 
 @pytest.mark.slow

@@ -250,11 +250,13 @@ async def test_no_call_that_waited_is_sent_after_an_overlong_answer_exceeded_a_c
     assert (budget.state.calls, budget.state.calls_in_flight, budget.state.tokens) == (1, 0, 1_010)
 
 
-async def test_cached_tokens_above_the_input_cost_no_less_than_the_whole_input(door: Door) -> None:
+async def test_more_cached_tokens_than_the_input_has_are_unknown_so_that_the_input_costs_its_full_price(
+    door: Door,
+) -> None:
     odd = Usage(input_tokens=10, output_tokens=20, cached_input_tokens=1_000)
     gateway = door.open(Server(ModelReply(text="x", usage=odd)))
     gateway.pool.catalog.prices = Prices({"m": replace(PRICE, cached_usd_per_million=100.0)})
     await gateway.ask(REQUEST, CallSite())
     total = gateway.ledger.snapshot().total
-    assert total.cached_input_tokens == 10
-    assert total.cost_usd == pytest.approx(10 * 1e-4 + 20 * 1e-2)
+    assert total.cached_input_tokens == 0
+    assert total.cost_usd == pytest.approx(10 * 1e-3 + 20 * 1e-2)

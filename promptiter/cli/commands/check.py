@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,7 +103,10 @@ def check(
             source,
             eval_set,
             check_cases(
-                eval_set, needs_reference=_needs_reference(evaluator), needs_tool_calls=_needs_tool_calls(evaluator)
+                eval_set,
+                needs_reference=_needs_reference(evaluator),
+                needs_tool_calls=_needs_tool_calls(evaluator),
+                parse_reference=_choose_parser(evaluator),
             ),
         )
         for (source, eval_set), evaluator in zip(loaded, evaluators, strict=True)
@@ -198,6 +201,16 @@ def _needs_tool_calls(evaluator: Evaluator | None) -> bool:
     from promptiter.evaluation.metrics.builtin import TrajectoryMetric
 
     return evaluator is not None and any(isinstance(metric, TrajectoryMetric) for metric in evaluator.metrics)
+
+
+def _choose_parser(evaluator: Evaluator | None) -> Callable[[str], object] | None:
+    """What reads references, if a metric compares them as JSON."""
+    from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+    from promptiter.evaluation.metrics.json_match import parse_json
+
+    metrics = () if evaluator is None else evaluator.metrics
+    criteria = [metric.criterion.json for metric in metrics if isinstance(metric, FinalResponseMetric)]
+    return parse_json if any(each is not None and each.needs_reference for each in criteria) else None
 
 
 async def _measure(

@@ -199,6 +199,12 @@ _KINDS: Mapping[HealthKind, _KindText] = {
     "empty_reference": _KindText(
         "empty reference", "empty references", "the expected answer is blank; fill it in, or remove the field."
     ),
+    "wrong_reference": _KindText(
+        "reference that is not JSON",
+        "references that are not JSON",
+        "a metric compares JSON, so these cases cannot be scored; correct the expected answer.",
+        "bold red",
+    ),
     "leaked_reference": _KindText(
         "leaked reference",
         "leaked references",

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table, print_rows
 from promptiter.engine.outline import UNKNOWN_MODEL
-from promptiter.forecast.costs import NO_COST, Cost, Range
+from promptiter.forecast.costs import NO_COST, Cost, Figure, Range
 from promptiter.forecast.forecast import Forecast
 from promptiter.forecast.stage_costs import STAGES, Stage
 from promptiter.llm.ledger import NOTHING, Spending
@@ -41,6 +41,15 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
 
 def _name_model(name: str) -> str:
     return "models that your own code calls" if name == UNKNOWN_MODEL else name
+
+
+def describe_needs(forecast: Forecast) -> list[str]:
+    """What the whole run is expected to take of each figure that has a cap."""
+    shows: dict[Figure, Callable[[float], str]] = {"calls": _count, "tokens": _count, "usd": dollars}
+    return [
+        f"the whole run was expected to take {_range(figures, shows[figure])} of max_{figure}"
+        for figure, figures in forecast.needed.items()
+    ]
 
 
 def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:

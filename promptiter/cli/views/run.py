@@ -13,7 +13,7 @@ from rich.text import Text
 from promptiter.cli.output import print_indented
 from promptiter.cli.views.costs import cost_line, describe_uncertain_costs
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.forecast import stages_as_json
+from promptiter.cli.views.forecast import describe_needs, stages_as_json
 from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
@@ -73,7 +73,8 @@ def print_end(screen: Console, summary: RunSummary) -> None:
     print_headline(screen, summary)
     cost = f"cost {cost_line(summary.costs)}"
     limit = f"Not shown for new cases: {summary.obstacle}" if summary.obstacle else ""
-    for line in (limit, failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost):
+    found = [limit, *_need_lines(summary), failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost]
+    for line in found:
         if line:
             print_indented(screen, Text(line))
     print_warnings(screen, summary)
@@ -120,6 +121,14 @@ def failing_line(summary: RunSummary) -> str:
     still = " still" if summary.adopted else ""
     where = f" in at least one of {figures.repeats} repeats" if figures.repeats > 1 else ""
     return f"{failing} of {cases}{still} fail{where}"
+
+
+def _need_lines(summary: RunSummary) -> list[str]:
+    """What a run whose budget ended was expected to take, by its forecast."""
+    if summary.outcome != "budget_ended" or summary.folder is None:
+        return []
+    forecast = read_forecast(summary.folder)
+    return [] if forecast is None else describe_needs(forecast)
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:

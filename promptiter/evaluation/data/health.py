@@ -11,7 +11,7 @@ import re
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -35,6 +35,7 @@ HealthKind: TypeAlias = Literal[
     "missing_reference",
     "missing_tool_calls",
     "empty_reference",
+    "wrong_reference",
     "leaked_reference",
     "long_input",
     "always_errors",
@@ -84,10 +85,17 @@ class Health:
         return self.scorable == 0 or any(finding.kind in SERIOUS for finding in self.findings)
 
 
-def check_cases(eval_set: EvalSet, *, needs_reference: bool = True, needs_tool_calls: bool = False) -> Health:
+def check_cases(
+    eval_set: EvalSet,
+    *,
+    needs_reference: bool = True,
+    needs_tool_calls: bool = False,
+    parse_reference: Callable[[str], object] | None = None,
+) -> Health:
     """Check the cases without running them.
 
     `needs_reference`: whether a metric compares with references; `needs_tool_calls`: whether one compares tool calls.
+    `parse_reference` raises ValueError for a reference that a metric cannot read.
     """
     groups = list(group_by(eval_set.cases, _digest_question).values())
     referenced = sum(_has_reference(case) or case.scenario is not None for case in eval_set.cases)
@@ -96,6 +104,7 @@ def check_cases(eval_set: EvalSet, *, needs_reference: bool = True, needs_tool_c
         *_find_duplicates(groups),
         *_find_near_duplicates([group[0] for group in groups]),
         *(_check_references(eval_set.cases) if needs_reference else ()),
+        *(_parse_references(eval_set.cases, parse_reference) if parse_reference is not None else ()),
         *(_check_tool_calls(eval_set.cases) if needs_tool_calls else ()),
         *_find_leaks(eval_set.cases),
         *_find_long_inputs(eval_set.cases),
@@ -240,6 +249,16 @@ def _check_references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
             yield HealthFinding(kind="empty_reference", case_ids=(case.id,), detail=turns)
         elif not _has_reference(case) and case.scenario is None:
             yield HealthFinding(kind="missing_reference", case_ids=(case.id,))
+
+
+def _parse_references(cases: Iterable[EvalCase], parse: Callable[[str], object]) -> Iterator[HealthFinding]:
+    for case in cases:
+        for expected in (turn.expected for turn in case.turns if turn.expected and turn.expected.strip()):
+            try:
+                parse(expected)
+            except ValueError as error:
+                yield HealthFinding(kind="wrong_reference", case_ids=(case.id,), detail=f"{shorten(expected)}: {error}")
+                break
 
 
 def _check_tool_calls(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:

@@ -62,5 +62,5 @@ class ValidationUse:
 
     def describe(self) -> str:
         """`2 accepted, 5 rejected`: what the search learned from validation."""
-        bits = [plural(self.other_bits, "other bit")] if self.other_bits else []
+        bits = [plural(self.other_bits, "other answer")] if self.other_bits else []
         return ", ".join([f"{self.accepted} accepted", f"{self.rejected} rejected", *bits])
