@@ -20,10 +20,11 @@ def read_unmeasured(folder: Path) -> object:
 
 
 def forget_final_tests(runs: Path) -> None:
-    """Remove the final tests from the uses of cases, as if no run had come to its own."""
+    """Remove the final tests and their results from the uses of cases, as if no run had come to its own."""
     file = runs / ".case_uses.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(line for line in lines if b'"final_test"' not in line))
+    kinds = (b'"final_test"', b'"test_result"')
+    file.write_bytes(b"".join(line for line in lines if not any(kind in line for kind in kinds)))
 
 
 def drop_measured(value: object) -> object:
