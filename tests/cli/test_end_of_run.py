@@ -69,4 +69,7 @@ def test_a_case_that_fails_in_one_repeat_counts_as_failing_and_the_line_says_so(
     assert failing_line(found) == "all 5 validation cases pass"
     still = "2 of 5 validation cases still fail in at least one of 2 repeats"
     assert failing_line(replace(found, validation=figures)) == still
+    assert failing_line(replace(found, validation=replace(figures, passed=4))).startswith(
+        "1 of 5 validation cases still fails"
+    )
     assert failing_line(replace(found, validation=replace(figures, repeats=1))) == still.partition(" in at")[0]

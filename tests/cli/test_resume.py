@@ -321,3 +321,9 @@ def test_a_run_whose_configuration_is_gone_names_the_file(run: Run, finished_run
     (finished_run.parent.parent / "promptiter.yaml").unlink()
     errors = run("resume", finished_run, code=2)
     assert "promptiter.yaml', which does not exist; move the file or the run back" in errors
+
+
+def test_a_finished_run_that_does_not_meet_a_requirement_says_why_and_what_to_do(run: Run, finished_run: Path) -> None:
+    shown = run("resume", finished_run, "--require", "unseen", "--quiet", code=8)
+    assert "--require unseen is not met: not shown for new cases: 8 validation cases, which the search " in shown
+    assert "give a test set (`test`) of 8 cases or more" in shown

@@ -120,7 +120,7 @@ def failing_line(summary: RunSummary) -> str:
         return f"all {cases} pass"
     still = " still" if summary.adopted else ""
     where = f" in at least one of {figures.repeats} repeats" if figures.repeats > 1 else ""
-    return f"{failing} of {cases}{still} fail{where}"
+    return f"{failing} of {cases}{still} {'fails' if failing == 1 else 'fail'}{where}"
 
 
 def _need_lines(summary: RunSummary) -> list[str]:
