@@ -34,7 +34,9 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     unpriced = ", ".join(_name_model(each) for each in forecast.total.unpriced if each not in forecast.uncounted)
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
     rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
-    rows += [("Usage", f"unknown: {', '.join(forecast.uncounted)}")] if forecast.uncounted else []
+    if forecast.uncounted:
+        counted = "; a budget counts each such call at the most it may cost" if forecast.budget else ""
+        rows.append(("Usage", f"unknown: {', '.join(forecast.uncounted)}{counted}"))
     rows += [("Note", each) for each in forecast.notes]
     print_rows(screen, rows)
 
