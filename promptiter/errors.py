@@ -214,7 +214,7 @@ class StopRequestedError(PromptiterError):
     """The user asked to stop, so no further case run or stage call is started. The run can be resumed."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the user asked to stop: {reason}")
+        super().__init__(f"stopped on request: {reason}")
 
 
 class OutageError(PromptiterError):

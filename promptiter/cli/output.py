@@ -124,9 +124,9 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, color: str | Non
     typer.secho(show_controls(text), fg=color, err=err, nl=nl)
 
 
-def print_stopping(_: str) -> None:
-    """Say what the first Ctrl-C does to a command that measures. The argument is the signal's own message."""
-    echo("stopping after the current case; press Ctrl-C again to stop at once", err=True)
+def print_stopping(message: str) -> None:
+    """Say what the first Ctrl-C does to a command that measures."""
+    echo(message, err=True)
 
 
 def print_error(text: str) -> None:

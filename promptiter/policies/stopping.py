@@ -208,7 +208,7 @@ class UserStop(ScorelessStop):
     def decide(self, progress: Progress) -> StopDecision:
         if progress.test_now:
             return stop_if(True, "test_now", "the user asked for the final test now")
-        return stop_if(progress.user_stop is not None, "user_stop", f"the user asked to stop: {progress.user_stop}")
+        return stop_if(progress.user_stop is not None, "user_stop", f"stopped on request: {progress.user_stop}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -221,7 +221,7 @@ def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
         finally:
             running.kill()
     assert running.returncode == 130
-    assert "stopping after the current case; press Ctrl-C again to stop at once\n" in errors
+    assert "Ctrl-C: finishing the work in progress; a second one stops at once\n" in errors
     found = orjson.loads(shown)
     assert found["stop_reason"] == "user_stop"
     assert found["noise"]["repeats"] >= 2

@@ -323,7 +323,7 @@ def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
         finally:
             running.kill()
     assert running.returncode == 130, errors
-    assert "stopping after the current case; press Ctrl-C again to stop at once\n" in errors
+    assert "Ctrl-C: finishing the work in progress; a second one stops at once\n" in errors
     found = orjson.loads(shown)
     assert (found["answer"], found["stop_reason"]) == ("undecided", "user_stop")
     assert 0 < found["measured"]["spent"]["calls"] < 16 * 8  # of 8 cases, 2 repeats, 6 + 2 steps

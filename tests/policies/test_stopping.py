@@ -137,7 +137,7 @@ def test_all_reasons_are_listed_in_one_order_however_the_policies_were_composed(
 @given(order=st.permutations(list(ALL.values())))
 def test_a_stop_by_the_user_is_the_only_reason_because_the_run_is_resumed(order: list[StopPolicy]) -> None:
     decision = StopOnAny(*order).decide(EVERYTHING)
-    assert (decision.is_user_stop, decision.text) == (True, "the user asked to stop: Ctrl-C")
+    assert (decision.is_user_stop, decision.text) == (True, "stopped on request: Ctrl-C")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_stop_by_the_user_is_the_only_reason_because_the_run_is_resumed(order:
     [
         (RequiredMetrics(), "required metrics reach thresholds: exact 1.000 of 0.9, format 0.800 of 0.5"),
         (TargetScore(0.9), "mean_score 0.900 reaches 0.9"),
-        (UserStop(), "the user asked to stop: Ctrl-C"),
+        (UserStop(), "stopped on request: Ctrl-C"),
         (Patience(3), "nothing was accepted in 9 rounds, the patience is 3"),
         (Deadline(minutes=1, seconds=30), "the deadline of 90 s has passed"),
         (MaxEvaluations(10), "10 evaluations were made"),

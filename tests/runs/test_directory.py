@@ -164,7 +164,7 @@ def test_the_stop_file_ends_a_run_after_the_work_in_progress_and_it_can_be_resum
     stopped = run.run_sync(observers=[StopsInRound(1, (run.path / "stop").touch)])
     assert (stopped.status, stopped.stop_reason, stopped.current_round) == ("succeeded", "user_stop", 1)
     assert stopped.stop is not None
-    assert stopped.stop.text == "the user asked to stop: a file 'stop' in the run's folder"
+    assert stopped.stop.text == "stopped on request: a file 'stop' in the run's folder"
     assert stopped.rounds[0].decision is None
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
     assert resumed == begin(tmp_path / "other", *rounds).run_sync()
