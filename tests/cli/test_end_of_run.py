@@ -58,7 +58,7 @@ def test_a_gain_that_is_not_shown_for_new_cases_has_a_line_with_the_reason_and_t
     lines, _ = show(replace(summarize(improve()), folder=Path("runs/r")))
     few = "5 validation cases, which the search selected on, are too few for a gain of this size"
     assert f"  Not shown for new cases: {few}; give a test set (`test`) of 8 cases or more" in lines
-    assert "  adopted texts: runs/r/surfaces/, as a profile: profiles/best.json" in lines
+    assert "  adopted: runs/r/surfaces/ and profiles/best.json" in lines
 
 
 def test_a_case_that_fails_in_one_repeat_counts_as_failing_and_the_line_says_so(tested: RunResult) -> None:

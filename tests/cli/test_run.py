@@ -59,7 +59,7 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
     ]
     assert re.fullmatch(r"  cost \$0 \(offline model\), \d+ model calls, \d+\.\d s", lines[-4])
     assert lines[-3:] == [
-        f"  adopted texts: runs/{folder.name}/surfaces/, as a profile: profiles/best.json",
+        f"  adopted: runs/{folder.name}/surfaces/ and profiles/best.json",
         f"  details: promptiter show runs/{folder.name}",
         f"  all diffs: promptiter show runs/{folder.name} --diff",
     ]

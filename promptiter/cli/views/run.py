@@ -164,8 +164,8 @@ def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = Fal
     If the run `is_shown`, commands to show it are left out.
     """
     if summary.adopted and summary.folder is not None:
-        text = f"{path_from_here(summary.folder)}/surfaces/, as a profile: profiles/best.json"
-        screen.print(Text.assemble(("  adopted texts: ", "dim"), text), soft_wrap=True)
+        text = f"{path_from_here(summary.folder)}/surfaces/ and profiles/best.json"
+        screen.print(Text.assemble(("  adopted: ", "dim"), text), soft_wrap=True)
     for each in summary.commands:
         if is_shown and each.command.startswith("promptiter show "):
             continue

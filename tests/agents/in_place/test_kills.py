@@ -361,7 +361,7 @@ SWITCHING_ALWAYS = f"""
 @pytest.mark.slow
 def test_sigterm_at_any_moment_ends_the_program_with_the_baseline_in_place(folder: Path) -> None:
     chance = random.Random(5)
-    for _ in range(20):
+    for _ in range(8):
         process = start(folder, SWITCHING_ALWAYS)
         time.sleep(chance.uniform(0.0, 0.15))
         process.send_signal(signal.SIGTERM)
@@ -394,7 +394,7 @@ SWITCHING_UNTIL_EDITED = f"""
 def test_an_edit_at_any_moment_is_kept(folder: Path, how: str) -> None:
     chance = random.Random(6)
     file = folder / "prompts" / "a.md"
-    for number in range(10):
+    for number in range(5):
         process = start(folder, SWITCHING_UNTIL_EDITED)
         time.sleep(chance.uniform(0.0, 0.1))
         edit = f"an edit {number}".encode()
