@@ -142,7 +142,7 @@ class EndsItself:
         task.cancel()
 
 
-@pytest.mark.parametrize("seq", [0, 17, 40])
+@pytest.mark.parametrize("seq", [pytest.param(0, marks=pytest.mark.long), 17, pytest.param(40, marks=pytest.mark.long)])
 async def test_a_run_that_is_killed_or_cancelled_leaves_the_others_unharmed(
     seq: int, singles: list[RunResult], tmp_path: Path
 ) -> None:

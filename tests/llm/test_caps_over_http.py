@@ -31,6 +31,7 @@ CAPS: dict[str, Any] = {
     "usd": {"max_usd": 0.03},
     "all": {"max_calls": 200, "max_tokens": 5_000, "max_usd": 0.04},
 }
+ONE_CAP = ("calls", "tokens", "usd")
 
 
 class OverHttp:
@@ -82,7 +83,7 @@ async def ask_all(door: Gateway) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", CAPS)
+@pytest.mark.parametrize("kind", ["all", *(pytest.param(kind, marks=pytest.mark.long) for kind in ONE_CAP)])
 @pytest.mark.parametrize(
     ("settings", "timeout_s"),
     [({}, 10.0), ({"reports_usage": False}, 10.0), ({"slow_s": 3.0}, 1.0)],

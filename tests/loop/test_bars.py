@@ -27,8 +27,8 @@ from tests.worlds.bars import (
 from tests.worlds.results import drop_measured
 from tests.worlds.scenarios import NAMES, SEEDS, make_scenario
 
-SOME_SEEDS = SEEDS[::5]
-COMPARED = tuple(zip(NAMES, (0, 5, 10, 15, 0), strict=True))
+SOME_SEEDS = SEEDS[::10]
+COMPARED = tuple(zip(NAMES, (0, 10, 0, 10, 0), strict=True))
 """Where the walk is compared with whole traces."""
 
 
@@ -71,7 +71,7 @@ async def test_a_model_that_does_not_always_obey_comes_near_its_ceiling() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[1::2])
 async def test_the_result_does_not_depend_on_concurrency(name: str) -> None:
     results = []
     for concurrency in (1, 64):

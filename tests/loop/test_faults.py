@@ -60,7 +60,7 @@ async def optimize(server: LoopbackServer, made: Scenario, *, with_models: bool)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_models", [False, True])
+@pytest.mark.parametrize("with_models", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_faults_of_the_server_do_not_change_the_result(with_models: bool) -> None:
     results = []
     for fault_rate in (0.0, 0.3):

@@ -273,7 +273,7 @@ def desk_run(folder: Path, **changes: object) -> RunResult:
 @pytest.mark.parametrize("stop", [Patience(9), MaxEvaluations(9)], ids=["repeats", "evaluations"])
 def test_random_state_and_paid_runs_are_those_of_a_run_that_was_not_killed(stop: StopPolicy, tmp_path: Path) -> None:
     whole = desk_run(tmp_path / "whole", stop=stop)
-    for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines())):
+    for seq in range(1, len(journal_path(tmp_path / "whole").read_bytes().splitlines()), 5):
         folder = tmp_path / str(seq)
         with kill_runs_at(seq), pytest.raises(Killed):
             desk_run(folder, stop=stop)

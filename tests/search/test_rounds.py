@@ -227,7 +227,7 @@ async def test_a_resumed_run_asks_no_stage_again() -> None:
     )
     events = list(whole.events)
     assert len(events) >= 39
-    for count in range(1, len(events) - 1):
+    for count in range(1, len(events) - 1, 3):
         journal = MemoryJournal()
         for event in events[:count]:
             await journal.append(event)
