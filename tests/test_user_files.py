@@ -99,6 +99,7 @@ def test_all_problems_are_listed_up_to_five() -> None:
     assert found[4:] == ["shop.json: tools[4].tool_name: is missing", "and 4 more"]
 
 
+@pytest.mark.slow
 def test_a_value_too_deep_to_print_is_described() -> None:
     deep: Json = []
     for _ in range(100_000):

@@ -112,6 +112,7 @@ async def test_an_agent_that_activates_a_profile_for_itself_is_called_with_it() 
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 async def test_a_call_that_is_cancelled_before_it_starts_leaves_nothing_behind() -> None:
     task = asyncio.ensure_future(triage("hi"))

@@ -36,6 +36,7 @@ with Gateway(models={"echo": lambda messages: f"{messages[0]['content']} {messag
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_process_makes_calls_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)

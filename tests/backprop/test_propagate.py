@@ -333,6 +333,7 @@ class Paced:
         return blame_all(request)
 
 
+@pytest.mark.slow
 def test_timing_changes_nothing() -> None:
     """The clock decides which step answers first; 200 steps with several packets each make every order likely."""
     rng = Random(3)

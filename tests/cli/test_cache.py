@@ -237,6 +237,7 @@ def test_a_configuration_names_its_cache(run: Run, folder: Path, monkeypatch: py
     assert entries(project / ".promptiter" / "cache.sqlite") == 0
 
 
+@pytest.mark.slow
 def test_a_configuration_without_a_cache_gets_advice(run: Run, folder: Path) -> None:
     assert "there is no promptiter.yaml here: give a cache (.jsonl, .sqlite, .db)" in run("cache", "stats", code=2)
     (folder / "promptiter.yaml").write_text("agent: a:b\n")

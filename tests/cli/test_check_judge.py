@@ -39,6 +39,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\s+", " ", shown)
 
 
+@pytest.mark.slow
 def test_the_only_judge_of_a_project_is_compared_with_labels(run: Run, judged: Path) -> None:
     shown = plain(run("check", "--judge", "labels.csv"))
     for expected in (
@@ -55,6 +56,7 @@ def test_the_only_judge_of_a_project_is_compared_with_labels(run: Run, judged: P
     assert (found["metric"], found["answers"], found["kappa"]["value"]) == ("brief", 20, pytest.approx(0.405 / 0.505))
 
 
+@pytest.mark.slow
 def test_what_a_judge_prints_is_not_part_of_the_json(run: Run, judged: Path) -> None:
     (judged / "judges_of_check.py").write_text(JUDGE.replace("    answer =", "    print('judging')\n    answer ="))
     assert orjson.loads(run("check", "--judge", "labels.csv", "--json"))["judge"]["metric"] == "brief"

@@ -24,6 +24,7 @@ def add(desk: Path, more: str) -> None:
     file.write_text(f"{file.read_text()}\n{more}\n")
 
 
+@pytest.mark.slow
 def test_it_shows_a_forecast_and_writes_nothing(run: Run, desk: Path) -> None:
     before = sorted(desk.rglob("*"))
     shown = run("run", "--dry-run", stream="err")
@@ -88,6 +89,7 @@ def test_the_configuration_can_be_saved_and_is_the_same_run(run: Run, desk: Path
     assert second.config.budget == first.config.budget
 
 
+@pytest.mark.slow
 def test_no_secret_is_shown(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE_KEY", "a-key-from-outside")
     file = desk / "promptiter.yaml"

@@ -79,6 +79,7 @@ def test_json_has_rows_and_figures(run: Run, tmp_path: Path) -> None:
     assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 
+@pytest.mark.slow
 def test_two_seeds_on_one_cache_are_two_samples(run: Run, tmp_path: Path) -> None:
     def count_calls(*options: str) -> tuple[int, int]:
         output = tmp_path / "out.json"
@@ -145,6 +146,7 @@ def test_a_teacher_writes_missing_references_and_a_user_simulator_leads_scenario
     )
 
 
+@pytest.mark.slow
 def test_wrong_input_is_reported_before_anything_is_spent(run: Run, tmp_path: Path) -> None:
     assert "'nothing' is neither an agent as module:attr nor a config" in run("evaluate", "nothing", *GIVEN, code=2)
     assert "cannot import 'no_such'" in run("evaluate", "no_such:agent", *GIVEN, code=2)

@@ -93,6 +93,7 @@ async def hostile(question: str) -> str:
 """
 
 
+@pytest.mark.slow
 def test_runs_show_control_characters_of_answers_and_errors(printed: Printed, desk: Path) -> None:
     (desk / "hostile.py").write_text(AGENT.format(hostile=HOSTILE))
     for name in ("train", "validation"):

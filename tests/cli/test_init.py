@@ -102,6 +102,7 @@ def test_git_and_the_wheel_include_all_files_of_the_package() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_starter(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]

@@ -176,6 +176,7 @@ def test_a_spent_budget_reports_what_was_measured_and_exits_6(run: Run, noisy_de
     assert "every case needs at least 2 repeats to measure noise, and some have 1" in run("noise", code=6)
 
 
+@pytest.mark.slow
 def test_too_many_failures_exit_7_with_the_cause(run: Run, desk: Path) -> None:
     agent = desk / "agent.py"
     agent.write_text(

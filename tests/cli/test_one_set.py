@@ -33,6 +33,7 @@ def test_the_forecast_has_no_train_cases_to_run(run: Run, project: Path) -> None
     assert stages["validation"]["calls"]["low"] >= 48, "the accepted profile runs again in the first round too"
 
 
+@pytest.mark.slow
 def test_one_set_can_be_evaluated_under_each_of_its_names(run: Run, project: Path) -> None:
     names = ("cases", "train", "validation")
     found = [orjson.loads(run("evaluate", project, "-e", name, "--json", code=1, stream="out")) for name in names]

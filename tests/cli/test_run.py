@@ -141,6 +141,7 @@ def test_a_run_can_start_from_the_profile_of_another(run: Run, desk: Path) -> No
     assert "What changed" not in shown
 
 
+@pytest.mark.slow
 def test_without_rounds_the_baseline_is_shown_and_no_verdict(run: Run, desk: Path) -> None:
     assert run("run", "--max-rounds", "0").splitlines()[:2] == [
         "● Baseline: mean score 0.500",
@@ -169,6 +170,7 @@ def test_a_candidate_that_does_not_help_is_reported_with_the_reason(run: Run, de
     assert re.match(r"  round 1  reception#instruction\n(?:.*\n)*?    \+ .*purchase date", rejected)
 
 
+@pytest.mark.slow
 def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, budget={"max_calls": 60})
     shown = run("run", code=6, stream="out")
@@ -179,6 +181,7 @@ def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
     assert f"  resume: promptiter resume runs/{folder.name}" in shown.splitlines()
 
 
+@pytest.mark.slow
 def test_too_many_failures_exit_with_7(run: Run, desk: Path) -> None:
     (desk / "agent.py").write_text(FAILING.format('raise ValueError("no")'))
     (desk / "promptiter.yaml").write_text((desk / "promptiter.yaml").read_text().replace("agent:agent", "agent:broken"))
@@ -190,6 +193,7 @@ def test_too_many_failures_exit_with_7(run: Run, desk: Path) -> None:
     assert "\nValueError: no (agent.py:7)\n" in run("trace", "show", "latest", "--case", "blender")
 
 
+@pytest.mark.slow
 def test_a_failed_run_shows_its_cause_and_exits_with_1(run: Run, desk: Path) -> None:
     fails_on_train = 'if "kettle" in question: raise SetupError("the kettle is gone")\n    return question'
     (desk / "agent.py").write_text(FAILING.format(fails_on_train))
@@ -379,6 +383,7 @@ def test_the_summary_of_another_goal_shows_the_usage_per_run(run: Run, desk: Pat
     assert "train cases with the change" in run("run", stream="err")
 
 
+@pytest.mark.slow
 def test_a_search_for_another_goal_that_finds_nothing_is_reported(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal="fewer_tokens", targets=["reception#examples"])
     assert "● No tokens could be saved without a loss of quality, nothing adopted" in run("run", code=3, stream="out")

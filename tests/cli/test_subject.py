@@ -21,6 +21,7 @@ def test_an_agent_is_evaluated_with_its_configuration(run: Run, desk: Path, subj
     assert len({row["case_id"] for row in found["rows"]}) == 8
 
 
+@pytest.mark.slow
 def test_each_set_of_a_configuration_can_be_evaluated(run: Run, desk: Path) -> None:
     found = orjson.loads(run("evaluate", "-e", "train", "--json", code=1, stream="out"))
     assert found["eval_set_id"] == "train"
@@ -29,6 +30,7 @@ def test_each_set_of_a_configuration_can_be_evaluated(run: Run, desk: Path) -> N
     assert "cases pass" in run("evaluate", "-e", file, code=1, stream="out")
 
 
+@pytest.mark.slow
 def test_models_of_the_configuration_answer(run: Run, desk: Path) -> None:
     (desk / "models_of_the_desk.py").write_text("def clerk(messages):\n    return 'the clerk'\n")
     agent, config = desk / "agent.py", desk / "promptiter.yaml"
@@ -45,6 +47,7 @@ def test_budgets_of_the_configuration_hold(run: Run, desk: Path) -> None:
     assert "budget has ended" in run("evaluate", "agent:agent", code=6)
 
 
+@pytest.mark.slow
 def test_options_win_over_the_configuration(run: Run, desk: Path) -> None:
     assert desk.exists()
     found = orjson.loads(run("evaluate", "--repeats", "3", "--json", code=1, stream="out"))
@@ -62,6 +65,7 @@ def test_a_missing_key_is_one_line(run: Run, desk: Path, monkeypatch: pytest.Mon
         assert run(*command, code=2).count(line) == 1, command
 
 
+@pytest.mark.slow
 def test_check_takes_the_sets_and_the_metrics_of_a_configuration(run: Run, desk: Path) -> None:
     assert desk.exists()
     shown_as_json = run("check", "--json")

@@ -102,6 +102,7 @@ def test_long_traces_are_cut_but_keep_the_failure(run: Run, tmp_path: Path) -> N
     assert len(run("trace", "show", path, "--limit", "0").splitlines()) > size
 
 
+@pytest.mark.slow
 def test_pictures_of_long_traces_show_nodes_unless_steps_are_requested(run: Run, tmp_path: Path) -> None:
     steps = [Step(id=f"n{at}", node_id=f"node{at % 3}", predecessors=(f"n{at - 1}",) if at else ()) for at in range(60)]
     steps += [Step(id=f"work[{at}]", node_id="work", predecessors=("n59",)) for at in range(40)]
@@ -171,6 +172,7 @@ def test_piped_traces_are_read(run: Run, tmp_path: Path) -> None:
         writer.join()
 
 
+@pytest.mark.slow
 def test_outputs_that_cannot_be_written_are_reported(run: Run, tmp_path: Path) -> None:
     for arguments in (["show", "--format", "svg"], ["stats"], ["export"]):
         command, *options = arguments

@@ -82,6 +82,7 @@ def set_keys(project: Path, **keys: Json) -> None:
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | keys))
 
 
+@pytest.mark.slow
 def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: Path) -> None:
     shown = run("try")
     assert shown.startswith("Recorded the baseline: 16 runs of 8 cases, mean score 0.500")
@@ -99,6 +100,7 @@ def test_an_edit_in_the_file_is_compared_with_what_was_recorded(run: Run, desk: 
     assert "in repeat 1: purchase_date 0 → 1" in shown
 
 
+@pytest.mark.slow
 def test_a_recording_says_beforehand_how_many_repeats_it_makes_and_why(run: Run, desk: Path) -> None:
     set_keys(desk, models={"simulated": {"compliance": 0.9}})
     announced = run("try", stream="err")
@@ -109,6 +111,7 @@ def test_a_recording_says_beforehand_how_many_repeats_it_makes_and_why(run: Run,
     assert "6 repeats, because scores vary between repeats" in shown
 
 
+@pytest.mark.slow
 def test_calls_that_extend_the_recording_are_named(run: Run, desk: Path) -> None:
     run("try", "-q")
     set_keys(desk, final_test={"repeats": 3})
@@ -117,6 +120,7 @@ def test_calls_that_extend_the_recording_are_named(run: Run, desk: Path) -> None
     assert "48 calls extended the recording; later edits do not pay them" in shown  # 8 cases, 1 repeat, 6 steps
 
 
+@pytest.mark.slow
 def test_a_recording_that_was_stopped_is_completed_by_the_next_call(run: Run, desk: Path) -> None:
     set_keys(desk, budget={"max_calls": 40})
     shown = run("try", code=6, stream="out")
@@ -128,6 +132,7 @@ def test_a_recording_that_was_stopped_is_completed_by_the_next_call(run: Run, de
     assert "error: nothing has changed since the baseline was recorded on 20" in run("try", code=2)
 
 
+@pytest.mark.slow
 def test_an_edit_of_an_agent_without_recorded_answers_counts_each_time(run: Run, bot: Path) -> None:
     edited = ("--set", "bot#instruction=Answer well.", "--json")
     found = [run("try", *edited, code=4, stream="out") for _ in range(3)]
@@ -170,6 +175,7 @@ def test_a_renamed_surface_is_named_and_asks_for_a_new_recording(run: Run, bot: 
     assert "pass --record" in shown
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_last_step_pays_only_that_step(run: Run, desk: Path) -> None:
     run("try", "-q")
     found = try_again(run, "--set", "filing#instruction=Say hello.", code=1)
@@ -178,6 +184,7 @@ def test_an_edit_of_the_last_step_pays_only_that_step(run: Run, desk: Path) -> N
     assert found["measured"]["saved"]["calls"] == 16 * 11
 
 
+@pytest.mark.slow
 def test_edits_are_counted_once_and_a_repeated_one_is_free(run: Run, desk: Path) -> None:
     new = desk / "new.md"
     new.write_text(f"You lead a shop's support desk. {LEAD} Do not change the values. Be friendly.\n")
@@ -192,6 +199,7 @@ def test_edits_are_counted_once_and_a_repeated_one_is_free(run: Run, desk: Path)
     assert len(list((desk / "runs" / "try" / "profiles").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_record_makes_the_current_texts_the_baseline_with_new_runs(run: Run, desk: Path) -> None:
     run("try", "-q")
     edit(desk, (FILING, FULL_FILING), (RECEPTION, FULL_RECEPTION))
@@ -202,6 +210,7 @@ def test_record_makes_the_current_texts_the_baseline_with_new_runs(run: Run, des
     assert (worse["answer"], worse["before"], worse["edits_tried"]) == ("worse", 1.0, 1)
 
 
+@pytest.mark.slow
 def test_an_editor_opens_with_the_current_text(run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = desk / "edit.py"
     script.write_text(
@@ -216,6 +225,7 @@ def test_an_editor_opens_with_the_current_text(run: Run, desk: Path, monkeypatch
     assert "--edit needs an editor; set $VISUAL or $EDITOR" in run("try", "--edit", "lead#instruction", code=2)
 
 
+@pytest.mark.slow
 def test_mistakes_are_explained_and_cost_nothing(run: Run, desk: Path) -> None:
     assert "did you mean 'filing#instruction'" in run("try", "--set", "filling#instruction=x", code=2)
     assert "write SURFACE=VALUE, or SURFACE=@FILE" in run("try", "--set", "filing#instruction", code=2)
@@ -228,6 +238,7 @@ def test_mistakes_are_explained_and_cost_nothing(run: Run, desk: Path) -> None:
     assert "is damaged or of another version; delete it to record again" in run("try", code=2)
 
 
+@pytest.mark.slow
 def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
     set_keys(desk, budget={"max_calls": 150})
     found = try_again(run, "--set", "reception#instruction=Say hello.", code=6)
@@ -242,6 +253,7 @@ def test_the_budget_of_the_project_applies(run: Run, desk: Path) -> None:
     assert resumed["answer"] == "worse"
 
 
+@pytest.mark.slow
 def test_a_later_run_knows_that_the_cases_are_not_new(run: Run, desk: Path) -> None:
     run("try", "-q")
     assert not CaseUseFile(desk / "runs").read()  # a recording shows nothing about an edit

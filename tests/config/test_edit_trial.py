@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from promptiter.cli.views.edit_trial import describe_evidence
 from promptiter.config.configured_run import ConfiguredEvaluation
 from promptiter.config.edit_trial import EditTrial
@@ -34,6 +36,7 @@ class Project:
         return trial
 
 
+@pytest.mark.slow
 def test_an_edit_pays_only_what_follows_it_though_it_needs_all_repeats(tmp_path: Path) -> None:
     project, announced = Project(tmp_path), list[str]()
     recorded = project.make_trial().record(announce=announced.append)
@@ -47,6 +50,7 @@ def test_an_edit_pays_only_what_follows_it_though_it_needs_all_repeats(tmp_path:
     assert project.world.calls.total() <= CASES * found.repeats * 2 < 2 * CASES * found.repeats * STEPS / 4
 
 
+@pytest.mark.slow
 def test_the_evidence_names_the_whole_alpha_and_the_headline_has_none(tmp_path: Path) -> None:
     trial = Project(tmp_path).make_trial("Write the answer. Check every figure twice.")
     found = trial.compare()

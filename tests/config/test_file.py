@@ -365,6 +365,7 @@ def test_a_plain_key_is_a_secret_too() -> None:
     assert "plainly-written" not in repr(config) + config.model_dump_json()
 
 
+@pytest.mark.slow
 def test_stages_ask_the_models_they_are_given(folder: Path) -> None:
     run = load(folder, "stages: openai/x\nmodels: {openai/x: {api_key: none, options: {temperature: 0.2}}}")
     search = run.engine.search
@@ -590,6 +591,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_keys")
 def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) -> None:
     (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))

@@ -237,6 +237,7 @@ def test_keys_are_described_as_on_the_configuration_page(title: str) -> None:
     assert shown == read_descriptions(SECTIONS[title])
 
 
+@pytest.mark.slow
 def test_every_key_of_every_section_is_described() -> None:
     whole = orjson.loads(build_schema())
     found = {"promptiter.yaml": whole, **whole["$defs"]}

@@ -171,6 +171,7 @@ async def test_one_repeat_is_refused() -> None:
         await measure_noise(engine(), request(), repeats=1)
 
 
+@pytest.mark.slow
 async def test_the_noise_of_a_judge_is_told_apart_from_that_of_the_agent() -> None:
     coin = CoinJudge("noise")
     gateway = Gateway(models={"coin": coin})

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import pytest
+
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
@@ -114,6 +116,7 @@ async def test_ablation_can_be_turned_off() -> None:
     assert sorted(change.surface_id for change in result.changes) == [D, P]
 
 
+@pytest.mark.slow
 async def test_parts_are_left_out_on_train_cases_and_new_repeats_only() -> None:
     journal = MemoryJournal()
     cases = {"train": desk.eval_set("train", 12), "validation": desk.eval_set("validation", 8)}
@@ -130,6 +133,7 @@ async def test_parts_are_left_out_on_train_cases_and_new_repeats_only() -> None:
     assert len({frozenset(found) for found in by_evaluation.values()}) == 1
 
 
+@pytest.mark.slow
 async def test_with_one_set_the_ablation_uses_its_cases() -> None:
     asked = desk.request(train=None, validation=None, cases=desk.eval_set("cases", 6), max_rounds=2, stop=MaxRounds(1))
     journal = MemoryJournal()
@@ -138,6 +142,7 @@ async def test_with_one_set_the_ablation_uses_its_cases() -> None:
     assert result.ablation.dropped == (P,)
 
 
+@pytest.mark.slow
 async def test_a_part_that_no_train_case_can_show_stays() -> None:
     """Only validation cases are polished: leaving it out on train says nothing."""
     graph = GraphAgent(

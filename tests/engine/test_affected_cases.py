@@ -252,6 +252,7 @@ class Flips(Desk):
         return replace(found, text=f"{found.text} careful") if is_right else found
 
 
+@pytest.mark.slow
 async def test_the_noise_of_cases_that_the_change_does_not_reach_does_not_hide_a_gain() -> None:
     agent = Flips()
     result = await gateway_engine(agent, REFUND).run(request(final_test=FinalTest()))
@@ -279,6 +280,7 @@ class Unsteady(Flips):
         return replace(found, output=f"{found.output} {next(self.numbers)}")
 
 
+@pytest.mark.slow
 async def test_the_noise_of_runs_that_the_profiles_do_not_share_is_tested() -> None:
     result = await gateway_engine(Unsteady(), REFUND).run(request(final_test=FinalTest()))
     assert result.conclusion is not None

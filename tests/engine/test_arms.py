@@ -182,6 +182,7 @@ async def test_a_step_in_quality_during_the_final_test_is_not_a_gain() -> None:
         assert not is_claimed(result), result.conclusion
 
 
+@pytest.mark.slow
 async def test_a_model_that_drifts_is_rarely_claimed_as_a_gain() -> None:
     claimed = 0
     for seed in range(20):
@@ -191,6 +192,7 @@ async def test_a_model_that_drifts_is_rarely_claimed_as_a_gain() -> None:
     assert claimed <= 3
 
 
+@pytest.mark.slow
 async def test_results_do_not_depend_on_the_concurrency() -> None:
     found = []
     for concurrency in (1, 3, 16):
@@ -202,6 +204,7 @@ async def test_results_do_not_depend_on_the_concurrency() -> None:
 # In place
 
 
+@pytest.mark.slow
 async def test_an_agent_in_place_alternates_profiles_in_segments_at_full_concurrency(tmp_path: Path) -> None:
     prompt = tmp_path / "bot.md"
     prompt.write_text("Be brief.")
@@ -238,6 +241,7 @@ def rate_limit(run: CaseRun) -> Failure:
     return Failure("RateLimitedError", f"429 for {run.case_id}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", [12, 30])
 async def test_rate_limits_of_one_profile_are_not_a_gain(cases: int) -> None:
     """Equal quality, and 429 for a fifth of the baseline's runs in the final test, at every attempt."""
@@ -303,6 +307,7 @@ async def test_pairs_that_stay_lost_are_left_out_and_counted_for_each_profile() 
     assert sentence in summarize(result).evidence
 
 
+@pytest.mark.slow
 async def test_profiles_that_differ_in_lost_runs_are_reported() -> None:
     def behave(run: CaseRun) -> float | Failure:
         is_lost = run.repeat > 0 and not run.is_patched and run.case_id < "validation-12"
@@ -332,6 +337,7 @@ async def test_outages_of_the_accepted_profile_do_not_make_a_candidate_better(lo
     assert decisions == [False, not lost]
 
 
+@pytest.mark.slow
 async def test_a_crash_of_the_agent_counts_against_its_profile() -> None:
     def behave(run: CaseRun) -> float | Failure:
         crashes = run.repeat > 0 and run.is_patched and run.dice("crash") < 0.2
@@ -386,6 +392,7 @@ def visits(run: CaseRun) -> bool:
     return int(run.case_id.partition("-")[2]) < 10 or (run.repeat > 0 and run.dice("visits") < 0.1)
 
 
+@pytest.mark.slow
 async def test_harm_on_rarely_visited_nodes_is_seen() -> None:
     """The patch helps 10 cases by 0.2 and breaks 20 others when they visit its node, which none did on record."""
     gains = []
@@ -420,6 +427,7 @@ def flip(run: CaseRun) -> float | Failure:
     return rate_limit(run) if is_lost else float(run.dice() < 0.1 + 0.85 * run.is_patched)
 
 
+@pytest.mark.slow
 async def test_a_run_killed_at_any_event_of_its_final_test_resumes_to_the_same_result() -> None:
     whole = MemoryJournal()
     engine, asked = long_run(WatchedAgent(flip))
@@ -448,6 +456,7 @@ async def test_a_run_killed_at_any_event_of_its_final_test_resumes_to_the_same_r
 # Shared cache
 
 
+@pytest.mark.slow
 async def test_runs_that_a_shared_cache_answered_are_counted_and_reported() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, cache=MemoryCache())
     found: list[RunResult] = []

@@ -31,6 +31,7 @@ def reasons(result: RunResult) -> tuple[str, ...]:
     return result.conclusion.reasons
 
 
+@pytest.mark.slow
 async def test_an_engine_with_a_memory_knows_the_validation_cases_of_its_runs() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
@@ -39,6 +40,7 @@ async def test_an_engine_with_a_memory_knows_the_validation_cases_of_its_runs() 
     assert second.case_history.describe() == ("run 2 on these 10 validation cases",)
 
 
+@pytest.mark.slow
 async def test_sets_that_overlap_count() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request(validation=desk.eval_set("validation", 4)))
@@ -48,6 +50,7 @@ async def test_sets_that_overlap_count() -> None:
     assert (trained.case_history.earlier_runs, trained.case_history.seen_cases) == (0, 3)
 
 
+@pytest.mark.slow
 async def test_the_uses_of_cases_survive_their_runs(tmp_path: Path) -> None:
     first = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
     await first.run()
@@ -58,6 +61,7 @@ async def test_the_uses_of_cases_survive_their_runs(tmp_path: Path) -> None:
     assert elsewhere.case_history.earlier_runs == 0
 
 
+@pytest.mark.slow
 async def test_an_opened_test_set_is_remembered() -> None:
     engine = desk.engine({**DRAFT, **POLISH}, case_uses=MemoryCaseUses())
     held_out = desk.eval_set("held-out", 8)
@@ -66,6 +70,7 @@ async def test_an_opened_test_set_is_remembered() -> None:
     assert "the test set was opened twice before" in results[2].case_history.describe()
 
 
+@pytest.mark.slow
 async def test_a_test_set_that_was_not_opened_is_not_counted() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     few = await engine.run(request(test=desk.eval_set("held-out", 7)))
@@ -74,6 +79,7 @@ async def test_a_test_set_that_was_not_opened_is_not_counted() -> None:
     assert enough.case_history.test_opened == 0
 
 
+@pytest.mark.slow
 async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request())
@@ -82,6 +88,7 @@ async def test_test_cases_that_an_earlier_search_used_are_counted() -> None:
     assert "used before in a search or with `promptiter try`: 10 test cases" in found
 
 
+@pytest.mark.slow
 async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request(max_rounds=0))
@@ -119,6 +126,7 @@ async def resume(path: Path) -> RunResult:
     return await RunDirectory.resume(path, desk.engine(DRAFT), request()).run()
 
 
+@pytest.mark.slow
 async def test_a_copied_run_is_not_tested_again_unnoticed(tmp_path: Path) -> None:
     path = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request()).path
     copy = tmp_path / "copy"
@@ -129,6 +137,7 @@ async def test_a_copied_run_is_not_tested_again_unnoticed(tmp_path: Path) -> Non
     assert warning in reasons(second)
 
 
+@pytest.mark.slow
 async def test_a_run_whose_final_test_was_cut_off_is_not_tested_again_unnoticed(tmp_path: Path) -> None:
     run = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
     await run.run()
@@ -138,6 +147,7 @@ async def test_a_run_whose_final_test_was_cut_off_is_not_tested_again_unnoticed(
     assert another.case_history.earlier_runs == 1, "a resumed run counts once"
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_copied_into_another_folder_is_noticed(tmp_path: Path) -> None:
     run = RunDirectory.begin(tmp_path, desk.engine(DRAFT), request())
     await run.run()
@@ -158,6 +168,7 @@ async def run_whole(asked: RunRequest, *, uses: MemoryCaseUses, journal: MemoryJ
     return await desk.engine({**DRAFT, **POLISH}, case_uses=uses).run(asked, journal=journal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "cut", "verdict"),
     [
@@ -211,6 +222,7 @@ async def check_kill(asked: RunRequest, expected: RunResult, count: int) -> None
     assert (again, again.case_history) == (expected, expected.case_history), f"killed after {count} events"
 
 
+@pytest.mark.slow
 async def test_a_final_test_that_was_killed_after_a_result_is_finished_once() -> None:
     whole = MemoryJournal()
     expected = await run_whole(WITH_TEST_SET, uses=MemoryCaseUses(), journal=whole)
@@ -242,6 +254,7 @@ async def test_a_result_that_a_killed_run_did_not_keep_is_kept_when_it_is_resume
     assert [use.kind for use in kept].count("test_result") == 2
 
 
+@pytest.mark.slow
 async def test_a_run_can_be_resumed_although_a_copy_was_tested_meanwhile() -> None:
     """The first test to begin is the one that counts, also if it ends later."""
     whole, uses = MemoryJournal(), MemoryCaseUses()
@@ -267,6 +280,7 @@ async def test_a_run_killed_anywhere_is_tested_once() -> None:
             await check_kill(WITH_TEST_SET, expected, event.seq)
 
 
+@pytest.mark.slow
 async def test_a_store_in_memory_remembers_too() -> None:
     store = MemoryStore()
     runs = [await StoredRun.begin(store, desk.engine(DRAFT), request()) for _ in range(2)]

@@ -59,6 +59,7 @@ def list_repeats(agent: Noisy, set_name: str) -> set[tuple[str, int]]:
     return {(profile, repeat) for profile, case_id, repeat in agent.runs if case_id.startswith(set_name)}
 
 
+@pytest.mark.slow
 async def test_a_sigma_gain_pays_for_the_hold_out_only_where_train_improves() -> None:
     agent = Noisy()
     result = await engine(agent, CARELESS, DRAFT).run(request(SigmaGain()))
@@ -81,6 +82,7 @@ async def test_every_trial_runs_the_hold_out_for_each_candidate() -> None:
     assert "; the hold-out " in reasons(result)[0]
 
 
+@pytest.mark.slow
 async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it() -> None:
     agent = Noisy()
     result = await engine(agent, DRAFT, POLISH).run(request(SigmaGain(holdout="skip")))
@@ -90,6 +92,7 @@ async def test_a_run_that_skips_the_hold_out_never_runs_a_candidate_on_it() -> N
     assert {profile for profile, _ in list_repeats(agent, "validation")} == {result.initial_profile.digest}
 
 
+@pytest.mark.slow
 async def test_folds_take_the_cases_of_both_sets() -> None:
     result = await engine(Noisy(), DRAFT).run(request(SigmaGain(holdout="k_fold")))
     assert reasons(result)[0].startswith("the pool of 60 cases gains")

@@ -88,6 +88,7 @@ async def test_the_result_is_the_fold_of_the_events() -> None:
     assert fold(Event.model_validate_json(event.model_dump_json()) for event in events) == result
 
 
+@pytest.mark.slow
 async def test_every_beginning_of_the_events_folds_into_a_state() -> None:
     journal = MemoryJournal()
     await desk.engine(DRAFT, WORSE).run(desk.request(), journal=journal)
@@ -129,6 +130,7 @@ async def test_alpha_and_the_figures_of_policies_are_checked_with_the_request() 
         await desk.engine(DRAFT).run(desk.request(acceptance=Constraint("carefull", at_least=0.5)))
 
 
+@pytest.mark.slow
 def test_a_request_is_checked_once(tmp_path: Path) -> None:
     class Counted:
         """A metric that counts how often a check asks whether it needs references."""
@@ -244,6 +246,7 @@ async def test_a_spent_budget_ends_a_round_and_is_not_a_failure() -> None:
     assert result.measured.spent.total.calls == 8
 
 
+@pytest.mark.slow
 async def test_a_budget_that_ends_after_a_gain_leaves_enough_for_the_final_test() -> None:
     gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=110))
     journal, tries = MemoryJournal(), [DRAFT, *[WORSE | {"polish#instruction": f"be {n}"} for n in range(40)]]
@@ -364,6 +367,7 @@ async def test_policies_compose_in_a_run() -> None:
     assert result.verdict == "improved_on_validation"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 64])
 async def test_the_result_does_not_depend_on_the_concurrency(concurrency: int) -> None:
     def one_run(concurrency: int) -> Engine:
@@ -414,6 +418,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 async def test_a_stopped_run_resumes_or_makes_its_final_test() -> None:
     ends = {}
     for test_now in (False, True):
@@ -603,6 +608,7 @@ async def test_by_default_a_perfect_score_stops_the_run() -> None:
     assert (result.rounds, result.stop_reason) == ((), "target_score")
 
 
+@pytest.mark.slow
 async def test_what_one_run_spent_does_not_stop_the_next() -> None:
     engine = desk.engine(WORSE, DRAFT, POLISH)
     for _ in range(2):

@@ -215,6 +215,7 @@ def test_a_fixed_metric_resumes_the_run_without_paying_again(tmp_path: Path) -> 
     assert (result.baseline_score, made.calls) == (0.0, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [raise_timeout, lambda _: None], ids=["raised", "returned None"])
 def test_a_fixed_judge_is_asked_again_when_the_run_is_resumed(tmp_path: Path, answer: Callable[[int], object]) -> None:
     made, request = Counter(), desk.request(validation=desk.eval_set("v", 5))

@@ -261,6 +261,7 @@ async def test_a_candidate_that_crashes_on_the_test_set_is_an_overfit_risk() -> 
     assert "on the test set, the candidate is unreliable" in " ".join(result.conclusion.reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calls", "verdict"), [(400, "improved_on_validation"), (120, "budget_ended")])
 async def test_if_the_budget_ends_the_search_the_final_test_follows(calls: int, verdict: str) -> None:
     """A case run takes 2 calls, so one block of the final test takes 80. Half of what is left is reserved at most."""
@@ -395,6 +396,7 @@ def _edges(events: list[Event], start: int) -> list[int]:
     return [event.seq for event in events[start:] if event.type not in ("case", "evaluation_started")]
 
 
+@pytest.mark.slow
 async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     whole = MemoryJournal()
     made, asked = whole_run()
@@ -411,6 +413,7 @@ async def test_a_run_killed_during_its_final_test_resumes_it() -> None:
     assert (await made.run(asked, journal=cut)).conclusion == result.conclusion
 
 
+@pytest.mark.slow
 async def test_a_run_cancelled_during_its_final_test_has_no_verdict_and_can_be_resumed() -> None:
     journal, seen = MemoryJournal(), asyncio.Event()
 

@@ -33,6 +33,7 @@ def make_world(seed: str = "0", **settings: float) -> LongChain:
     return LongChain(seed=seed, steps=STEPS, edited=EDITED, cases=CASES, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("effect", "answer"), [("better", "improved"), ("worse", "worse"), ("no effect", "within_noise")]
 )
@@ -66,6 +67,7 @@ async def test_the_answer_is_that_of_a_full_evaluation(seed: int) -> None:
         assert found.answer == await evaluate_fully(world, *profiles, seed=1 + 2 * place)
 
 
+@pytest.mark.slow
 async def test_the_result_says_what_changed() -> None:
     world = make_world()
     found = await compare_profiles(
@@ -124,6 +126,7 @@ async def test_means_and_gain_agree_if_a_run_cannot_be_scored() -> None:
     assert (found.before_mean, found.after_mean, found.gain) == pytest.approx((0.0, 0.4, 0.4))
 
 
+@pytest.mark.slow
 async def test_other_repeats_are_other_samples() -> None:
     world, cache = make_world(), MemoryCache()
     evaluator, profiles = world.make_evaluator(cache=cache), world.make_profiles("worse")
@@ -193,6 +196,7 @@ def edit(agent: GraphAgent, surface_id: str, text: str) -> tuple[Profile, Profil
     return Profile.baseline(snapshot), Profile.of(snapshot, {surface_id: text})
 
 
+@pytest.mark.slow
 async def test_cases_that_do_not_read_the_edit_cost_nothing_and_stay_the_same() -> None:
     model, agent = Echo(), make_router(lambda: "")
     evaluator = make_evaluator(model)

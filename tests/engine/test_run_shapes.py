@@ -50,6 +50,7 @@ def headline(result: RunResult) -> str:
     return write_headline(result, classify_result(result))
 
 
+@pytest.mark.slow
 async def test_a_run_with_one_set_improves_and_claims_only_these_cases() -> None:
     engine = Engine(desk.agent(), desk.evaluator(), Blames(), Merges(), Writes())
     result = await engine.run(one_set(stop=TargetScore(1.0)))
@@ -74,6 +75,7 @@ async def test_a_run_with_two_sets_says_nothing_of_learning() -> None:
     assert headline(result) == "Improved on these 2 cases"
 
 
+@pytest.mark.slow
 async def test_a_test_set_lets_a_run_with_one_set_claim_new_cases() -> None:
     result = await desk.engine(BOTH).run(one_set(test=desk.eval_set("test", 8)))
     assert result.conclusion is not None
@@ -111,6 +113,7 @@ async def test_bad_luck_that_chose_the_patch_is_not_a_gain() -> None:
     assert result.verdict == "no_evidence"
 
 
+@pytest.mark.slow
 async def test_the_final_test_runs_repeats_that_the_search_never_saw() -> None:
     watcher = Watcher()
     await desk.engine(DRAFT, BOTH).run(one_set(), observers=[watcher])
@@ -133,6 +136,7 @@ async def test_the_train_cases_of_the_baseline_are_not_run_twice() -> None:
     assert train.rows == result.baseline.rows
 
 
+@pytest.mark.slow
 async def test_a_policy_that_compares_on_train_records_it_as_train() -> None:
     watcher = Watcher()
     request = one_set(acceptance=SigmaGain(), final_test=None)

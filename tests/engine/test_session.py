@@ -338,6 +338,7 @@ def test_a_candidate_that_is_proposed_again_has_a_record_in_each_round() -> None
         assert (repeated.evaluations, repeated.decision.reason) == ((), "it was rejected a moment ago")
 
 
+@pytest.mark.slow
 def test_rows_name_the_eval_set_that_their_case_came_from() -> None:
     names = ["north", "south"]
     request = desk.request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
@@ -39,6 +40,7 @@ def build_desk_with_lawyer(*, is_asked: bool = False) -> GraphAgent:
     return GraphAgent(name="desk", nodes=(*usual.nodes, lawyer), edges=(choice, Edge("lawyer", "polish")))
 
 
+@pytest.mark.slow
 async def test_surfaces_that_no_run_reads_are_reported_and_never_patched() -> None:
     class BlamesTheLawyer:
         async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:

@@ -47,6 +47,7 @@ def reasons(result: RunResult) -> str:
     return "\n".join(result.conclusion.reasons)
 
 
+@pytest.mark.slow
 async def test_a_large_gain_is_shown_for_new_cases_without_a_test_set() -> None:
     result = await desk.engine(BOTH).run(request())
     assert (result.verdict, result.scope, result.is_shown_for_new_cases) == ("improved", "new cases", True)
@@ -72,6 +73,7 @@ async def test_too_few_improved_cases_show_the_gain_on_these_cases_only() -> Non
     assert result.conclusion.obstacle == f"{few}; give a test set (`test`) of 8 cases or more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "bits"), [(None, 1), (TargetScore(1.0), 1), (Patience(3), 0), (MaxRounds(2) & TargetScore(0.9), 1)]
 )
@@ -80,11 +82,13 @@ async def test_a_stop_policy_that_looks_at_the_score_costs_a_bit_after_an_accept
     assert find_use(result) == ValidationUse(accepted=1, rejected=1, other_bits=bits)
 
 
+@pytest.mark.slow
 async def test_after_the_last_round_no_score_is_read_and_a_single_decision_costs_a_bit() -> None:
     result = await desk.engine(BOTH).run(request(stop=TargetScore(1.0), max_rounds=1))
     assert find_use(result) == ValidationUse(acceptance_share=1 / 2, accepted=1)
 
 
+@pytest.mark.slow
 async def test_a_search_that_ends_by_itself_is_told_nothing_by_a_stop_policy() -> None:
     class Once:
         async def search(self, session: Session) -> None:
@@ -97,6 +101,7 @@ async def test_a_search_that_ends_by_itself_is_told_nothing_by_a_stop_policy() -
     assert find_use(result) == ValidationUse(accepted=1)
 
 
+@pytest.mark.slow
 async def test_candidates_that_never_ran_on_validation_cost_nothing() -> None:
     class Rejects(Tries):
         async def search(self, session: Session) -> None:
@@ -147,6 +152,7 @@ async def cut(journal: MemoryJournal, end: int) -> MemoryJournal:
     return found
 
 
+@pytest.mark.slow
 async def test_a_reviewer_may_join_a_run_that_is_resumed() -> None:
     asked, whole = request(cases=8, stop=None, alpha=0.2), MemoryJournal()
     assert (await desk_stages.engine().run(asked, journal=whole)).verdict == "improved"
@@ -162,6 +168,7 @@ async def test_a_reviewer_may_join_a_run_that_is_resumed() -> None:
     assert (await desk_stages.engine().run(asked, reviewer=Approves(), journal=over)).verdict == "improved"
 
 
+@pytest.mark.slow
 async def test_a_search_may_read_validation_in_a_run_that_a_reviewer_joins() -> None:
     asked, whole = request(), MemoryJournal()
     await desk.engine(search=Reads(BOTH)).run(asked, journal=whole)
@@ -174,6 +181,7 @@ async def test_a_search_may_read_validation_in_a_run_that_a_reviewer_joins() -> 
         assert again.conclusion == result.conclusion
 
 
+@pytest.mark.slow
 async def test_with_a_test_set_a_search_may_read_validation() -> None:
     result = await desk.engine(search=Reads(BOTH)).run(request(test=desk.eval_set("held-out", 8)))
     assert (result.verdict, result.scope) == ("improved", "new cases")
@@ -185,6 +193,7 @@ def repeat_inputs(name: str, *, inputs: int, count: int = 24) -> EvalSet:
     return EvalSet(id=name, cases=tuple(replace(asked[n % inputs], id=f"{name}-{n}") for n in range(count)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "verdict"), [(7, "improved_on_validation"), (12, "improved")])
 async def test_validation_cases_with_the_same_input_count_as_one(inputs: int, verdict: str) -> None:
     result = await desk.engine(BOTH).run(request(validation=repeat_inputs("validation", inputs=inputs)))
@@ -192,6 +201,7 @@ async def test_validation_cases_with_the_same_input_count_as_one(inputs: int, ve
     assert f"24 cases with {inputs} different inputs count as {inputs}" in reasons(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "verdict"), [(7, "improved_on_validation"), (8, "improved")])
 async def test_test_cases_with_the_same_input_count_as_one(inputs: int, verdict: str) -> None:
     asked = request(cases=7, test=repeat_inputs("held-out", inputs=inputs))
@@ -203,6 +213,7 @@ async def test_test_cases_with_the_same_input_count_as_one(inputs: int, verdict:
     assert f"24 cases with {inputs} different inputs count as {inputs}" in reasons(result)
 
 
+@pytest.mark.slow
 async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> None:
     engine = desk.engine(BOTH, case_uses=MemoryCaseUses())
     first, second = [await engine.run(request()) for _ in range(2)]
@@ -212,12 +223,14 @@ async def test_only_the_first_run_on_validation_cases_speaks_for_new_ones() -> N
     assert "the validation cases were used before this run" in reasons(other), "they were train cases before"
 
 
+@pytest.mark.slow
 async def test_cases_that_the_search_learned_from_never_speak_for_new_ones() -> None:
     asked = replace(request(), train=None, validation=None, cases=desk.eval_set("cases", 12))
     result = await desk.engine(BOTH).run(asked)
     assert (result.verdict, result.scope) == ("improved_on_validation", "these cases")
 
 
+@pytest.mark.slow
 async def test_the_default_search_learns_only_decisions() -> None:
     journal = MemoryJournal()
     result = await desk_stages.engine().run(request(stop=None), journal=journal)

@@ -61,6 +61,7 @@ async def shout(text: str) -> str:
     return text.upper() if surface("instruction") == "upper" else text
 
 
+@pytest.mark.slow
 async def test_every_case_is_run_and_scored() -> None:
     found = await evaluator().evaluate(shout, questions(5))
     assert (found.mean_score, found.pass_rate, len(found.rows)) == (1.0, 1.0, 5)
@@ -287,6 +288,7 @@ async def test_recorded_conversations_are_scored_without_an_agent() -> None:
     assert found.mean_score == 1.0
 
 
+@pytest.mark.slow
 async def test_a_case_that_takes_too_long_is_an_error() -> None:
     class Deaf:
         def describe(self) -> StructureSnapshot:
@@ -429,6 +431,7 @@ async def test_models_and_dates_are_data() -> None:
     assert (row.error, row.output) == (None, '{"text":"q0","days":[3]}')
 
 
+@pytest.mark.slow
 async def test_a_synchronous_agent_is_run_in_a_thread() -> None:
     threads: set[str] = set()
 

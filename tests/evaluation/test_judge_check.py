@@ -75,6 +75,7 @@ async def test_a_judge_that_says_what_people_say_agrees_without_noise_or_bias() 
     assert found.definition == metric.definition
 
 
+@pytest.mark.slow
 async def test_a_coin_agrees_by_chance_only_and_is_noisy() -> None:
     metric, gateway = build(Judge(lambda text, repeat: Random(f"{text} {repeat}").random() < 0.5))
     found = await check_judge(metric, label(120, lambda n: float(n % 2)), gateway=gateway)
@@ -85,6 +86,7 @@ async def test_a_coin_agrees_by_chance_only_and_is_noisy() -> None:
     assert found.inconsistent == pytest.approx(120 * 0.75, abs=20)
 
 
+@pytest.mark.slow
 async def test_a_judge_that_likes_length_and_passes_too_much_is_found_out() -> None:
     labels = label(60, lambda n: float(n % 3 == 0), length=lambda n: n * 7 % 60)
     metric, gateway = build(Judge(lambda text, _: "is right!" in text or text.count("!") > 30))
@@ -94,6 +96,7 @@ async def test_a_judge_that_likes_length_and_passes_too_much_is_found_out() -> N
     assert found.leniency.low > 0
 
 
+@pytest.mark.slow
 async def test_a_judge_that_decides_by_the_first_rubric_has_a_position_bias() -> None:
     judge = Judge(lambda text, _: text.index('"right":') < text.index('"kind":'))
     metric, gateway = build(judge, "right", "kind")
@@ -103,6 +106,7 @@ async def test_a_judge_that_decides_by_the_first_rubric_has_a_position_bias() ->
     assert len(judge.asked) == 40 * (3 + 1)
 
 
+@pytest.mark.slow
 async def test_rubrics_whose_verdicts_swap_have_a_position_bias_though_the_score_stays_the_same() -> None:
     async def pass_the_first(request: ModelRequest, *, repeat: int) -> ModelReply:
         names = sorted(("right", "kind"), key=lambda name: request.text.index(f'"{name}":'))
@@ -116,6 +120,7 @@ async def test_rubrics_whose_verdicts_swap_have_a_position_bias_though_the_score
     assert found.position.is_shown
 
 
+@pytest.mark.slow
 async def test_the_reference_comes_last_in_the_other_order() -> None:
     judge = Judge(lambda text, _: text.index('name="reference"') < text.index('name="response"'))
     metric, gateway = build(judge)

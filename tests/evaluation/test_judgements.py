@@ -93,6 +93,7 @@ async def test_a_steady_judge_leaves_all_noise_to_the_agent() -> None:
     assert exact.judge_variance == 0.0
 
 
+@pytest.mark.slow
 async def test_a_judge_of_several_samples_gets_new_ones_each_time() -> None:
     model = RandomModel(*VERDICTS)
     gateway = Gateway(models={"judge": model})
@@ -114,6 +115,7 @@ async def test_a_user_metric_that_uses_the_gateway_is_asked_again() -> None:
     assert report.metrics[0].judge_variance == pytest.approx(0.25, rel=0.2)
 
 
+@pytest.mark.slow
 async def test_the_evaluation_of_a_metric_noise_report_has_as_many_repeats() -> None:
     def subject(repeats: int) -> Evaluator:
         gateway = Gateway(models={"agent": RandomModel("yes", "no")})
@@ -157,6 +159,7 @@ async def test_metrics_with_weights_are_judged_again_too() -> None:
     assert report.split.judge_share == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.slow
 async def test_the_first_judgement_is_that_of_an_ordinary_evaluation() -> None:
     gateway = Gateway(models={"judge": RandomModel(*VERDICTS)})
     subject = Evaluator([judge(gateway)], gateway=gateway, options=EvaluationOptions(repeats=2))

@@ -154,6 +154,7 @@ async def test_500_calls_at_once_never_exceed_a_cap(seed: int) -> None:
     assert budget.state.over_bound_calls == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 40), st.booleans())
 def test_nested_budgets_compose_and_no_call_hangs(

@@ -4,6 +4,7 @@ import random
 import threading
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ def test_the_cost_of_a_stage_is_the_difference_of_two_snapshots() -> None:
     assert ledger.snapshot() - ledger.snapshot() == LedgerSnapshot()
 
 
+@pytest.mark.slow
 @given(st.lists(calls, max_size=12), st.lists(calls, max_size=12), st.randoms(use_true_random=False))
 def test_order_does_not_matter_and_differences_add_up(
     first: list[dict[str, object]], second: list[dict[str, object]], rng: random.Random
@@ -144,6 +146,7 @@ def test_a_snapshot_can_be_written_as_json() -> None:
     assert (found["role"], found["spent"]["calls"], found["spent"]["cost_usd"]) == ("agent", 1, None)
 
 
+@pytest.mark.slow
 def test_threads_lose_no_call() -> None:
     ledger = Ledger()
 

@@ -84,6 +84,7 @@ def test_other_options_are_accepted(make: Callable[[Mapping[str, Any]], object])
     )
 
 
+@pytest.mark.slow
 async def test_requests_of_your_own_are_checked_before_they_are_sent() -> None:
     request = ModelRequest(model="openai/local", messages=(Message("user", "x"),), options={"api_key": "sk-x"})
     with pytest.raises(SetupError, match="the options of model 'openai/local' have 'api_key'"):

@@ -95,6 +95,7 @@ arrivals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), max_size=
 )
 
 
+@pytest.mark.slow
 @given(arrivals, st.integers(1, 5), st.integers(20, 120))
 def test_no_minute_has_more_calls_than_the_limit_and_no_call_waits_longer(
     many: list[tuple[int, int]], requests: int, tokens: int

@@ -107,6 +107,7 @@ def test_faults_of_a_join_and_of_a_loop_are_in_many_places() -> None:
     assert len({node for seed in SEEDS for node in make_scenario("loop", seed).faulty}) >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one_fault", "join", "loop"])
 async def test_a_faulty_node_loses_the_field_that_it_should_pass_on(name: str) -> None:
     checked = 0

@@ -84,6 +84,7 @@ async def optimize(library: Library, *, targets: Sequence[str] | None = None) ->
     return await Engine(library.build(), evaluator).run(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "changed"),
     [

@@ -38,6 +38,7 @@ def test_the_goal_decides_what_the_final_test_shows() -> None:
     assert decide_for_goal_on_new_cases(Goal(), BETTER, alpha=0.05) == decide_for_new_cases(BETTER)
 
 
+@pytest.mark.slow
 def test_a_saving_must_be_shown_besides_no_loss() -> None:
     goal, noisy = Goal(kind="fewer_tokens", margin=0.1), (100.0, 90.0, 110.0, 95.0, 105.0, 100.0)
     same, fewer = (

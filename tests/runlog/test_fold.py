@@ -457,6 +457,7 @@ def test_a_candidate_is_stored_with_all_its_values_and_its_parents() -> None:
 values = st.sampled_from(["Draft.", "Polish.", "else", "other"])
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(values=st.dictionaries(st.sampled_from(SURFACES), values))
 def test_a_candidate_is_decoded_as_it_ran_even_if_it_overrides_with_the_same_value(values: dict[str, str]) -> None:
@@ -527,6 +528,7 @@ class Pool:
             await session.complete_round()
 
 
+@pytest.mark.slow
 def test_every_candidate_of_a_pool_is_in_the_record() -> None:
     journal = MemoryJournal()
     result = desk.engine(search=Pool()).run_sync(desk.request(max_rounds=2), journal=journal)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from promptiter.runlog.case_uses import CaseUse
 from promptiter.runs.case_use_file import FILE_NAME, CaseUseFile
 
@@ -48,6 +50,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), name]) for name in ("a", "b")]
     assert [process.wait() for process in processes] == [0, 0]

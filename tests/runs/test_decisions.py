@@ -173,6 +173,7 @@ class NeverDecides:
         return MoreEvidence(reason=f"{len(evidence.candidate.rows)} rows are not enough")
 
 
+@pytest.mark.slow
 async def test_a_policy_of_ones_own_is_passed_to_decide_again() -> None:
     events = await run(NeverDecides(), 0)
     with pytest.raises(SetupError, match=r"NeverDecides\(\)' cannot be created from its description; pass the policy"):
@@ -182,6 +183,7 @@ async def test_a_policy_of_ones_own_is_passed_to_decide_again() -> None:
     assert any("still undecided after 8 looks: " in each.recorded.reason for each in found)
 
 
+@pytest.mark.slow
 async def test_another_policy_decides_on_what_the_first_one_saw() -> None:
     """It asks for more where the record has not enough, and needs neither the agent nor a model."""
     events = await run(AnyGain(), 1)

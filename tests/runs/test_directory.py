@@ -74,6 +74,7 @@ class StopsInRound:
             self.ask()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     result = run.run_sync()
@@ -87,6 +88,7 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     assert (run.path / "result.json").read_bytes() == result.to_json() == fold(run.journal.read()).to_json()
 
 
+@pytest.mark.slow
 def test_candidates_are_kept_as_parents_and_patches(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.WORSE, desk.POLISH)
     result = run.run_sync()
@@ -118,6 +120,7 @@ def test_resuming_a_finished_run_returns_its_result_and_restores_its_files(tmp_p
     assert read_unmeasured(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_name_when_it_is_resumed_from_inside_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(tmp_pa
     assert resumed == begin(tmp_path / "other", *rounds).run_sync()
 
 
+@pytest.mark.slow
 def test_a_failed_run_can_be_resumed_when_the_cause_is_gone(tmp_path: Path) -> None:
     def breaks(number: int) -> None:
         if number == 2 and is_down:
@@ -252,6 +256,7 @@ def test_a_deadline_counts_the_working_time_of_all_processes(tmp_path: Path) -> 
     assert result.measured.duration_s == 7200.0
 
 
+@pytest.mark.slow
 def test_result_files_that_cannot_be_written_do_not_make_a_run_fail(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT)
     (run.path / "profiles").touch()
@@ -259,6 +264,7 @@ def test_result_files_that_cannot_be_written_do_not_make_a_run_fail(tmp_path: Pa
     assert "the result could not be written" in run.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     whole = run.run_sync()
@@ -302,6 +308,7 @@ def test_a_shared_cache_serves_other_runs_and_each_run_has_its_own_answers(tmp_p
     assert alone.model.asked == 0
 
 
+@pytest.mark.slow
 def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path) -> None:
     with kill_runs_at(12), pytest.raises(Killed):
         Shop(budget=Budget(max_calls=100)).run(tmp_path)
@@ -310,6 +317,7 @@ def test_a_cap_holds_over_all_processes_of_a_run(tmp_path: Path) -> None:
     assert result.measured.spent.total.calls <= 100
 
 
+@pytest.mark.slow
 def test_a_candidate_in_place_is_gone_when_the_run_ends(tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Answer.")
@@ -397,6 +405,7 @@ def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_res
     assert not [path for path in tmp_path.iterdir() if "promptiter-lock" in path.name]
 
 
+@pytest.mark.slow
 def test_calls_in_flight_at_a_kill_are_counted_as_lost(tmp_path: Path) -> None:
     """The process dies inside a call: what it asked for is asked again, and the summary says so."""
     run = begin(tmp_path, desk.DRAFT)
@@ -475,6 +484,7 @@ class Exits:
         raise SystemExit(1)
 
 
+@pytest.mark.slow
 def test_an_observer_that_exits_does_not_end_the_run(tmp_path: Path) -> None:
     result = begin(tmp_path, desk.DRAFT).run_sync(observers=[Exits()])
     assert result.verdict == "improved_on_validation"
@@ -487,6 +497,7 @@ def test_a_journal_that_is_removed_ends_the_run(tmp_path: Path) -> None:
         run.run_sync(observers=[StopsInRound(1, (run.path / "journal.jsonl").unlink)])
 
 
+@pytest.mark.slow
 def test_foreign_files_beside_the_surfaces_stay(tmp_path: Path) -> None:
     run = begin(tmp_path, desk.DRAFT)
     (run.path / "surfaces" / "mine").mkdir(parents=True)

@@ -81,6 +81,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.jsonl"
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(many=events)
 def test_events_survive_a_round_trip(many: list[Event], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -107,6 +108,7 @@ def test_the_line_format_is_stable(path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     journal = FileJournal(path)
     result = desk.engine(desk.DRAFT, desk.POLISH).run_sync(desk.request(), journal=journal)

@@ -81,6 +81,7 @@ def test_a_second_lock_in_one_process_is_refused(tmp_path: Path) -> None:
         lock.renew()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_with_the_name_of_the_holder(tmp_path: Path) -> None:
     with holding(tmp_path) as (process, _):
         message = f"locked by process {process.pid} on .*; wait until it ends, or end it with `kill {process.pid}`"
@@ -101,6 +102,7 @@ def test_a_killed_process_blocks_nothing(tmp_path: Path) -> None:
             assert lease(tmp_path)["pid"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_a_child_of_a_killed_process_blocks_nothing(tmp_path: Path) -> None:
     with holding(tmp_path, fork=True) as (process, child):
         assert child is not None

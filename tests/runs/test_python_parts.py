@@ -251,6 +251,7 @@ def test_secrets_are_not_stored() -> None:
     assert found.problems[0].startswith("a case or an option contains a secret, which is not stored")
 
 
+@pytest.mark.slow
 def test_a_run_that_python_began_resumes_to_the_same_end(tmp_path: Path) -> None:
     named_parts.Watcher.seen.clear()
     engine = make_engine(named_parts.AddRule("Answer with one word."))

@@ -81,6 +81,7 @@ def check_stop_and_resume(folder: Path, seq: int, whole: Path) -> None:
     assert resumed.measured.spent.total.lost_calls == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["baseline", "train", "validation", "ablation", "final_test"])
 def test_a_run_stops_in_every_phase_and_resumes_with_the_same_result(phase: str, whole: Path, tmp_path: Path) -> None:
     first = next(event for event in journal(whole).read() if event.phase == phase and event.type == "case")
@@ -110,6 +111,7 @@ def stop_next(folder: Path) -> RunResult:
     return stop_at(folder, len(list(journal(folder).read())) + 3)
 
 
+@pytest.mark.slow
 async def test_a_stop_lets_the_stage_calls_in_flight_finish_and_starts_no_other(tmp_path: Path) -> None:
     made = take_cases(make_scenario("two_masked", 0), 4, 3)
     expert, interrupt = Expert(made), Interrupt()

@@ -105,6 +105,7 @@ def test_calls_of_tools_and_of_functions_are_not_model_calls() -> None:
     assert cost_line(costs) == "$0.5000, 3 model calls, 7 tool calls, 48 function calls, 0.0 s"
 
 
+@pytest.mark.slow
 def test_a_summary_read_from_a_folder_is_that_of_the_result(tmp_path: Path) -> None:
     run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT), desk.request(run_id=""))
     with pytest.raises(SetupError, match="has recorded nothing yet; `promptiter resume"):
@@ -229,6 +230,7 @@ def test_a_round_without_blame_has_a_reason(improved: RunResult) -> None:
     }
 
 
+@pytest.mark.slow
 def test_figures_are_given_for_each_eval_set_and_metric() -> None:
     request = desk.request(
         validation=[desk.eval_set("north", 4), desk.eval_set("south", 2)], test=desk.eval_set("held-out", 8)

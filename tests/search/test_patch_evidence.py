@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
+
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.llm.optimizer import LLMOptimizer
@@ -58,6 +60,7 @@ def check_evidence(evidence: PatchEvidence, surface_id: str, gradients: dict[str
     assert set(evidence.steps) == {f"{each.case_id}/{each.step_id}" for each in behind}
 
 
+@pytest.mark.slow
 def test_patches_of_rules_name_the_gradients_behind_them_and_behind_each_edit() -> None:
     world = Shop()
     result = world.engine.run_sync(replace(world.request, final_test=None))
@@ -112,6 +115,7 @@ def test_edits_of_a_model_name_the_failing_examples_behind_them() -> None:
     assert second.evidence == PatchEvidence()
 
 
+@pytest.mark.slow
 async def test_removed_sentences_name_the_train_cases_that_did_as_well_without_them() -> None:
     request = desk.request(
         train=shop.eval_set("train", 6),

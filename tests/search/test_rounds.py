@@ -44,6 +44,7 @@ async def test_all_blamed_surfaces_change_together_and_no_other_does() -> None:
     assert len(optimizer.requests) == 2
 
 
+@pytest.mark.slow
 async def test_a_fault_behind_another_is_found_in_the_same_round() -> None:
     optimizer = Writes()
     result = await engine(BlamesTheEarliest(), optimizer).run(desk.request(stop=TargetScore(1.0)))

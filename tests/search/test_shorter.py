@@ -67,6 +67,7 @@ async def test_noise_costs_no_sentence_that_matters() -> None:
     assert len(str(change.after)) < len(shop.VERBOSE) / 2
 
 
+@pytest.mark.slow
 async def test_examples_that_do_not_help_are_left_out() -> None:
     examples = tuple(
         Message(role, f"{role} says something of no importance, number {at}")
@@ -96,6 +97,7 @@ async def test_a_placeholder_that_occurs_twice_stays_once() -> None:
     assert str(change.after).count("{house}") == 1
 
 
+@pytest.mark.slow
 async def test_if_every_sentence_matters_nothing_changes_and_nothing_is_validated() -> None:
     watcher = Watcher()
     built = shop.agent(instruction=" ".join(shop.MATTERS))

@@ -81,6 +81,7 @@ class ReturnsText:
         return OptimizeResult(patch=f"{request.surface.value} Be careful.")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_wrong_return_value_is_named_with_the_class_of_the_stage() -> None:
     assert "ReturnsNone.backward() returned None; return a value of type BackwardResult" in await fail(
         engine(ReturnsNone())

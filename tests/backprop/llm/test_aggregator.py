@@ -253,6 +253,7 @@ async def test_a_custom_prompt_gets_the_whole_request() -> None:
     assert model.requests[0].messages == render(whole)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 900), max_size=60), st.sampled_from((MIN_PROMPT_TOKENS, 5_000)))
 def test_batches_keep_all_points_in_order_and_fit(lengths: list[int], limit: int) -> None:
     points = collect_points([gradient(f"n{n}x " * length) for n, length in enumerate(lengths)])

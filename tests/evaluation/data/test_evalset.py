@@ -436,6 +436,7 @@ WIDE_MERGES = f"- &m {{{', '.join(f'k{n}: 1' for n in range(500))}}}\n" + "- {<<
 LONG_TEXTS = f"- &t {'x' * 100_000}\n" + "- *t\n" * 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

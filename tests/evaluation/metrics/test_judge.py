@@ -593,6 +593,7 @@ async def test_api_keys_reach_the_server_and_nothing_else() -> None:
     assert "canary" not in f"{there!r} {there.judges!r} {lost!r} {vars(gateway.cache)}"
 
 
+@pytest.mark.slow
 async def test_a_key_in_an_error_message_is_redacted() -> None:
     """litellm knows no provider for such a name, and says so with the name."""
     wrong: Json = {"model_name": "canary-key-1", "api_key": "canary-key-1"}

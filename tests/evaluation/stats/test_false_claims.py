@@ -18,11 +18,13 @@ def test_no_true_gain_is_rarely_claimed_for_these_cases(scenario: Scenario) -> N
     assert count_claims(scenario, 12) <= MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [RESHUFFLES["deterministic agent, rounds 1"], RESHUFFLES["noisy agent, rounds 6"]])
 def test_reshuffling_rewrites_are_rarely_claimed_for_new_cases(scenario: Scenario) -> None:
     assert count_claims(scenario, 30) <= MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SKEWED.values(), ids=SKEWED)
 def test_skewed_changes_of_test_cases_are_rarely_claimed(scenario: Scenario) -> None:
     assert count_claims(scenario, 20) <= MOST

@@ -140,6 +140,7 @@ def test_equal_arms_are_shown_no_more_often_than_the_blocks_spend(chances: tuple
         assert shown <= 0.4
 
 
+@pytest.mark.slow
 def test_a_profile_is_rarely_better_than_itself() -> None:
     random, shown = Random(11), 0
     for _ in range(300):
@@ -169,6 +170,7 @@ def test_a_gain_that_unseen_failures_could_explain_is_not_shown() -> None:
     assert decide_for_these_cases(cases(40, (0.95,) * 6, (1.0,) * 6)).is_shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [12, 30])
 @pytest.mark.parametrize("steady", [0.9, 0.95, 0.99])
 def test_rare_failures_of_the_same_mean_are_rarely_a_gain(size: int, steady: float) -> None:

@@ -32,6 +32,7 @@ def test_other_changes_are_tested_as_bounded() -> None:
     assert result.reason.endswith("by Gaffke's test for bounded means over 8 cases")
 
 
+@pytest.mark.slow
 def test_the_interval_excludes_0_exactly_if_a_gain_or_loss_is_shown() -> None:
     random = Random(1)
     seen = set()
@@ -96,6 +97,7 @@ def test_no_worse_by_a_margin_is_tested_for_new_cases() -> None:
     assert "more than the margin of 0.05" in worse.reason
 
 
+@pytest.mark.slow
 def test_a_loss_of_the_margin_passes_in_at_most_5_percent() -> None:
     random, wrong = Random(1), 0
     for _ in range(400):

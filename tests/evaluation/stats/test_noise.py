@@ -142,6 +142,7 @@ def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     assert shown / runs == pytest.approx(0.8, abs=0.07)
 
 
+@pytest.mark.slow
 def test_more_cases_show_smaller_gains() -> None:
     found = report(coins(12, Random(4)))
     gains = [found.smallest_gain(times=times) for times in (1, 2, 4)]

@@ -67,6 +67,7 @@ def test_noise_that_both_profiles_share_does_not_hide_a_gain() -> None:
     assert decide_difference(cases).answer == "improved"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])
 def test_profiles_that_behave_alike_rarely_look_different(shared: float) -> None:
     answers = [decide_difference(make_cases(f"{seed}", cases=12, shared=shared)).answer for seed in range(300)]
@@ -104,6 +105,7 @@ def make_rarely_failing(seed: int) -> list[PairedScores]:
     return [sample(number) for number in range(12)]
 
 
+@pytest.mark.slow
 def test_a_profile_that_fails_rarely_is_not_taken_for_a_better_one() -> None:
     answers = [decide_difference(make_rarely_failing(seed)).answer for seed in range(100)]
     assert answers.count("improved") <= 9  # 2.5 expected at most

@@ -164,6 +164,7 @@ def test_the_observed_assignment_counts_among_the_sampled_ones() -> None:
     assert sign_flip([random.uniform(0.5, 1) for _ in range(40)]).p_value == 1 / 10_000
 
 
+@pytest.mark.slow
 def test_cases_with_many_repeats_of_many_digits_are_sampled() -> None:
     random = Random(3)
     arms = [tuple(random.gauss(shift, 1) for _ in range(20)) for shift in (0.0, 0.5)]
@@ -185,6 +186,7 @@ def test_a_p_value_is_above_0_and_at_most_1(cases: list[PairedScores]) -> None:
     assert 0 < within(cases).p_value <= 1
 
 
+@pytest.mark.slow
 def test_the_p_value_of_an_overwhelming_gain_is_not_0() -> None:
     cases = pair_arms(*[((0.0,) * 6, (1.0,) * 6)] * 200, ((0.0, 1.0), (0.0, 1.0)))
     assert within(cases).p_value > 0

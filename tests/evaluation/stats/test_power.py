@@ -41,6 +41,7 @@ def arm(chance: float, random: Random, *, repeats: int = 6) -> tuple[float, ...]
     return tuple(float(random.random() < chance) for _ in range(repeats))
 
 
+@pytest.mark.slow
 def test_the_noise_of_known_cases_is_estimated_from_a_few_repeats() -> None:
     random = Random(1)
     found = estimate_run_noise([arm(chance, random, repeats=2) for chance in chances(20_000, random)])
@@ -76,6 +77,7 @@ def test_the_noise_bar_pools_the_spread_of_both_arms() -> None:
     assert noise_bar([0.1, 0.2, 0.3], [0.1, 0.2, 0.3], sigma=2) == pytest.approx(2 * 0.1155, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
     random, above = Random(2), 0
     floor = noise_floor(NOISE, cases=30, repeats=3)
@@ -129,6 +131,7 @@ def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) 
     assert plan(NOISE, cases=count, scope="new cases").power(gain) == pytest.approx(shown / runs, abs=0.08)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(GAINS, GAINS, st.integers(2, 200))
 def test_a_larger_gain_has_no_less_power(one: float, other: float, count: int) -> None:

@@ -35,6 +35,7 @@ def test_a_clear_saving_is_shown() -> None:
     )
 
 
+@pytest.mark.slow
 def test_noise_is_rarely_a_saving() -> None:
     random, shown = Random(1), 0
     for _ in range(60):
@@ -48,6 +49,7 @@ def test_more_tokens_end_the_test() -> None:
     assert decide_saving(cases(12, (0, 0), (0, 0))).reason == "no tokens are saved; stopped after block 1 of 3"
 
 
+@pytest.mark.slow
 def test_a_small_saving_needs_enough_runs_to_exclude_expensive_ones() -> None:
     few = decide_saving(cases(12, (100,) * 6, (95,) * 6))
     assert few.outcome == "not_shown"
@@ -55,6 +57,7 @@ def test_a_small_saving_needs_enough_runs_to_exclude_expensive_ones() -> None:
     assert decide_saving(cases(40, (100,) * 6, (95,) * 6)).is_shown
 
 
+@pytest.mark.slow
 def test_rare_expensive_runs_of_the_same_mean_are_rarely_a_saving() -> None:
     random, shown = Random(2), 0
     for _ in range(100):

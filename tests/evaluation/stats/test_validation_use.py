@@ -34,6 +34,7 @@ def test_the_shares_of_all_searches_add_up_to_1(rounds: int, stops: Callable[[tu
     assert sum(use.share for use in uses) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 6])
 def test_a_reshuffling_rewrite_is_rarely_better_for_new_cases(rounds: int) -> None:
     """A deterministic agent, 30 cases, and a search that stops at its first acceptance."""

@@ -182,6 +182,7 @@ async def test_values_that_json_cannot_represent_are_rejected(cache: Cache, valu
     assert await cache.get(KEY) is None
 
 
+@pytest.mark.slow
 async def test_many_tasks_that_put_one_key_get_one_answer(cache: Cache) -> None:
     got = await asyncio.gather(*(cache.put(KEY, ModelReply(text=str(number))) for number in range(50)))
     assert len(set(map(repr, got))) == 1
@@ -296,6 +297,7 @@ async def test_lines_are_json_that_people_can_read(tmp_path: Path) -> None:
     cache.close()
 
 
+@pytest.mark.slow
 async def test_a_line_torn_at_any_byte_is_dropped_and_repaired(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     cache = FileCache(path)
@@ -523,6 +525,7 @@ def test_closing_twice_is_harmless(cache: Cache) -> None:
     cache.close()
 
 
+@pytest.mark.slow
 async def test_a_cache_that_is_not_closed_closes_with_its_last_reference(tmp_path: Path) -> None:
     """A connection that is still open when it is collected is a ResourceWarning in Python 3.13."""
     files, database = FileCache(tmp_path / "a.jsonl"), SqliteCache(tmp_path / "a.db")

@@ -212,6 +212,7 @@ def run_until_killed(path: str, started: Connection) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 async def test_calls_in_flight_at_a_kill_are_counted_and_made_again(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     hear, tell = context.Pipe(duplex=False)
@@ -375,6 +376,7 @@ async def test_a_line_of_another_version_is_refused(path: Path) -> None:
         ledger_at(path)
 
 
+@pytest.mark.slow
 async def test_any_byte_of_the_log_may_be_damaged(path: Path) -> None:
     with closing(CallLog(path)) as log:
         for number in range(2):

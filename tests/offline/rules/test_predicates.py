@@ -119,6 +119,7 @@ def test_any_text_can_be_read(text: str) -> None:
     guess_language(text)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"[a-z]{2,8}", fullmatch=True), st.from_regex(r"[A-Z]{2}-\d{3}", fullmatch=True)))
 def test_the_fields_of_json_are_its_keys(record: dict[str, str]) -> None:
     assert dict(read_fields(json.dumps(record))) == {key: (value,) for key, value in record.items()}
