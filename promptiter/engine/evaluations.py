@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -218,16 +217,16 @@ class Evaluations:
         )
         left = [(place, run) for place, run in order if run not in batch[place].rows]
         for _ in range(1 + RERUNS):
-            lost_in_a_row, lost = Counter[int](), [dict[CaseRepeat, CaseRow]() for _ in batch]
+            lost_in_a_row, lost = 0, [dict[CaseRepeat, CaseRow]() for _ in batch]
             async with aclosing(self._make_runs(batch, left, evaluator)) as rows:
                 async for place, row in rows:
                     if row.outage is None:
-                        lost_in_a_row[place] = 0
+                        lost_in_a_row = 0
                         yield batch[place], row
                         continue
-                    lost_in_a_row[place] += 1
+                    lost_in_a_row += 1
                     lost[place][row.case_id, row.repeat] = row
-                    if lost_in_a_row[place] >= MIN_LOST_IN_A_ROW:  # the service seems to be down
+                    if lost_in_a_row >= MIN_LOST_IN_A_ROW:  # the service seems to be down
                         self._check_lost(lost[place], batch[place])
             left = [(place, run) for place, run in left if run in lost[place]]
             if not left or evaluator.gateway.is_stopping:

@@ -49,6 +49,9 @@ class RunFailedError(PromptiterError):
         super().__init__(f"the run failed in round {result.current_round}: {result.error}")
         self.result = result
 
+    def __reduce__(self) -> tuple[type[RunFailedError], tuple[RunResult]]:
+        return type(self), (self.result,)  # from a worker process to its caller
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:

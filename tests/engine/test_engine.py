@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import sys
 from dataclasses import replace
@@ -236,6 +237,8 @@ async def test_a_failing_run_keeps_its_finished_rounds() -> None:
     assert (result.status, result.error) == ("failed", "ValueError: no luck")
     assert [change.surface_id for change in result.changes] == ["draft#instruction"]
     assert isinstance(caught.value.__cause__, ValueError)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.result) == (str(caught.value), caught.value.result)
 
 
 async def test_a_spent_budget_ends_a_round_and_is_not_a_failure() -> None:
