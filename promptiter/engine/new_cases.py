@@ -75,7 +75,7 @@ def find_obstacle_in_advance(
     `uses` are the earlier uses of cases in the project.
     """
     if checked.request.final_test is None:
-        return "there is no final test; remove `final_test: false`"
+        return "the final test is turned off; remove `final_test: false`"
     if checked.test is not None and explain_too_few_inputs(checked.test) is None:
         return None
     outline = search.outline() if isinstance(search, OutlinedSearch) else None

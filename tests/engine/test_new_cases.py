@@ -39,7 +39,7 @@ def test_cases_that_cannot_show_it_are_known_in_advance() -> None:
     once = RunRequest(cases=VALIDATION, run_id="r")
     assert find(once) == f"the search learned from these cases; {ADVICE}"
     untested = replace(request, final_test=None)
-    assert find(untested) == "there is no final test; remove `final_test: false`"
+    assert find(untested) == "the final test is turned off; remove `final_test: false`"
 
 
 @pytest.mark.parametrize(("count", "is_enough"), [(8, True), (7, False)])

@@ -41,7 +41,7 @@ async def test_only_what_follows_the_edited_text_is_paid(effect: Effect, answer:
     world, cache = make_world(), MemoryCache()
     evaluator, agent, cases = world.make_evaluator(cache=cache), world.make_agent(), world.make_eval_set()
     new = await compare_profiles(agent, evaluator, cases, *world.make_profiles("no effect", 9))  # records six repeats
-    assert new.first_profile_calls == new.repeats * CASES * STEPS  # whoever paid the steps that both profiles share
+    assert new.first_profile_calls == new.repeats * CASES * STEPS  # including the steps that both profiles share
     world.calls.clear()
     found = await compare_profiles(agent, evaluator, cases, *world.make_profiles(effect))
     assert found.answer == answer

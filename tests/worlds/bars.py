@@ -87,7 +87,7 @@ def find_missed_bars(outcome: Outcome, made: Scenario) -> list[str]:
         f"{calls['optimizer']} optimizer calls": calls["optimizer"] <= len(made.faulty),
         f"{calls['aggregator']} aggregator calls": calls["aggregator"] <= len(made.faulty),
         f"{result.verdict}, {result.stop_reason}": (result.verdict, result.stop_reason)
-        == ("no_evidence", "target_score"),  # there is no final test
+        == ("no_evidence", "target_score"),  # the final test is not run
     }
     return [what for what, is_reached in reached.items() if not is_reached]
 

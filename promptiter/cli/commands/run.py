@@ -236,7 +236,7 @@ def _end(
         if costs:
             print_costs(console(), summary)
     if exit_code == NOT_SHOWN and not as_json:
-        why = f"not shown for new cases: {summary.obstacle}" if summary.obstacle else "there is no gain to show"
+        why = f"not shown for new cases: {summary.obstacle}" if summary.obstacle else "no gain was shown"
         echo(f"--require unseen is not met: {why}", err=True)
     raise typer.Exit(exit_code)
 

@@ -41,7 +41,7 @@ def make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, 
     def check_each_once(reply: Any) -> tuple[RubricVerdict, ...]:
         counts = Counter(each.id for each in reply.verdicts)
         if missing := [name for name in ids if not counts[name]]:
-            raise ValueError(f"there is no verdict on {', '.join(missing)}; judge every rubric")
+            raise ValueError(f"the verdict on {', '.join(missing)} is missing; judge every rubric")
         if repeated := [name for name in ids if counts[name] > 1]:
             raise ValueError(f"there are several verdicts on {', '.join(repeated)}; judge every rubric once")
         given = {each.id: RubricVerdict(each.passed, each.reason) for each in reply.verdicts}

@@ -230,11 +230,11 @@ async def test_a_scenario_is_judged_by_the_messages_in_its_trace() -> None:
 @pytest.mark.parametrize(
     ("wrong", "correction"),
     [
-        (verdicts(polite=True), "there is no verdict on short; judge every rubric"),
+        (verdicts(polite=True), "the verdict on short is missing; judge every rubric"),
         (verdicts(polite=True, short=True, kind=True), "verdicts.2.id: Input should be 'polite' or 'short'"),
         (
             json.dumps({"verdicts": [{"id": "polite", "reason": "", "passed": True}] * 2}),
-            "there is no verdict on short; judge every rubric",
+            "the verdict on short is missing; judge every rubric",
         ),
         (
             json.dumps({"verdicts": [{"id": n, "reason": "", "passed": True} for n in ("polite", "short", "short")]}),
