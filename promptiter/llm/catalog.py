@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from promptiter.errors import SetupError
-from promptiter.llm.litellm import LiteLLMModel, context_tokens
+from promptiter.llm.litellm import LiteLLMModel, context_tokens, most_output_tokens, thinking_tokens
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model, as_model, load_model, takes_seed
 from promptiter.llm.prices import Price, PricedModel, Prices
@@ -72,6 +72,15 @@ class ModelCatalog:
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have, or None if that is unknown."""
         return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
+
+    def most_output_tokens(self, name: str) -> int | None:
+        """How many tokens an answer of a model may have, or None if that is unknown."""
+        return most_output_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
+
+    def thinking_tokens(self, request: ModelRequest) -> int:
+        """How many tokens the model of a request may need to think before it answers, as far as that is known."""
+        is_served = isinstance(self.get(request.model), LiteLLMModel)
+        return thinking_tokens(request.model, request.options) if is_served else 0
 
     def find_setup_problem(self, name: str) -> str | None:
         """Why a call of a model must fail: no such module, an unknown provider, no key, or a misspelled name."""

@@ -158,14 +158,22 @@ class Gateway:
         return other
 
     async def ask(
-        self, request: ModelRequest, site: CallSite, *, node_id: str = "", is_live: bool = False
+        self,
+        request: ModelRequest,
+        site: CallSite,
+        *,
+        node_id: str = "",
+        is_live: bool = False,
+        doublings: int = 0,
     ) -> ModelReply:
         """Answer a request from the cache or by the model. A live node is never answered from the cache.
 
+        The limit of the answer's tokens is doubled this many times, as if the request had asked for it.
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        return await gateway._home.run(gateway._ask(request, place_call(site), node_id, is_live=is_live))
+        placed = place_call(site)
+        return await gateway._home.run(gateway._ask(request, placed, node_id, is_live=is_live, doublings=doublings))
 
     async def call_tool(
         self,
@@ -191,6 +199,15 @@ class Gateway:
         while origin is not None and origin is not self:
             origin = origin._origin
         return self if origin is None or active is None else active
+
+    def limit_output(self, request: ModelRequest, *, answer_tokens: int = 0, doublings: int = 0) -> ModelRequest:
+        """The request with a limit of the tokens of its answer, which is what a call reserves in the budget.
+
+        Without a limit of its own it gets the default of the gateway, or `answer_tokens` if these are more, and what
+        its model may need to think. The limit is doubled this many times, up to what the model can write.
+        """
+        default = max(self.max_output_tokens, answer_tokens)
+        return self.pool.limit_output(request, default=default, doublings=doublings)
 
     @property
     def redactor(self) -> Redactor:
@@ -251,16 +268,24 @@ class Gateway:
         other._origin = self
         return other
 
-    async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
+    async def _ask(
+        self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool, doublings: int
+    ) -> ModelReply:
         if self._agent_model is not None and site.role == "agent":
             request = replace(request, model=self._agent_model)
-        if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
-            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
-        call = _Call(CacheKey.of(site, request.digest, seed=self.seed), request.model, node_id)
+        if doublings:
+            request = self.limit_output(request, doublings=doublings)
+        call = _Call(CacheKey.of(site, self._find_digest(request), seed=self.seed), request.model, node_id)
         reply = await self._answer(call, lambda: self._call_model(request, site, call), is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
+
+    def _find_digest(self, request: ModelRequest) -> str:
+        """The digest of a request with the default limit, which does not depend on what is known of its model."""
+        if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
+            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
+        return request.digest
 
     async def _call_tool(
         self, name: str, arguments: Json, function: ToolFunction, site: CallSite, node_id: str, *, is_live: bool
@@ -337,6 +362,7 @@ class Gateway:
 
     async def _call_model(self, request: ModelRequest, site: CallSite, call: _Call) -> _Paid:
         check_options(request.options, place=f"the options of model {request.model!r}")
+        request = self.limit_output(request)
         bound = bound_tokens(request)
         price = self.price(request.model)
         bound_usd = price.bound_usd(bound) if price else None

@@ -17,22 +17,13 @@ from typing import Any
 
 import orjson
 
-from promptiter.errors import (
-    AccessDeniedError,
-    BadRequestError,
-    ModelError,
-    ModelNotFoundError,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    RateLimitedError,
-    TransientModelError,
-    nearest,
-)
+from promptiter.errors import AccessDeniedError, ModelError, ModelUnavailableError, TransientModelError, nearest
+from promptiter.llm.litellm_errors import translate_error
+from promptiter.llm.litellm_options import FORMAT, RefusedOptions, build_options, drop_option, find_refused_option
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
-from promptiter.llm.models import openai_messages
-from promptiter.llm.options import RESERVED_OPTIONS, check_options
+from promptiter.llm.options import check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
-from promptiter.llm.secret import reveal, secrets_of_address, secrets_of_headers
+from promptiter.llm.secret import secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_misspelled_model
 from traces import Usage
 from traces.model import Json
@@ -48,6 +39,7 @@ class LiteLLMModel:
     timeout_s: float = 120.0
     other_names: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Names that litellm does not serve, one of which may have been meant."""
+    _refused: RefusedOptions = field(default_factory=RefusedOptions, init=False, repr=False, compare=False)
 
     @property
     def settings(self) -> Mapping[str, Json]:
@@ -87,52 +79,47 @@ class LiteLLMModel:
         import openai.resources.chat  # noqa: F401 - litellm needs it
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
-        litellm = load()
         check_options(request.options, place=f"the options of model {request.model!r}")
-        options: dict[str, Any] = reveal(
-            {name: value for name, value in request.options.items() if name not in RESERVED_OPTIONS}
-        )
+        unsupported = find_unsupported_options(request.model, request.options) | self._refused.find(request)
+        options = build_options(request, unsupported=unsupported)
         headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
-        timeout_s = options.pop("timeout", None) or self.timeout_s
-        if request.tools:
-            options["_skip_mcp_handler"] = True  # otherwise litellm imports mcp, which it does not install
-            options["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.parameters or {"type": "object", "properties": {}},
-                    },
-                }
-                for tool in request.tools
-            ]
-        if request.schema is not None:
-            options["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": request.schema, "strict": False},
-            }
-        try:
-            response = await litellm.acompletion(
-                model=request.model,
-                messages=openai_messages(request),
-                api_base=self.api_base,
-                api_key=self.api_key,
-                extra_headers=headers or None,
-                timeout=timeout_s,
-                num_retries=0,
-                max_retries=0,
-                drop_params=True,
-                **options,
-            )
-        except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
-            redactor = Redactor((*secrets_from_environment(os.environ), *self.secrets()))
-            translated = _translate_error(error, litellm, redactor)
-            if problem := self.find_setup_problem(request.model):
-                is_transient = isinstance(translated, TransientModelError)
-                translated = (AccessDeniedError if is_transient else type(translated))(problem)
-            raise translated from None  # the error itself may repeat the key
-        return _read_reply(response)
+        options["extra_headers"] = headers or None
+        options["timeout"] = options.pop("timeout", None) or self.timeout_s
+        return _read_reply(await self._complete(request, options))
+
+    async def _complete(self, request: ModelRequest, options: dict[str, Any]) -> Any:
+        """Call the model, without the options that its server refuses. These are remembered if that helps."""
+        litellm, first, refused = load(), None, []
+        while True:
+            try:
+                response = await litellm.acompletion(
+                    model=request.model,
+                    api_base=self.api_base,
+                    api_key=self.api_key,
+                    num_retries=0,
+                    max_retries=0,
+                    drop_params=True,
+                    **options,
+                )
+            except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
+                name = find_refused_option(error, litellm.exceptions, options)
+                if name is None:
+                    failure = first if first and isinstance(error, litellm.exceptions.BadRequestError) else error
+                    raise self._translate(failure, request.model) from None  # the error itself may repeat the key
+                first = first or error
+                refused.append(name)
+                options = drop_option(options, name)
+            else:
+                self._refused.add(refused, request)
+                return response
+
+    def _translate(self, error: Exception, model: str) -> ModelError:
+        redactor = Redactor((*secrets_from_environment(os.environ), *self.secrets()))
+        translated = translate_error(error, load(), redactor)
+        if problem := self.find_setup_problem(model):
+            is_transient = isinstance(translated, TransientModelError)
+            return (AccessDeniedError if is_transient else type(translated))(problem)
+        return translated
 
 
 @cache
@@ -163,11 +150,66 @@ def context_tokens(model: str) -> int | None:
     return most if isinstance(most, int) and most > 0 else None
 
 
+def most_output_tokens(model: str) -> int | None:
+    """How many tokens an answer of the model may have, by litellm's list; None if the model is not on it."""
+    most = _find_listed(model).get("max_output_tokens")
+    return most if isinstance(most, int) and most > 0 else None
+
+
+def thinking_tokens(model: str, options: Mapping[str, Json]) -> int:
+    """How many tokens a model may need to think before it answers; 0 if it does not think, as far as litellm knows.
+
+    Providers count them as part of the answer. Claude thinks only if it is asked to, or if it always does.
+    """
+    entry, asked = _find_listed(model), options.get("thinking")
+    if isinstance(asked, Mapping):
+        return 0 if asked.get("type") == "disabled" else int(asked.get("budget_tokens") or THINKING_TOKENS)
+    effort = options.get("reasoning_effort")
+    effort = effort.get("effort") if isinstance(effort, Mapping) else effort
+    if effort is None:
+        is_asked = entry.get("thinking_always_on") or "claude" not in model
+        effort = entry.get("default_reasoning_effort") or ("default" if is_asked else "none")
+        can_think = bool(entry.get("supports_reasoning"))
+    else:
+        can_think = not entry or bool(entry.get("supports_reasoning"))
+    return THINKING_TOKENS if can_think and effort not in ("none", "disable") else 0
+
+
+def find_unsupported_options(model: str, options: Mapping[str, Json]) -> set[str]:
+    """The options that a model does not take by litellm's list, where litellm would send them all the same."""
+    is_thinking_claude = "claude" in model and thinking_tokens(model, options) > 0
+    return {
+        *(("temperature", "top_p", "top_k") if is_thinking_claude else ()),
+        *(() if _takes_schema(model) else [FORMAT]),
+    }
+
+
+@cache
+def _takes_schema(model: str) -> bool:
+    """Whether litellm knows how to ask a model for JSON of a schema. A model that is not on its list may take one."""
+    litellm, entry = load(), _find_listed(model)
+    if entry.get("litellm_provider") in ("openai", "azure") and not entry.get("supports_response_schema"):
+        return False
+    try:
+        bare, provider, _, _ = litellm.get_llm_provider(model)
+    except litellm.exceptions.BadRequestError:  # the call says so
+        return True
+    return FORMAT in (litellm.get_supported_openai_params(bare, provider) or (FORMAT,))
+
+
 def _find_listed(model: str) -> Mapping[str, Any]:
     """The entry of a model in litellm's list, empty if there is none."""
     known = load().model_cost
-    name = re.sub(r"^judge-[0-9a-f]+/", "", model)  # a judge with a key of its own is the same model
-    return known.get(name) or known.get(name.removeprefix("openai/")) or {}
+    name = re.sub(_JUDGE, "", model)
+    provider, _, bare = name.partition("/")
+    entry: Mapping[str, Any] = known.get(bare) or {}
+    is_same = provider == "openai" or str(entry.get("litellm_provider")).startswith(provider)
+    return known.get(name) or (entry if is_same else {})
+
+
+_JUDGE = re.compile(r"^judge-[0-9a-f]+/")
+"""A judge with a key of its own is the same model."""
+THINKING_TOKENS = 16_384
 
 
 def _find_missing_key(model: str) -> str | None:
@@ -201,62 +243,11 @@ _OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", 
 """Providers that accept credentials which litellm's check of the environment does not know."""
 
 
-def _translate_error(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
-    """An error of litellm as one of ours: transient if a retry can help."""
-    known = litellm.exceptions
-    redacted = redactor.redact_text(str(error))  # before it is cut: part of a key is not recognized
-    message = f"{type(error).__name__}: {redacted[:500]}"
-    if isinstance(error, known.RateLimitError):
-        return RateLimitedError(message, retry_after_s=_retry_after_s(error))
-    if isinstance(error, known.Timeout):
-        return ModelTimeoutError(message, may_be_billed=_may_be_billed(error))
-    if isinstance(error, known.AuthenticationError | known.PermissionDeniedError) or _MISSING_KEY.search(str(error)):
-        return AccessDeniedError(message)
-    if isinstance(error, known.NotFoundError):
-        return ModelNotFoundError(f"{message}; check the name of the model and the address of its server")
-    if isinstance(error, known.BadRequestError | known.UnprocessableEntityError):
-        return BadRequestError(message)
-    return ModelUnavailableError(message, retry_after_s=_retry_after_s(error), may_be_billed=_may_be_billed(error))
-
-
-def _may_be_billed(error: BaseException) -> bool:
-    """Whether a request was sent and the server did not refuse it: it broke off, or the answer cannot be read."""
-    import httpx  # litellm needs it
-
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-            return False
-        if isinstance(cause, httpx.HTTPStatusError):
-            return cause.response.status_code in _STATUSES_OF_PROXIES
-        cause = cause.__cause__ or cause.__context__
-    return True
-
-
-_STATUSES_OF_PROXIES = (408, 502, 504, 520, 524)
-"""A proxy answers so if the server behind it takes too long, or its answer cannot be read. That server may bill."""
-
-
-_MISSING_KEY = re.compile(r"missing (credentials|[\w ]*api[ _]key)", re.IGNORECASE)
-"""litellm raises some of these as server errors."""
-
-
-def _retry_after_s(error: Any) -> float | None:
-    response = getattr(error, "response", None)
-    for headers in (getattr(response, "headers", None), getattr(error, "headers", None)):
-        if headers and (value := headers.get("retry-after")):
-            try:
-                return max(0.0, float(value))
-            except ValueError:  # a date: rare, and the usual pause will do
-                return None
-    return None
-
-
 def _read_reply(response: Any) -> ModelReply:
     if not getattr(response, "choices", None):
         raise ModelUnavailableError("the server answered without choices", may_be_billed=True)
     choice = response.choices[0]
-    text = choice.message.content or ""
+    text = choice.message.content or _read_refusal(choice.message)
     tool_calls = choice.message.tool_calls or ()
     return ModelReply(
         text=text,
@@ -269,13 +260,20 @@ def _read_reply(response: Any) -> ModelReply:
     )
 
 
+def _read_refusal(message: Any) -> str:
+    """What a model says instead of an answer of the schema. Some servers have a field for it."""
+    given = getattr(message, "provider_specific_fields", None) or {}
+    return str(getattr(message, "refusal", None) or given.get("refusal") or "")
+
+
 def _read_usage(usage: Any, *, is_empty: bool) -> Usage:
     """The usage of an answer. litellm puts zeros where a server reports no figure; only an empty answer can have 0."""
     if not getattr(usage, "prompt_tokens", None):
         return Usage()
+    others = (getattr(usage, "total_tokens", None) or 0) - usage.prompt_tokens  # some count thinking only there
     return Usage(
         input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens or (0 if is_empty else None),
+        output_tokens=max(usage.completion_tokens or 0, others) or (0 if is_empty else None),
         cached_input_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
     )
 

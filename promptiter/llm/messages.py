@@ -10,7 +10,7 @@ from traces import Usage, digest
 from traces.model import Json
 
 MessageRole: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "aggregator", "optimizer"]
+Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "corrector", "aggregator", "optimizer"]
 """Which part of a run makes a call. The ledger counts calls by role."""
 CASE_ROLES: frozenset[Role] = frozenset(("agent", "judge", "user"))
 """The roles that take part in a case run."""
@@ -73,6 +73,11 @@ class ModelReply:
     tool_requests: tuple[ToolRequest, ...] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str = "stop"
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the text ends because it reached the limit of its tokens."""
+        return self.finish_reason.lower() in ("length", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

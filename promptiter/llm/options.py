@@ -77,6 +77,7 @@ _VALUES: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     **dict.fromkeys(OUTPUT_BOUNDS, (_is_count, "a whole number of at least 1")),
     "timeout": (_is_above_0, "seconds, a number above 0"),
     **dict.fromkeys(("temperature", "top_p", "presence_penalty", "frequency_penalty"), (is_number, "a number")),
+    "reasoning_effort": (lambda value: isinstance(value, str | Mapping), "text, such as 'low'"),
     "seed": (lambda value: isinstance(value, int), "a whole number"),
     **dict.fromkeys(("headers", "extra_headers"), (_has_texts, "texts by name, such as {'X-Team': 'desk'}")),
     "extra_body": (lambda value: isinstance(value, Mapping), "values by name, such as {'top_k': 5}"),

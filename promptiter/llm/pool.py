@@ -7,8 +7,10 @@ seed, event loop) belongs to its gateway.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import orjson
 
@@ -55,6 +57,19 @@ class ModelPool:
         """Serve a name by this model. Its key and other secrets are redacted everywhere."""
         self.catalog.add(name, model)
         self.redactor.learn(self.catalog.secrets())
+
+    def limit_output(self, request: ModelRequest, *, default: int, doublings: int = 0) -> ModelRequest:
+        """The request with a limit of the tokens of its answer: its own or the default, doubled this many times.
+
+        A model that thinks before it answers gets more than the default, and none more than it can write.
+        """
+        catalog = self.catalog
+        limits = {name: limit for name in OUTPUT_BOUNDS if (limit := request.options.get(name)) is not None}
+        most = catalog.most_output_tokens(request.model) or math.inf
+        if not limits:
+            limits = {"max_tokens": min(default + catalog.thinking_tokens(request), most)}
+        doubled = {name: max(limit, min(limit * 2**doublings, most)) for name, limit in limits.items()}
+        return replace(request, options={**request.options, **doubled})
 
     async def call(
         self, request: ModelRequest, *, repeat: int, seed: int, bound: int, attempts: CallAttempts

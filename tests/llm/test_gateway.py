@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any, get_args
 import pytest
 
 from promptiter.errors import (
-    BadAnswerError,
     BadRequestError,
     BudgetEndedError,
     ModelTimeoutError,
@@ -30,7 +29,6 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
-from promptiter.llm.structured import ask_for, find_json
 from traces import Usage
 
 AGENT = CallSite(role="agent", case_id="c1", step_id="bot")
@@ -413,45 +411,6 @@ async def test_the_active_gateway_is_that_of_the_context() -> None:
 
     assert all(await asyncio.gather(inside(one), inside(two)))
     assert current_gateway() not in (one, two)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"a": 1}', {"a": 1}),
-        ('```json\n{"a": 1}\n```', {"a": 1}),
-        ("Sure:\n```\n[1, 2]\n```\nbye", [1, 2]),
-        ('The answer is {"a": {"b": 1}} as asked.', {"a": {"b": 1}}),
-    ],
-)
-def test_json_is_found_in_answers(text: str, expected: object) -> None:
-    assert find_json(text) == expected
-
-
-@pytest.mark.parametrize("text", ["no json", '{"a": ', "```json\n{\n```"])
-def test_broken_json_is_described(text: str) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        find_json(text)
-
-
-async def test_a_wrong_answer_is_shown_to_the_model_until_it_fits() -> None:
-    from pydantic import TypeAdapter
-
-    model = ScriptedModel(["nonsense", '{"score": "high"}', '```json\n{"score": 0.5}\n```'])
-    found = await ask_for(TypeAdapter(dict[str, float]), request(), AGENT, gateway(model))
-    assert found == {"score": 0.5}
-    assert "score: Input should be a valid number" in model.requests[2].messages[-1].content
-    assert model.requests[2].messages[-2].content == '{"score": "high"}'
-
-
-async def test_an_answer_that_never_fits_is_a_typed_error() -> None:
-    from pydantic import TypeAdapter
-
-    asking: Callable[[], Awaitable[Any]] = lambda: ask_for(  # noqa: E731
-        TypeAdapter(dict[str, float]), request(), AGENT, gateway(ScriptedModel(["no"] * 4))
-    )
-    with pytest.raises(BadAnswerError, match="no usable answer in 4 tries: it holds no JSON"):
-        await asking()
 
 
 async def test_a_call_is_sent_as_soon_as_the_rate_limit_grants_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -40,7 +40,15 @@ class CacheKey:
 
     @classmethod
     def of(cls, site: CallSite, request_digest: str, *, seed: int = 0) -> CacheKey:
-        return cls(request_digest=request_digest, seed=seed, **asdict(site))
+        return cls(
+            role=site.role,
+            request_digest=request_digest,
+            case_id=site.case_id,
+            repeat=site.repeat,
+            step_id=site.step_id,
+            number=site.number,
+            seed=seed,
+        )
 
     @property
     def digest(self) -> str:
