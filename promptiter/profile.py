@@ -90,10 +90,33 @@ class PatchSet:
         """The new value of each surface."""
         return {patch.surface_id: patch.value for patch in self.patches}
 
+    def compose(self, later: PatchSet) -> PatchSet:
+        """Return these patches followed by later ones: at most one per surface, with the evidence of both."""
+        found = {patch.surface_id: patch for patch in self.patches}
+        for patch in later:
+            earlier = found.get(patch.surface_id)
+            found[patch.surface_id] = patch if earlier is None else _compose(earlier, patch)
+        return PatchSet(tuple(found.values()))
+
     @property
     def digest(self) -> str:
         """The hash of the changes, without their reasons."""
         return digest(sorted([patch.surface_id, digest(patch.value)] for patch in self.patches))
+
+
+def _compose(earlier: SurfacePatch, later: SurfacePatch) -> SurfacePatch:
+    """The later value of a surface. Its edits are known if those of both patches are."""
+    known, more = earlier.evidence, later.evidence
+    return replace(
+        later,
+        reason="; ".join(dict.fromkeys(each.reason for each in (earlier, later) if each.reason)),
+        evidence=PatchEvidence(
+            cases=tuple(dict.fromkeys((*known.cases, *more.cases))),
+            steps=tuple(dict.fromkeys((*known.steps, *more.steps))),
+            gradients=tuple(dict.fromkeys((*known.gradients, *more.gradients))),
+        ),
+        edits=(*earlier.edits, *later.edits) if earlier.edits and later.edits else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""Signatures: whether a function takes the arguments that it will be called with."""
+"""Signatures: whether a function takes the arguments that it will be called with, and what its docstring says."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -19,3 +20,10 @@ def find_misfit(function: Callable[..., Any], *arguments: object, **options: obj
     except ValueError:  # a builtin without a signature
         return None
     return None
+
+
+def read_docstring(function: Callable[..., Any]) -> str:
+    """The docstring of a function, also of one with some arguments filled in; empty if it has none."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.getdoc(function) or ""

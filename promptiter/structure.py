@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -54,8 +54,9 @@ NO_LIMITS = Limits()
 class Surface:
     """One editable slot of a node, with its baseline value. For a tool or an output field this is the description.
 
-    `is_bound` if `with_profile` gave the agent this value. Every profile of the agent then has it, so that the profile
-    means the same for the agent without it.
+    `description` says what it is for: of a tool, the docstring of its function. `arguments` is the JSON schema of the
+    arguments of a tool. `is_bound` if `with_profile` gave the agent this value. Every profile of the agent then has it,
+    so that the profile means the same for the agent without it.
     """
 
     node_id: str
@@ -64,6 +65,7 @@ class Surface:
     value: Json = ""
     limits: Limits = NO_LIMITS
     description: str = ""
+    arguments: Mapping[str, Json] = field(default_factory=dict)
     is_bound: bool = False
 
     @property

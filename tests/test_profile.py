@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptiter.errors import SetupError, StructureMismatchError, SurfaceValueError, UnknownSurfaceError
-from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 
 SNAPSHOT = StructureSnapshot(
@@ -69,6 +69,21 @@ def test_the_digest_is_of_the_content() -> None:
     ]
     assert ways[0].digest == ways[1].digest
     assert ways[0].digest != BASELINE.digest
+
+
+def test_of_two_patches_of_a_surface_the_later_value_counts_and_the_evidence_of_both() -> None:
+    def make(value: str, case: str, *edits: PatchEdit) -> SurfacePatch:
+        known = PatchEvidence(cases=(case, "c"), steps=(f"{case}/s",), gradients=(f"{case}/1",))
+        return replace(patch("a#instruction", value), reason=f"for {case}", evidence=known, edits=edits)
+
+    one, two = PatchEdit(before="kind", after="bold"), PatchEdit(before="brief", after="calm")
+    first = PatchSet((patch("b#parameter.k", 5), make("Be bold.", "x", one)))
+    untouched, both = first.compose(PatchSet((make("Be calm.", "y", two),)))
+    assert untouched == patch("b#parameter.k", 5)
+    assert (both.value, both.reason, both.edits) == ("Be calm.", "for x; for y", (one, two))
+    assert both.evidence == PatchEvidence(cases=("x", "c", "y"), steps=("x/s", "y/s"), gradients=("x/1", "y/1"))
+    [_, rewritten] = first.compose(PatchSet((make("Be calm.", "y"),)))
+    assert rewritten.edits == (), "what a rewritten text has of the earlier edits is unknown"
 
 
 def test_patches_are_checked() -> None:

@@ -16,7 +16,14 @@ from promptiter.backprop.lint import Linter
 from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import GradientsMerged, PassResult, TraceBlame
-from promptiter.backprop.stage_calls import Redact, call_attributor, call_or_error, call_stage, check_surface_id
+from promptiter.backprop.stage_calls import (
+    Redact,
+    call_attributor,
+    call_batch_attributor,
+    call_or_error,
+    call_stage,
+    check_surface_id,
+)
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.concurrency import run_together
 from promptiter.errors import SetupError, StageError, UnknownSurfaceError
@@ -33,9 +40,11 @@ from promptiter.stages.contracts import (
     Attributor,
     Backwarder,
     BackwardResult,
+    BatchAttributor,
     Optimizer,
     Peer,
     Rejection,
+    SignalPoint,
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss
@@ -51,10 +60,10 @@ MAX_NAMES = 5
 """Maximum number of names in a note."""
 
 MIN_SUPPORT = 0.25
-"""A surface is patched if its signal has at least this share of the largest support."""
+"""A surface is patched first if its signal has at least this share of the largest support."""
 
 MIN_CASE_SHARE = 0.1
-"""A signal needs support from at least this share of the cases; less may be a model that does not always comply."""
+"""A signal needs support from this share of the cases, too; less may be a model that does not always comply."""
 
 
 async def backpropagate(
@@ -146,8 +155,11 @@ class BackwardPass:
     concurrency: int = MAX_PARALLEL_TRACES
 
     async def attribute(self, losses: Sequence[CaseLoss], attributor: Attributor) -> tuple[TraceBlame, ...]:
-        """Attribute the losses of each trace to surfaces. A failure affects only its trace."""
+        """Attribute the losses of each trace to surfaces. A failure affects only its trace or batch."""
         peers = await self.traces.select_peers() if losses else ()
+        if isinstance(attributor, BatchAttributor):
+            batches = [losses[first : first + self.concurrency] for first in range(0, len(losses), self.concurrency)]
+            return tuple([each for batch in batches for each in await self._attribute_batch(batch, peers, attributor)])
         slots = asyncio.Semaphore(self.concurrency)
 
         async def attribute(case_loss: CaseLoss) -> TraceBlame:
@@ -174,13 +186,15 @@ class BackwardPass:
                 gradients=gradients[surface_id],
                 failed_cases=failed_cases,
                 all_cases=all_cases,
+                criteria=self.traces.criteria,
             )
             merged, error = await call_or_error(partial(_aggregate, aggregator, request), self.redact)
             counted = await SupportAggregator().aggregate(request)
             if merged is None:
                 return replace(counted, error=error)
             support, case_ids = merged.support or counted.support, merged.case_ids or counted.case_ids
-            return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support)
+            points = merged.points or (_build_only_point(merged.text, request.gradients),)
+            return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support, points=points)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
         kept, below_support = rank(signals, min_share=min_support, least=min_case_share * all_cases)
@@ -201,7 +215,20 @@ class BackwardPass:
     async def _attribute_trace(
         self, case_loss: CaseLoss, peers: tuple[Peer, ...], attributor: Attributor
     ) -> TraceBlame:
-        request = AttributeRequest(
+        request = await self._build_request(case_loss, peers)
+        results, error = await call_or_error(partial(call_attributor, attributor, request), self.redact)
+        return self._build_blame(request, results or (), error)
+
+    async def _attribute_batch(
+        self, losses: Sequence[CaseLoss], peers: tuple[Peer, ...], attributor: BatchAttributor
+    ) -> list[TraceBlame]:
+        requests = [await self._build_request(case_loss, peers) for case_loss in losses]
+        answers, error = await call_or_error(partial(call_batch_attributor, attributor, requests), self.redact)
+        found = answers if answers is not None else [[]] * len(requests)
+        return [self._build_blame(request, results, error) for request, results in zip(requests, found, strict=True)]
+
+    async def _build_request(self, case_loss: CaseLoss, peers: tuple[Peer, ...]) -> AttributeRequest:
+        return AttributeRequest(
             case_loss=case_loss,
             trace=await self.traces.load((case_loss.case_id, case_loss.repeat, case_loss.turn)),
             snapshot=self.structure,
@@ -209,13 +236,16 @@ class BackwardPass:
             targets=self.targets,
             peers=tuple(peer for peer in peers if peer.case_id != case_loss.case_id),
         )
-        results, error = await call_or_error(partial(call_attributor, attributor, request), self.redact)
-        steps = {step.id: step for step in request.trace.steps}
+
+    def _build_blame(
+        self, request: AttributeRequest, results: Iterable[BackwardResult], error: str | None
+    ) -> TraceBlame:
+        case_loss, steps = request.case_loss, {step.id: step for step in request.trace.steps}
         return TraceBlame(
             case_id=case_loss.case_id,
             repeat=case_loss.repeat,
             turn=case_loss.turn,
-            results=tuple(self._drop_invalid(result, request, steps) for result in results or ()),
+            results=tuple(self._drop_invalid(result, request, steps) for result in results),
             error=error,
         )
 
@@ -255,14 +285,21 @@ async def _aggregate(aggregator: Aggregator, request: AggregateRequest) -> Aggre
     return merged
 
 
-def group_by_surface(
-    blames: Sequence[TraceBlame], *, without: frozenset[str] = frozenset()
-) -> dict[str, tuple[SurfaceGradient, ...]]:
+def _build_only_point(text: str, gradients: Sequence[SurfaceGradient]) -> SignalPoint:
+    """The point of a signal that is one text: it rests on all gradients."""
+    return SignalPoint(
+        text=text,
+        case_ids=tuple(dict.fromkeys(gradient.case_id for gradient in gradients)),
+        gradient_ids=tuple(gradient.id for gradient in gradients),
+    )
+
+
+def group_by_surface(blames: Sequence[TraceBlame]) -> dict[str, tuple[SurfaceGradient, ...]]:
     """All gradients by surface, worst severity first, in an order that does not depend on timing."""
     gradients = [gradient for blame in blames for gradient in blame.gradients]
     gradients.sort(key=lambda g: (g.surface_id, g.severity, g.case_id, g.repeat, g.step_id, g.text))
     found = group_by(gradients, lambda gradient: gradient.surface_id)
-    return {surface_id: tuple(each) for surface_id, each in found.items() if surface_id not in without}
+    return {surface_id: tuple(each) for surface_id, each in found.items()}
 
 
 def as_attributor(stage: Backwarder | Attributor | None) -> Attributor:

@@ -6,7 +6,8 @@ traces and a person who says what went wrong are enough.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,16 +17,21 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall,
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding
 from promptiter.evaluation.trace_store import ReadTrace
-from promptiter.stages.contracts import Peer, StepExample, SurfaceGradient
+from promptiter.grouping import group_by
+from promptiter.stages.contracts import NodePlace, Peer, StepExample, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
-from traces import ExecutionTrace, Step
-from traces.model import Snapshot
+from promptiter.structure import Surface
+from traces import ExecutionTrace, Step, ToolCall
+from traces.model import Json, Snapshot
 
 MAX_PEERS = 20
 """Maximum number of passing peers, and of failing ones."""
 
 MAX_EXAMPLES = 40
 """Maximum number of failing examples for an optimizer, and of passing ones."""
+
+MAX_TOOL_CALLS = 5
+"""Maximum number of calls of a tool that show an optimizer what it returns."""
 
 LoadTrace: TypeAlias = Callable[[], Awaitable[ExecutionTrace]]
 """Loads a trace when it is needed, so that not all of them are in memory."""
@@ -62,6 +68,11 @@ class JudgedTrace:
     def has_passed(self) -> bool:
         return not self.losses if self.passed is None else self.passed
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What was wrong with the run, in the words of the metrics."""
+        return tuple(dict.fromkeys(loss.report for loss in self.losses if loss.text))
+
     async def load(self) -> ExecutionTrace:
         return self.trace if isinstance(self.trace, ExecutionTrace) else await self.trace()
 
@@ -84,6 +95,38 @@ class JudgedTrace:
             trace_digest=self.trace_digest,
             losses=tuple(placed),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSurvey:
+    """What runs show of an agent: where each node is, and some calls of each tool with their results, by node."""
+
+    places: Mapping[str, NodePlace]
+    calls: Mapping[tuple[str, str], tuple[Json, ...]]
+
+    @classmethod
+    def of(cls, traces: Iterable[ExecutionTrace]) -> AgentSurvey:
+        sources: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        readers: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        calls: defaultdict[tuple[str, str], dict[str, Json]] = defaultdict(dict)
+        for trace in traces:
+            nodes = {step.id: step.node_id for step in trace.steps}
+            for step in trace.steps:
+                sources[step.node_id].update((nodes[source], None) for source in step.sources)
+                for source in step.sources:
+                    readers[nodes[source]][step.node_id] = None
+                for call in step.tool_calls:
+                    described = _describe_call(call)
+                    calls[step.node_id, call.name].setdefault(json_text(described), described)
+        places = {
+            node_id: NodePlace(sources=tuple(sources[node_id]), readers=tuple(readers[node_id]))
+            for node_id in [*sources]
+        }
+        return cls(places, {key: tuple(found.values())[:MAX_TOOL_CALLS] for key, found in calls.items()})
+
+    def find_calls(self, surface: Surface) -> tuple[Json, ...]:
+        """Some calls of the tool that a surface describes; none of any other surface."""
+        return self.calls.get((surface.node_id, surface.part), ()) if surface.type == "tool" else ()
 
 
 class JudgedTraces:
@@ -112,6 +155,12 @@ class JudgedTraces:
             turn = Turn(user=each.input, expected=each.expected, expected_tool_calls=each.expected_tool_calls)
             turns.setdefault(each.case_id, {}).setdefault(each.turn, turn)
         return [EvalCase(id=case_id, turns=tuple(found.values())) for case_id, found in turns.items()]
+
+    @property
+    def criteria(self) -> dict[str, str]:
+        """What the metrics that failed look at, by name, as far as they say so."""
+        losses = (loss for each in self._by_key.values() for loss in each.losses if loss.criterion)
+        return {loss.metric: loss.criterion for loss in losses}
 
     async def load(self, key: TurnKey) -> ExecutionTrace:
         return await self._by_key[key].load()
@@ -144,17 +193,34 @@ class JudgedTraces:
         return tuple(examples)
 
     async def collect_failing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
-        """The blamed steps with their findings, one example per step."""
-        blamed: dict[tuple[TurnKey, str], list[Finding]] = {}
-        for gradient in gradients:
-            blamed.setdefault((_find_key(gradient), gradient.step_id), []).extend(gradient.findings)
+        """The blamed steps with the findings and reasons that the blame names, one example per step."""
+        blamed = group_by(gradients, lambda gradient: (_find_key(gradient), gradient.step_id))
         examples = []
-        for (key, step_id), findings in list(blamed.items())[:MAX_EXAMPLES]:
+        for (key, step_id), same in list(blamed.items())[:MAX_EXAMPLES]:
             run = self._by_key[key]
             trace = await run.load()
             step = next(step for step in trace.steps if step.id == step_id)
-            examples.append(_build_example(run, trace, step, passed=False, findings=findings))
+            findings = [finding for gradient in same for finding in gradient.findings]
+            reasons = [reason for gradient in same for reason in gradient.reasons or run.reasons]
+            examples.append(_build_example(run, trace, step, passed=False, findings=findings, reasons=reasons))
         return tuple(examples)
+
+    async def collect_node_failures(self, node_id: str) -> tuple[StepExample, ...]:
+        """The last visit of a node in each run that failed, with all that was wrong with the run."""
+        examples = []
+        for run in self._take_runs(MAX_EXAMPLES, passed=False):
+            trace = await run.load()
+            visits = [step for step in trace.steps if step.node_id == node_id]
+            if visits:
+                findings = [finding for loss in run.losses for finding in loss.findings]
+                examples.append(
+                    _build_example(run, trace, visits[-1], passed=False, findings=findings, reasons=run.reasons)
+                )
+        return tuple(examples)
+
+    async def survey(self) -> AgentSurvey:
+        """What the selected runs show of the agent."""
+        return AgentSurvey.of(peer.trace for peer in await self.select_peers())
 
     async def _find_node_id(self, gradient: SurfaceGradient) -> str:
         trace = await self.load(_find_key(gradient))
@@ -203,9 +269,16 @@ def _find_key(gradient: SurfaceGradient) -> TurnKey:
 
 
 def _build_example(
-    run: JudgedTrace, trace: ExecutionTrace, step: Step, *, passed: bool, findings: Iterable[Finding] = ()
+    run: JudgedTrace,
+    trace: ExecutionTrace,
+    step: Step,
+    *,
+    passed: bool,
+    findings: Iterable[Finding] = (),
+    reasons: Iterable[str] = (),
 ) -> StepExample:
     expected_calls = run.expected_tool_calls
+    is_answer = _is_answer(step, trace)
     return StepExample(
         case_id=run.case_id,
         step_id=step.id,
@@ -214,15 +287,19 @@ def _build_example(
         passed=passed,
         expected=run.expected,
         case_input=run.input,
-        is_terminal=_is_answer(step, trace),
-        tool_calls=tuple(
-            {"name": call.name, "arguments": call.arguments, "result": call.result} for call in step.tool_calls
-        ),
+        is_terminal=is_answer,
+        tool_calls=tuple(map(_describe_call, step.tool_calls)),
         findings=_deduplicate(findings),
+        reasons=tuple(dict.fromkeys(reasons)),
+        answer=None if is_answer else "\n".join(_describe(each.output) for each in trace.terminals),
         expected_tool_calls=None
         if expected_calls is None
         else tuple({"name": call.name, "arguments": call.arguments} for call in expected_calls),
     )
+
+
+def _describe_call(call: ToolCall) -> Json:
+    return {"name": call.name, "arguments": call.arguments, "result": call.result}
 
 
 def _is_answer(step: Step, trace: ExecutionTrace) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
 from promptiter.evaluation.trace_store import ReadTrace
@@ -33,6 +34,9 @@ from traces import ExecutionTrace, Failure
 
 GAPS: tuple[tuple[float, Severity], ...] = ((1.0, "P0"), (0.5, "P1"), (0.2, "P2"))
 """The severity by the missing share of the threshold: all of it, at least half, at least a fifth; less is P3."""
+
+MOST_SPLIT = 12
+"""Maximum number of parts of one loss; the last of them lists the other findings."""
 
 UPSTREAM_FIRST: tuple[Category, ...] = ("wrong_tool", "wrong_arguments", "format", "response", "other")
 """The order of categories when findings tie: what happens earlier in a run explains what happens later."""
@@ -59,7 +63,7 @@ async def extract_losses(
         *check_hints(hints, metrics=metrics, case_ids=cases),
     ]:
         raise SetupError(problems[0])
-    extraction = _Extraction(read_trace, placements=placements, hints=hints)
+    extraction = _Extraction(read_trace, criteria=evaluation.criteria, placements=placements, hints=hints)
     passed = {case.case_id for case in evaluation.cases if case.passed}
     losses: list[CaseLoss] = []
     for row in evaluation.rows:
@@ -70,6 +74,33 @@ async def extract_losses(
             raise SetupError(f"eval set {eval_set.id!r} has no case {row.case_id!r}{near}; pass the set that was run")
         losses += await extraction.extract_from_row(row, cases[row.case_id])
     return tuple(losses)
+
+
+def split_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
+    """One loss for each thing that was wrong: for each finding, if the text of a loss only lists its findings.
+
+    Otherwise the text is that of a judge or a function. It is followed by the findings that it does not mention, except
+    those that only repeat the expected answer.
+    """
+    return tuple(part for loss in losses for part in _split_loss(loss))
+
+
+def _split_loss(loss: Loss) -> Iterator[Loss]:
+    listed = summarize_findings(loss.findings)
+    if loss.findings and loss.text.startswith(listed):
+        several, rest = loss.findings[: MOST_SPLIT - 1], loss.findings[MOST_SPLIT - 1 :]
+        for findings in (*((each,) for each in several), *([rest] if rest else [])):
+            text = summarize_findings(findings)
+            yield replace(loss, text=text, findings=findings, category=category_of(findings))
+        if remark := loss.text.removeprefix(listed).strip():
+            yield replace(loss, text=remark, findings=())
+        return
+    more = [
+        text
+        for finding in loss.findings
+        if finding.expected != loss.expected and (text := summarize_findings([finding])) not in loss.text
+    ]
+    yield replace(loss, text="\n".join([loss.text, *dict.fromkeys(more)]))
 
 
 def severity_of(score: Score) -> Severity:
@@ -104,9 +135,15 @@ class _Extraction:
     """Extracts losses from rows, with placements indexed by metric and hints by case and metric."""
 
     def __init__(
-        self, read_trace: ReadTrace, *, placements: Iterable[LossPlacement], hints: Iterable[LossHint]
+        self,
+        read_trace: ReadTrace,
+        *,
+        criteria: Mapping[str, str],
+        placements: Iterable[LossPlacement],
+        hints: Iterable[LossHint],
     ) -> None:
         self.read_trace = read_trace
+        self.criteria = criteria
         self.placements_of = group_by(placements, lambda placement: placement.metric)
         self.hints_of = group_by(hints, lambda hint: (hint.case_id, hint.metric))
 
@@ -145,6 +182,7 @@ class _Extraction:
             step_id="",
             severity=min((hint.severity for hint in hints if hint.severity), default=severity_of(score)),
             category=category_of(findings),
+            criterion=self.criteria.get(score.metric, ""),
             text="\n".join([reason, *(hint.text for hint in hints if hint.text)]),
             score=score.value,
             findings=findings,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from promptiter.backprop.judged_traces import JudgedTraces
+from promptiter.backprop.judged_traces import AgentSurvey, JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, check_surface_id
@@ -44,7 +44,10 @@ class PatchAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchWriter:
-    """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown."""
+    """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown.
+
+    `emphasis` is what the patches should do differently from others with the same evidence, if there are any.
+    """
 
     optimizer: Optimizer
     structure: StructureSnapshot
@@ -53,15 +56,19 @@ class PatchWriter:
     linter: Linter
     redact: Redact
     find_rejected: Callable[[str], tuple[Rejection, ...]] = lambda _: ()
+    emphasis: str = ""
 
     async def write(
         self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
     ) -> list[PatchAttempt]:
         """Ask for one patch per signal, all at once, the first signal first."""
-        requests = [await self._build_request(each, gradients[each.surface_id]) for each in signals]
+        survey = await self.traces.survey() if signals else AgentSurvey({}, {})
+        requests = [await self._build_request(each, gradients[each.surface_id], survey) for each in signals]
         return await run_together(self._write_patch(each, gradients[each.surface.id]) for each in requests)
 
-    async def _build_request(self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...]) -> OptimizeRequest:
+    async def _build_request(
+        self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...], survey: AgentSurvey
+    ) -> OptimizeRequest:
         surface = self.profile.surface(signal.surface_id, self.structure)
         nodes = {node.id: node for node in self.structure.nodes}
         return OptimizeRequest(
@@ -72,6 +79,10 @@ class PatchWriter:
             failing=await self.traces.collect_failing(gradients),
             passing=await self.traces.collect_passing(gradients),
             rejected=self.find_rejected(surface.id),
+            place=survey.places.get(surface.node_id),
+            tool_calls=survey.find_calls(surface),
+            criteria=self.traces.criteria,
+            emphasis=self.emphasis,
         )
 
     async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
@@ -156,18 +167,20 @@ def _is_legal(value: Json, surface: Surface) -> bool:
 def _link_patch(patch: SurfacePatch, gradients: Sequence[SurfaceGradient]) -> SurfacePatch:
     """The patch with the gradients behind it, and behind those of its edits whose cases the optimizer named."""
     edits = (
-        replace(each, evidence=_link(each.evidence, gradients)) if each.evidence.cases else each for each in patch.edits
+        replace(each, evidence=_link(each.evidence, gradients)) if each.evidence != PatchEvidence() else each
+        for each in patch.edits
     )
     return replace(patch, evidence=_link(patch.evidence, gradients), edits=tuple(edits))
 
 
 def _link(known: PatchEvidence, gradients: Sequence[SurfaceGradient]) -> PatchEvidence:
-    """The gradients behind a change, their steps and cases; of the cases that the optimizer named, if it named any."""
+    """The gradients behind a change, their steps and cases: those that the optimizer named, or of its cases."""
     if known.gradients:
-        return known
-    behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
+        behind = [each for each in gradients if each.id in known.gradients]
+    else:
+        behind = [each for each in gradients if not known.cases or each.case_id in known.cases]
     return PatchEvidence(
         cases=known.cases or tuple(dict.fromkeys(each.case_id for each in behind)),
         steps=known.steps or tuple(dict.fromkeys(f"{each.case_id}/{each.step_id}" for each in behind)),
-        gradients=tuple(each.id for each in behind),
+        gradients=known.gradients or tuple(each.id for each in behind),
     )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
+from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.stages.contracts import (
@@ -104,6 +105,7 @@ class TraceView:
                 surface = replace(surface, value=changed[surface_id])
             self._surfaces[surface_id] = surface
             self._by_node[surface.node_id].append(surface_id)
+        self.split_losses = split_losses(request.case_loss.losses)
         self.blamable = {step.id: self._find_blamable(step) for step in request.trace.steps}
         self.losses = self._place_losses()
         self.waiting_for, self.predecessors = self._plan_walk()
@@ -118,14 +120,15 @@ class TraceView:
 
     def _place_losses(self) -> defaultdict[str, list[GradientPacket]]:
         packets: defaultdict[str, list[GradientPacket]] = defaultdict(list)
-        for loss in self.request.case_loss.losses:
+        for loss in self.split_losses:
             packet = GradientPacket(
                 source="",
                 target=loss.step_id,
-                text=f"{loss.metric}: {loss.text}" if loss.metric else loss.text,
+                text=loss.report,
                 severity=loss.severity,
                 category=loss.category,
                 findings=loss.findings,
+                reasons=(loss.report,),
             )
             packets[loss.step_id].append(packet)
         return packets
@@ -167,6 +170,8 @@ class TraceView:
             input=case.input,
             expected=self.expected,
             reasons=self.reasons,
+            losses=self.split_losses,
+            readers={packet.source: self.steps[packet.source].node_id for packet in incoming if packet.source},
             missed_routes=tuple(route for route in self.missed_routes if _is_at(step, route)),
             absent_owners=self.absent_owners,
         )

@@ -155,6 +155,17 @@ class PatchesWritten(_PassPayload):
         return known.add_to_last(patches=self.patches, refused=self.refused, notes=self.notes)
 
 
+@event_type("patch_variants")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantsWritten(_PassPayload):
+    """Several sets of patches for the same signals, of which one is chosen. It follows as PatchesWritten."""
+
+    variants: tuple[PatchesWritten, ...] = ()
+
+    def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
+        return details
+
+
 def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     """Why a round has no candidate, as far as its passes say."""
     if notes := [note for each in passes for note in each.notes]:

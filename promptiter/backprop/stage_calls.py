@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from promptiter.concurrency import call_any
 from promptiter.errors import FATAL_ERRORS, StageError
-from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult
+from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult, BatchAttributor
 from promptiter.wording import shorten
 
 T = TypeVar("T")
@@ -40,11 +40,28 @@ def check_surface_id(surface_id: str, *, asked: str, method: Callable[..., objec
 
 async def call_attributor(attributor: Attributor, request: AttributeRequest) -> list[BackwardResult]:
     """Call an Attributor, whose answer is a list of results."""
-    results = await call_stage(attributor.attribute, request, returns=list)
+    return _check_results(await call_stage(attributor.attribute, request, returns=list), attributor.attribute)
+
+
+async def call_batch_attributor(
+    attributor: BatchAttributor, requests: Sequence[AttributeRequest]
+) -> list[list[BackwardResult]]:
+    """Call an Attributor with several traces. Its answer is a list of results for each of them."""
+    method = attributor.attribute_batch
+    answers = await call_stage(method, requests, returns=list)
+    if len(answers) != len(requests) or not all(isinstance(each, list) for each in answers):
+        raise TypeError(
+            f"{_name_method(method)}() returned {shorten(answers)} for {len(requests)} traces; return a list of "
+            "BackwardResult for each"
+        )
+    return [_check_results(each, method) for each in answers]
+
+
+def _check_results(results: Sequence[object], method: Callable[..., object]) -> list[BackwardResult]:
     if wrong := [each for each in results if not isinstance(each, BackwardResult)]:
-        name = _name_method(attributor.attribute)
+        name = _name_method(method)
         raise TypeError(f"{name}() returned a list with {shorten(wrong[0])}; return a list of BackwardResult")
-    return results
+    return [each for each in results if isinstance(each, BackwardResult)]
 
 
 async def call_or_error(call: Callable[[], Awaitable[T]], redact: Redact) -> tuple[T | None, str | None]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import ClassVar
 
 from promptiter.grouping import group_by
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, SignalPoint, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
 
 MOST_REASONS = 5
@@ -29,7 +29,9 @@ class SupportAggregator:
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         """Return a signal that lists the reasons of the surface's gradients with their case counts."""
         severity: Severity = min((gradient.severity for gradient in request.gradients), default="P3")
-        return build_signal(request, text=_describe_reasons(merge(request.gradients), request), severity=severity)
+        reasons = merge(request.gradients)
+        signal = build_signal(request, text=_describe_reasons(reasons, request), severity=severity)
+        return replace(signal, points=tuple(each.as_point() for each in reasons[:MOST_REASONS]))
 
 
 def build_signal(request: AggregateRequest, *, text: str, severity: Severity) -> AggregateResult:
@@ -57,6 +59,10 @@ class SharedReason:
     severity: Severity
     case_ids: tuple[str, ...]
     support: float
+    gradient_ids: tuple[str, ...] = ()
+
+    def as_point(self) -> SignalPoint:
+        return SignalPoint(text=self.text, case_ids=self.case_ids, gradient_ids=self.gradient_ids)
 
 
 def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
@@ -68,6 +74,7 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
             severity=min(each.severity for each in same),
             case_ids=tuple(sorted({each.case_id for each in same})),
             support=support_of(same),
+            gradient_ids=tuple(each.id for each in same if each.id),
         )
         for same in group_by(gradients, _build_merge_key).values()
     ]

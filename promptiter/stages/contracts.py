@@ -8,7 +8,7 @@ thread. All requests are plain data.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -16,7 +16,7 @@ from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile, SurfacePatch
-from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
+from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Loss, Severity
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
@@ -26,7 +26,10 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientPacket:
-    """Blame on its way upstream, from the step `source` (empty for a loss) to the step `target`."""
+    """Blame on its way upstream, from the step `source` (empty for a loss) to the step `target`.
+
+    `reasons` are the reports that it explains, in the words of the metrics; empty: all of the run.
+    """
 
     source: str
     target: str
@@ -34,6 +37,7 @@ class GradientPacket:
     severity: Severity = "P1"
     category: Category = "other"
     findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_words("a packet", text=self.text, severity=self.severity, category=self.category)
@@ -47,6 +51,8 @@ BlameVerdict: TypeAlias = Literal["unchecked", "supported", "unsupported", "unkn
 class SurfaceGradient:
     """How one surface should change, as seen at one step of one case. `confidence` is from 0 to 1.
 
+    `reasons` are the reports that it explains, in the words of the metrics; empty: all of the run.
+    `findings` are those of these reports.
     `id` is its name in the record, which patches refer to; a stage leaves it empty. `check` is the verdict of the
     gradient check, if the gradient was in its sample.
     """
@@ -61,6 +67,7 @@ class SurfaceGradient:
     turn: int = 0
     confidence: float = 1.0
     findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
     check: BlameVerdict = "unchecked"
     id: str = ""
 
@@ -75,7 +82,9 @@ class BackwardRequest:
     """One step, with everything needed to explain what went wrong in it.
 
     `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
-    targets that the step read. `predecessors` are the steps that packets may go to.
+    targets that the step read. `predecessors` are the steps that packets may go to. `losses` are those of the whole
+    run, one for each thing that was wrong, and `reasons` are their texts. `readers` are the nodes of the steps that
+    packets came from, by step id.
 
     `missed_routes` are the branches that the run did not take after this step, or after a predecessor that led to this
     step instead. `absent_owners` has the expected tools that only nodes have which did not run, with these nodes.
@@ -92,6 +101,8 @@ class BackwardRequest:
     input: str = ""
     expected: str | None = None
     reasons: tuple[str, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    readers: Mapping[str, str] = field(default_factory=dict)
     missed_routes: tuple[MissedRoute, ...] = ()
     absent_owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -185,22 +196,47 @@ class Attributor(Protocol):
         """Return the results of the examined steps, in the order of the trace."""
 
 
+@runtime_checkable
+class BatchAttributor(Attributor, Protocol):
+    """An Attributor that can also attribute several traces at once. It is then called with some traces at a time."""
+
+    def attribute_batch(
+        self, requests: Sequence[AttributeRequest]
+    ) -> Awaitable[list[list[BackwardResult]]] | list[list[BackwardResult]]:
+        """Return the results of each request, in their order. An error counts for all of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateRequest:
     """All gradients of one surface, sorted; `surface.value` is its current value.
 
-    `failed_cases` of `all_cases` failed in this round, whichever surface was blamed.
+    `failed_cases` of `all_cases` failed in this round, whichever surface was blamed. `criteria` say what the metrics
+    look at, by name.
     """
 
     surface: Surface
     gradients: tuple[SurfaceGradient, ...]
     failed_cases: int = 0
     all_cases: int = 0
+    criteria: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalPoint:
+    """One change that a signal asks for, with the cases and the gradients (by their ids) behind it."""
+
+    text: str
+    case_ids: tuple[str, ...] = ()
+    gradient_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateResult:
-    """The signal of a surface. `support` is the number of cases behind it, weighted by confidence; 0: as counted."""
+    """The signal of a surface. `support` is the number of cases behind it, weighted by confidence; 0: as counted.
+
+    `points` are the parts of the text, if the aggregator can tell them apart. An optimizer names those that an edit
+    answers, so that each edit is traced to its gradients.
+    """
 
     surface_id: str
     text: str
@@ -209,6 +245,7 @@ class AggregateResult:
     case_ids: tuple[str, ...] = ()
     support: float = 0.0
     error: str | None = None
+    points: tuple[SignalPoint, ...] = ()
 
     def __post_init__(self) -> None:
         _check_words("a signal", text=self.text, severity=self.severity)
@@ -227,7 +264,8 @@ class Aggregator(Protocol):
 class StepExample:
     """One step of the surface's node in one case. `expected` is the reference answer of the whole case.
 
-    `findings` are those that this step is blamed for; there are none in a passing run.
+    `findings` are those that this step is blamed for, and `reasons` say why the run failed, as the metrics put it; a
+    passing run has neither. `answer` is that of the whole run, if the step did not give it.
     """
 
     case_id: str
@@ -240,6 +278,8 @@ class StepExample:
     is_terminal: bool = False
     tool_calls: tuple[Json, ...] = ()
     findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
+    answer: str | None = None
     expected_tool_calls: tuple[Json, ...] | None = None
 
 
@@ -249,12 +289,24 @@ RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "repeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A rejected value of a surface, and why it was rejected."""
+    """A rejected value of a surface, and why it was rejected. `failing` are train cases that failed with it."""
 
     surface_id: str
     value: Json
     reason: str
     kind: RejectionKind = "tried"
+    failing: tuple[StepExample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where a node is in the agent, as recorded: the nodes whose outputs it read, and those that read its output.
+
+    A node without `sources` read only the user's message. The output of one without `readers` is the answer.
+    """
+
+    sources: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +314,9 @@ class OptimizeRequest:
     """One surface and its signal. `surface.value` is the current value; a new one must respect `surface.limits`.
 
     `siblings` are the other surfaces of its node; `rejected` are earlier values of this surface, the latest last.
+    `place` is where its node is in the agent. `tool_calls` of a tool surface are some calls with their results.
+    `criteria` say what the metrics look at, by name. `emphasis` says how this value should differ from others that are
+    asked for with the same evidence, if several candidates are wanted.
     """
 
     surface: Surface
@@ -271,6 +326,10 @@ class OptimizeRequest:
     failing: tuple[StepExample, ...] = ()
     passing: tuple[StepExample, ...] = ()
     rejected: tuple[Rejection, ...] = ()
+    place: NodePlace | None = None
+    tool_calls: tuple[Json, ...] = ()
+    criteria: Mapping[str, str] = field(default_factory=dict)
+    emphasis: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,10 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What was wrong at one step: a failed score, or a remark. `expected` is the reference answer, if there is one."""
+    """What was wrong at one step: a failed score, or a remark. `expected` is the reference answer, if there is one.
+
+    `criterion` says what the metric looks at, such as `JSON, only order_id; passes at 0.8`.
+    """
 
     text: str
     metric: str = ""
@@ -32,6 +35,12 @@ class Loss:
     score: float | None = None
     expected: str | None = None
     findings: tuple[Finding, ...] = ()
+    criterion: str = ""
+
+    @property
+    def report(self) -> str:
+        """What was wrong, after the name of the metric."""
+        return f"{self.metric}: {self.text}" if self.metric else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

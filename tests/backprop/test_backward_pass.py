@@ -14,7 +14,7 @@ from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError, StageError, UnknownSurfaceError
-from promptiter.evaluation.trace_store import FolderTraceStore
+from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -110,7 +110,7 @@ async def test_a_loss_is_on_the_terminal_steps_unless_it_names_one() -> None:
 
 
 async def test_a_pass_is_what_a_round_does_with_the_same_evaluation() -> None:
-    store = FolderTraceStore()
+    store = FileTraceStore()
     evaluator = desk.evaluator(trace_store=store)
     search = BackpropRounds(Blames(), Merges(), Writes(), passes=1, check=None)
     result = await Engine(desk.agent(), evaluator, search=search).run(desk.request(max_rounds=1, final_test=None))

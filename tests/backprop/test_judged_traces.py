@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from promptiter.backprop.judged_traces import MAX_EXAMPLES, MAX_PEERS, JudgedTrace, JudgedTraces, judge_traces
+from promptiter.backprop.judged_traces import (
+    MAX_EXAMPLES,
+    MAX_PEERS,
+    AgentSurvey,
+    JudgedTrace,
+    JudgedTraces,
+    judge_traces,
+)
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.contracts import NodePlace, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
-from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
+from promptiter.structure import Surface
+from traces import Edge, ExecutionTrace, Failure, Snapshot, Step, ToolCall
 
 LOSS = Loss(text="wrong")
 
@@ -154,3 +164,45 @@ async def test_tool_calls_of_a_step_are_part_of_its_example() -> None:
     [example] = await JudgedTraces([one]).collect_failing([blame("a", "answer")])
     assert example.tool_calls == ({"name": "search", "arguments": {"q": 1}, "result": [2]},)
     assert example.expected_tool_calls == ({"name": "lookup", "arguments": {"q": 2}},)
+
+
+def test_a_survey_has_the_place_of_each_node_and_distinct_calls_of_its_tools() -> None:
+    call = ToolCall(name="eta", arguments={"order": 1}, result={"days": 2})
+    steps = (
+        Step(id="plan", node_id="plan"),
+        Step(id="search", node_id="search", predecessors=("plan",), tool_calls=(call, call)),
+        Step(
+            id="write",
+            node_id="write",
+            predecessors=("plan", "search"),
+            edges=(Edge(source="plan", kind="data"), Edge(source="search", kind="control")),
+        ),
+    )
+    survey = AgentSurvey.of([ExecutionTrace(id="t", steps=steps)] * 2)
+    assert survey.places == {
+        "plan": NodePlace(readers=("search", "write")),
+        "search": NodePlace(sources=("plan",)),
+        "write": NodePlace(sources=("plan",)),
+    }
+    tool = Surface(node_id="search", type="tool", part="eta")
+    assert survey.find_calls(tool) == ({"name": "eta", "arguments": {"order": 1}, "result": {"days": 2}},)
+    assert survey.find_calls(replace(tool, part="other")) == survey.find_calls(replace(tool, type="skill")) == ()
+
+
+async def test_examples_say_why_the_run_failed_and_what_the_whole_run_answered() -> None:
+    steps = (
+        Step(id="plan", node_id="plan", output=Snapshot("a plan")),
+        Step(id="write", node_id="write", predecessors=("plan",), output=Snapshot("an answer")),
+    )
+    losses = (Loss(metric="m", text="too short", criterion="the whole text"), Loss(text="too late"))
+    traces = JudgedTraces([JudgedTrace(case_id="c", trace=ExecutionTrace(id="t", steps=steps), losses=losses)])
+    cited = SurfaceGradient(
+        surface_id="plan#instruction", case_id="c", step_id="plan", text="t", reasons=("m: too short",)
+    )
+    [some] = await traces.collect_failing([cited])
+    [every] = await traces.collect_failing([replace(cited, reasons=())])
+    [last] = await traces.collect_node_failures("write")
+    assert (some.answer, some.reasons) == ("an answer", ("m: too short",))
+    assert every.reasons == last.reasons == ("m: too short", "too late")
+    assert (last.answer, last.is_terminal) == (None, True)
+    assert traces.criteria == {"m": "the whole text"}

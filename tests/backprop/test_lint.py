@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.lint import RARE, RUN_CHARACTERS, RUN_WORDS, Linter, LintRule
+from promptiter.backprop.copied_text import RARE, RUN_CHARACTERS, RUN_WORDS, SHORTEST_INPUT
+from promptiter.backprop.lint import Linter, LintRule
 from promptiter.backprop.patch_writing import lint_patch
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
@@ -227,7 +228,7 @@ def test_a_run_is_found_wherever_it_begins_in_a_case(before: int) -> None:
 def test_fewer_words_or_words_in_another_order_are_not_copied() -> None:
     assert rules(f"{BETTER} Think of the blue garden chairs that has not come.", cases=(case(LONG),)) == []
     assert rules(f"{BETTER} {' '.join(reversed(LONG.split()))}", cases=(case(LONG),)) == []
-    assert rules(f"{BETTER} It is to be in or at a.", cases=(case("it is to be in or at a"),)) == []
+    assert rules(f"{BETTER} It is to be in or at a.", cases=(case("so it is to be in or at a"),)) == []
 
 
 def test_passages_of_the_current_text_are_not_copied() -> None:
@@ -239,7 +240,7 @@ def test_passages_of_the_current_text_are_not_copied() -> None:
 
 def test_a_run_ends_with_its_text() -> None:
     new = f"{BETTER} See the blue garden chairs over there today."
-    assert rules(new, cases=(case("see the blue garden chairs over", "there today"),)) == []
+    assert rules(new, cases=(case("please see the blue garden chairs over", "there today or later"),)) == []
     assert rules(new, cases=(case("see the blue garden chairs over there today"),)) == ["copied"]
 
 
@@ -297,12 +298,13 @@ def test_passages_that_many_cases_share_are_never_copied(shared: list[str], arou
     st.lists(st.sampled_from("abcd"), max_size=24),
 )
 def test_runs_are_found_as_by_reading_every_case(texts: list[list[str]], new: list[str]) -> None:
-    """The oracle looks for every run of the new text in every case."""
+    """The oracle looks for every run of the new text in every case, and for every whole input in the new text."""
     spell = {letter: letter * 4 for letter in "abcd"}
     said = [" ".join(spell[letter] for letter in letters) for letters in texts]
     words = [spell[letter] for letter in new]
     runs = {" ".join(words[at : at + RUN_WORDS]) for at in range(len(words) - RUN_WORDS + 1)}
     assert all(len(run) >= RUN_CHARACTERS for run in runs)
+    runs |= {text for text in said if len(text.split()) >= SHORTEST_INPUT and text in " ".join(words)}
     copied = any(1 <= sum(run in text for text in said) <= RARE for run in runs)
     cases = tuple(case(text, case_id=str(number)) for number, text in enumerate(said))
     assert ("copied" in rules(" ".join(words), surface("x"), cases=cases)) == copied

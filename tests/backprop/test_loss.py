@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.function import agent, chain, node
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode
-from promptiter.backprop.loss import category_of, extract_losses, is_fixable_by_prompt, severity_of
+from promptiter.backprop.loss import (
+    MOST_SPLIT,
+    category_of,
+    extract_losses,
+    is_fixable_by_prompt,
+    severity_of,
+    split_losses,
+)
 from promptiter.errors import (
     BudgetEndedError,
     ModelTimeoutError,
@@ -26,6 +34,7 @@ from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FinalResponseMetric
 from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
+from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     TextCriterion,
@@ -40,6 +49,7 @@ from promptiter.evaluation.score import Finding, Score
 from promptiter.stages.losses import (
     CaseLoss,
     Category,
+    Loss,
     LossHint,
     LossPlacement,
     Severity,
@@ -494,3 +504,29 @@ async def test_losses_of_a_real_evaluation(tested: GraphAgent, place: str, categ
     (loss,) = found.losses
     assert (loss.step_id, loss.category, loss.severity, loss.expected) == (place, category, "P0", "hi")
     assert found.input == "hello"
+
+
+def test_a_loss_is_split_into_its_findings_if_its_text_only_lists_them() -> None:
+    findings = (Finding(kind="missing", expected="A-17"), Finding(kind="wrong", expected=45, actual=30, where="$.days"))
+    listed = Loss(metric="facts", text=summarize_findings(findings), findings=findings, expected="all")
+    assert [(each.report, each.findings) for each in split_losses([listed])] == [
+        ("facts: 'A-17' is missing", findings[:1]),
+        ("facts: expected 45, got 30 at $.days", findings[1:]),
+    ]
+    hinted = replace(listed, text=f"{listed.text}\nlook at the note")
+    assert [each.text for each in split_losses([hinted])][2:] == ["look at the note"]
+
+
+def test_the_text_of_a_judge_is_one_report_with_the_findings_that_it_does_not_mention() -> None:
+    repeated = Finding(kind="wrong", expected="the whole answer", actual="another")
+    findings = (repeated, Finding(kind="missing", expected="day"))
+    said = Loss(text="speaks of leave", expected="the whole answer", findings=findings)
+    [split] = split_losses([said])
+    assert (split.text, split.findings) == ("speaks of leave\n'day' is missing", said.findings)
+
+
+def test_many_findings_are_split_into_a_bounded_number_of_reports() -> None:
+    findings = tuple(Finding(kind="missing", expected=number) for number in range(100))
+    parts = split_losses([Loss(text=summarize_findings(findings), findings=findings)])
+    assert len(parts) == MOST_SPLIT
+    assert sum(len(each.findings) for each in parts) == 100

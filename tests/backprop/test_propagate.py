@@ -94,6 +94,7 @@ def packet_of_loss(*, source: str, target: str) -> GradientPacket:
         severity="P0",
         category="format",
         findings=(FINDING,),
+        reasons=("exact: not equal",),
     )
 
 

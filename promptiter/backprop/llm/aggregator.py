@@ -1,36 +1,31 @@
-"""LLMAggregator: a model merges all gradients of one surface into one signal.
+"""LLMAggregator: a model merges all gradients of one surface into one signal of numbered points.
 
 Equal and near-equal texts count as one point. The points are packed into prompts that fit and reduced in a tree: each
-prompt gives one signal, and the signals of several prompts become points again. If all points fit into one prompt, it
-takes one call; the number of calls is bounded for any number of gradients.
+prompt gives a few points, and the points of several prompts are merged again. If all points fit into one prompt, it
+takes one call; the number of calls is bounded for any number of gradients. The model names the points that it joins, so
+each point of the signal is traced to its gradients.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar
-from zlib import crc32
 
 from pydantic import BaseModel
 
+from promptiter.backprop.llm.feedback_points import FeedbackPoint, collect_points, join_points
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import FeedbackPoint, compute_points_room, render_aggregate
+from promptiter.backprop.llm.prompts import compute_points_room, render_aggregate
 from promptiter.backprop.llm.truncation import approximate_tokens, truncate
 from promptiter.backprop.support_aggregator import build_signal
 from promptiter.concurrency import run_together
 from promptiter.errors import ModelError
-from promptiter.evaluation.data.health import normalize_text
-from promptiter.evaluation.data.near_duplicates import NEAR
-from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.llm.structured import build_shape
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, SurfaceGradient
+from promptiter.stages.contracts import AggregateRequest, AggregateResult
 from promptiter.stages.losses import Severity
-from traces.snapshots import escape_surrogates
+from promptiter.wording import plural
 
 MOST_BATCHES = 64
 """Maximum number of prompts in the first level of the tree; the points with the fewest cases are left out."""
@@ -41,12 +36,12 @@ SHORTEST_POINT = 40
 OUTLIER_SHARE = 0.1
 """The severity of a signal is the worst that more than this share of its cases reach, so outliers do not decide."""
 
-MARKS, MOST_COMPARED = 4, 4
-"""Number of features that mark a text, and the maximum number of texts it is compared with per mark."""
-
 
 class LLMAggregator(ModelStage[AggregateRequest]):
-    """Asks a model to merge the gradients of a surface. A custom `render` gets the whole request, in one call."""
+    """Asks a model to merge the gradients of a surface. A custom `render` gets the whole request, in one call.
+
+    It may ask for `{"text": "..."}` instead of points.
+    """
 
     role: ClassVar[Role] = "aggregator"
 
@@ -54,14 +49,14 @@ class LLMAggregator(ModelStage[AggregateRequest]):
         """Return one signal. If the model fails, the signal lists the unmerged points, and `error` says why."""
         points = collect_points(request.gradients)
         if len(points) <= 1:
-            return summarize_gradients(request, text="".join(point.text for point in points))
+            return summarize_gradients(request, points)
         if self.render is not None:
             merged = await self._merge(request, points, self.render(request))
         else:
             merged = await self._reduce(request, points)
-        return replace(summarize_gradients(request, text=merged.point.text), error=merged.error)
+        return replace(summarize_gradients(request, merged.points), error=merged.error)
 
-    async def _reduce(self, request: AggregateRequest, points: Sequence[FeedbackPoint]) -> _MergedPoint:
+    async def _reduce(self, request: AggregateRequest, points: Sequence[FeedbackPoint]) -> _Merged:
         limit, error = self.max_prompt_tokens, None
         batches, left_out = pack_points(points, room=compute_points_room(limit=limit))
         while True:
@@ -69,56 +64,82 @@ class LLMAggregator(ModelStage[AggregateRequest]):
             calls = [self._merge(request, batch, prompt) for batch, prompt in zip(batches, prompts, strict=True)]
             merged = await run_together(calls)
             error = next((each.error for each in merged if each.error is not None), error)
-            if len(merged) == 1:
-                return _MergedPoint(merged[0].point, error)
-            batches, left_out = pack_points([each.point for each in merged], room=compute_points_room(limit=limit))
+            found = tuple(point for each in merged for point in each.points)
+            before, (batches, left_out) = len(batches), pack_points(found, room=compute_points_room(limit=limit))
+            if before == 1 or len(batches) >= before:  # merged, or the model does not join any more
+                return _Merged(found, error)
 
     async def _merge(
         self, request: AggregateRequest, points: Sequence[FeedbackPoint], messages: tuple[Message, ...]
-    ) -> _MergedPoint:
-        """Merge points into one with the model's text, or with all their texts if it gives none."""
+    ) -> _Merged:
+        """Merge points into those of the model's answer; if it gives none, they stay as they are."""
         try:
-            text = await self.ask(_SIGNAL, messages, request, node_id=request.surface.node_id)
-            error = None
+            reply = await self.ask(_SIGNAL, messages, request, node_id=request.surface.node_id)
         except ModelError as failure:
-            text, error = "", f"{type(failure).__name__}: {failure}"
-        if not text:
-            text = truncate(
-                "\n".join(point.as_line() for point in points), compute_points_room(limit=self.max_prompt_tokens)
-            )
-        return _MergedPoint(_join_points(points, text=text), error)
+            return _Merged(tuple(points), f"{type(failure).__name__}: {failure}")
+        return _Merged(tuple(_build_points(reply, points)) or tuple(points))
 
 
 @dataclass(frozen=True, slots=True)
-class _MergedPoint:
-    point: FeedbackPoint
-    error: str | None
+class _Merged:
+    points: tuple[FeedbackPoint, ...]
+    error: str | None = None
+
+
+class _PointReply(BaseModel):
+    text: str
+    joins: list[int] = []
 
 
 class _SignalReply(BaseModel):
-    text: str
+    points: list[_PointReply] = []
+    text: str = ""
+
+
+def _check_reply(reply: _SignalReply) -> _SignalReply:
+    if not reply.model_fields_set:
+        raise ValueError("it has no points")
+    return reply
 
 
 _SIGNAL = build_shape(
-    _SignalReply, lambda reply: reply.text.strip(), schema=build_object_schema(text={"type": "string"})
+    _SignalReply,
+    _check_reply,
+    schema=build_object_schema(
+        points={
+            "type": "array",
+            "items": build_object_schema(
+                text={"type": "string"}, joins={"type": "array", "items": {"type": "integer"}}
+            ),
+        }
+    ),
 )
 
 
-def summarize_gradients(request: AggregateRequest, *, text: str) -> AggregateResult:
-    """Build a signal with counted cases, support, severity and categories."""
+def _build_points(reply: _SignalReply, points: Sequence[FeedbackPoint]) -> Iterator[FeedbackPoint]:
+    """The points of an answer with the evidence of those that they join; of all, if an answer names none."""
+    for each in reply.points or [_PointReply(text=reply.text)]:
+        joined = [points[number - 1] for number in dict.fromkeys(each.joins) if 1 <= number <= len(points)]
+        if text := each.text.strip():
+            yield join_points(joined or points, text=text)
+
+
+def summarize_gradients(request: AggregateRequest, points: Sequence[FeedbackPoint]) -> AggregateResult:
+    """Build a signal of these points with counted cases, support, severity and categories."""
     worst: dict[str, Severity] = {}
     for gradient in request.gradients:
         worst[gradient.case_id] = min(worst.get(gradient.case_id, gradient.severity), gradient.severity)
     severities = sorted(worst.values())
     severity = severities[int(len(severities) * OUTLIER_SHARE)] if severities else "P3"
-    return build_signal(request, text=text, severity=severity)
-
-
-def collect_points(gradients: Iterable[SurfaceGradient]) -> list[FeedbackPoint]:
-    """Merge equal and near-equal gradients into points, the most severe and most frequent first."""
-    by_words = group_by(gradients, lambda gradient: normalize_text(escape_surrogates(gradient.text)))
-    equal = {words: _build_point(by_words[words]) for words in sorted(by_words)}
-    return sorted(_cluster_points(equal), key=lambda point: (point.severity, -len(point.case_ids), point.text))
+    lines = (
+        [point.text for point in points]
+        if len(points) == 1
+        else [
+            f"{number}. {point.text} ({plural(len(point.case_ids), 'case')})" for number, point in enumerate(points, 1)
+        ]
+    )
+    signal = build_signal(request, text="\n".join(lines), severity=severity)
+    return replace(signal, points=tuple(point.as_signal_point() for point in points))
 
 
 def pack_points(points: Sequence[FeedbackPoint], *, room: int) -> tuple[list[list[FeedbackPoint]], int]:
@@ -136,79 +157,10 @@ def _fill_batches(points: Sequence[FeedbackPoint], *, room: int, longest: int) -
     left = 0
     for point in points:
         point = replace(point, text=truncate(point.text, longest))
-        size = approximate_tokens(point.as_line()) + 1
+        size = approximate_tokens(point.as_line(len(points))) + 1
         if size > left:
             batches.append([])
             left = room
         batches[-1].append(point)
         left -= size
     return batches
-
-
-def _build_point(gradients: Sequence[SurfaceGradient]) -> FeedbackPoint:
-    spellings = Counter(escape_surrogates(gradient.text).strip() for gradient in gradients)
-    return FeedbackPoint(
-        text=min(spellings, key=lambda text: (-spellings[text], text)),
-        count=len(gradients),
-        case_ids=frozenset(gradient.case_id for gradient in gradients),
-        severity=min(gradient.severity for gradient in gradients),
-        categories=tuple(sorted({gradient.category for gradient in gradients})),
-    )
-
-
-def _join_points(points: Sequence[FeedbackPoint], *, text: str) -> FeedbackPoint:
-    return FeedbackPoint(
-        text=text,
-        count=sum(point.count for point in points),
-        case_ids=frozenset().union(*(point.case_ids for point in points)),
-        severity=min(point.severity for point in points),
-        categories=tuple(sorted({category for point in points for category in point.categories})),
-    )
-
-
-def _cluster_points(equal: Mapping[str, FeedbackPoint]) -> Iterator[FeedbackPoint]:
-    """Merge near-equal points into one with the most frequent wording.
-
-    A text is compared only with texts that lead a cluster and share one of its first marks, so the time is linear. Of
-    near-equal pairs, all but one in six hundred share one of four marks.
-    """
-    clusters: list[tuple[frozenset[str], list[FeedbackPoint]]] = []
-    leaders: dict[tuple[frozenset[str], int], list[int]] = {}
-    for words in sorted(equal, key=lambda words: (-equal[words].count, words)):
-        features = _extract_features(words)
-        marks = [(features & _NEGATIONS, mark) for mark in sorted(map(crc32, map(str.encode, features)))[:MARKS]]
-        candidates = dict.fromkeys(number for mark in marks for number in leaders.get(mark, ())[:MOST_COMPARED])
-        home = next((number for number in candidates if _is_near(features, clusters[number][0])), None)
-        if home is not None:
-            clusters[home][1].append(equal[words])
-            continue
-        clusters.append((features, [equal[words]]))
-        for mark in marks:
-            leaders.setdefault(mark, []).append(len(clusters) - 1)
-    for _, same in clusters:
-        yield _join_points(same, text=same[0].text)
-
-
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:['’]\w+)?")
-_NEGATIONS = frozenset(
-    re.findall(
-        r"\S+",
-        "no not never none nor without cannot don't doesn't isn't aren't can't shouldn't won't "
-        "nicht kein keine nie ohne ne pas sans sin nunca 不 没 沒 无 無 非 勿 别 別",
-    )
-)
-"""Texts that differ in these words are never merged: `use dates` and `never use dates` are almost the same words."""
-
-
-def _extract_features(text: str) -> frozenset[str]:
-    """The words and the pairs of adjacent words. Near-equal texts may differ in one word of fifteen."""
-    words = _WORD.findall(text.replace("’", "'"))
-    return frozenset((*words, *map(" ".join, pairwise(words)))) or frozenset((text,))
-
-
-def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
-    if min(len(one), len(other)) < NEAR * max(len(one), len(other)):
-        return False
-    shared = len(one & other)
-    return shared >= NEAR * (len(one) + len(other) - shared)

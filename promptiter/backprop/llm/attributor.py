@@ -1,33 +1,47 @@
-"""LLMAttributor: a model reads a whole failed trace in one call and blames surfaces at steps.
+"""LLMAttributor: a model reads whole failed traces, several in one call, and blames surfaces at steps.
 
-It gives the same results as the backward walk, a BackwardResult for each blamed step, at the price of one call. There
-are no packets, because blame does not travel from step to step.
+It gives the same results as the backward walk, a BackwardResult for each blamed step, at the price of one call or less.
+There are no packets, because blame does not travel from step to step.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
-from promptiter.backprop.llm.rendering import collect_findings
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, resolve_id
-from promptiter.backprop.llm.trace_prompt import TracePrompt
+from promptiter.backprop.llm.reports import Report, cite_reports
+from promptiter.backprop.llm.shown_run import MOST_STEPS, ShownRun
+from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
+from promptiter.concurrency import run_together
+from promptiter.errors import AccessDeniedError, BadAnswerError, BadRequestError, ModelError, ModelNotFoundError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.stages.losses import Loss
+
+MOST_RUNS = 12
+"""Maximum number of traces in one prompt: with more, models become less careful with each of them."""
+
+BATCH_TOKENS = 16_000
+"""Maximum number of tokens of a prompt with several traces."""
+
+ANSWER_TOKENS = 400
+"""Room for the answer about one trace, in tokens."""
 
 UNKNOWN_CONTEXT = 32_000
 """The assumed context size of a model, in tokens, if it is unknown."""
 
 
 class LLMAttributor(ModelStage[AttributeRequest]):
-    """Calls a model once for each failed trace. A custom `render` may also name steps and surfaces by their ids.
+    """Calls a model about failed traces, some at a time. With a custom `render` each trace is asked about alone.
+
+    A custom prompt may also name steps and surfaces by their ids.
 
     Without `max_prompt_tokens` a prompt may fill three quarters of the model's context as litellm reports it, because
     tokens are estimated. A longer trace is cut; CheapestAttributor walks it instead.
@@ -50,72 +64,140 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         Unknown ids in the answer are counted in the first result. Raises a ModelError if there is no usable answer even
         after repair.
         """
-        shown = TracePrompt.of(TraceView(request))
+        [results] = await self.attribute_or_fail([request])
+        if isinstance(results, ModelError):
+            raise results
+        return results
+
+    async def attribute_batch(self, requests: Sequence[AttributeRequest]) -> list[list[BackwardResult]]:
+        """Return the results of each trace. Traces that fit are packed into one prompt, which pays for the rules once.
+
+        A trace without a usable answer, even on its own, has one result with the error.
+        """
+        answers = await self.attribute_or_fail(requests)
+        return [
+            [build_failure(answer, request)] if isinstance(answer, ModelError) else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    async def attribute_or_fail(self, requests: Sequence[AttributeRequest]) -> list[list[BackwardResult] | ModelError]:
+        """Return the results of each trace, or the error. Traces without a usable answer together are asked alone."""
+        batches = self._pack([TraceView(request) for request in requests])
+        answers = await run_together(self._attribute_views(batch) for batch in batches)
+        return [each for answer in answers for each in answer]
+
+    async def _attribute_views(self, views: Sequence[TraceView]) -> list[list[BackwardResult] | ModelError]:
+        shown, [first, *_] = TracePrompt.of(*views), views
         if not shown.surfaces:
-            return []
-        shape = build_answer_adapter(tuple(shown.surfaces), steps=tuple(shown.blamable_steps))
-        answer = await self.ask(shape, self.render_prompt(request, shown), request, node_id="")
-        return _build_results(answer.gradients, shown)
+            return [[] for _ in views]
+        shape = build_answer_adapter(
+            tuple(shown.surfaces),
+            steps=tuple(alias for run in shown.runs for alias in run.blamable_steps),
+            reports=tuple(alias for run in shown.runs for alias in run.reports),
+        )
+        prompt, room = self.render_prompt(first.request, shown), ANSWER_TOKENS * (len(views) + 1)
+        try:
+            answer = await self.ask(shape, prompt, first.request, node_id="", answer_tokens=room)
+        except (BadAnswerError, BadRequestError) as error:
+            if len(views) == 1 or isinstance(error, AccessDeniedError | ModelNotFoundError):
+                return [error for _ in views]
+            alone = await run_together(self._attribute_views([view]) for view in views)
+            return [each for [each] in alone]
+        except ModelError as error:
+            return [error for _ in views]
+        return [*_build_results(answer.gradients, shown)]
+
+    def _pack(self, views: Sequence[TraceView]) -> list[list[TraceView]]:
+        """Pack traces in their order into batches that fit into one prompt."""
+        if self.render is not None:
+            return [[view] for view in views]
+        limit = min(self.max_prompt_tokens, BATCH_TOKENS)
+        batches: list[list[TraceView]] = []
+        surfaces: dict[str, int] = {}
+        used = steps = 0
+        for view in views:
+            run = TracePrompt.of(view)
+            of_surfaces, of_run = run.measure()
+            new = sum(size for name, size in of_surfaces.items() if name not in surfaces)
+            count = len(run.runs[0].steps)
+            is_full = used + new + of_run > limit or steps + count > MOST_STEPS
+            if not batches or is_full or len(batches[-1]) == MOST_RUNS:
+                batches.append([])
+                surfaces, used, steps = {}, RULE_TOKENS, 0
+                new = sum(of_surfaces.values())
+            batches[-1].append(view)
+            surfaces |= of_surfaces
+            used, steps = used + new + of_run, steps + count
+        return batches
 
     def render_prompt(self, request: AttributeRequest, shown: TracePrompt) -> tuple[Message, ...]:
         """The messages to the model."""
         return self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
 
     def count_whole_tokens(self, request: AttributeRequest, shown: TracePrompt) -> int | None:
-        """The number of tokens of the prompt before truncation; None if it does not fit."""
+        """The number of tokens of the prompt of one trace before truncation; None if it does not fit."""
         tokens = count_prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
-        return tokens if tokens <= self.max_prompt_tokens and not shown.left_out else None
+        return tokens if tokens <= self.max_prompt_tokens and not shown.runs[0].left_out else None
 
 
-def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[BackwardResult]:
-    view, reached = shown.view, _find_reached_losses(shown.view)
+def build_failure(error: ModelError, request: AttributeRequest) -> BackwardResult:
+    """The result of a trace that could not be attributed."""
+    return BackwardResult(step_id=request.trace.steps[-1].id, error=f"{type(error).__name__}: {error}")
+
+
+def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[list[BackwardResult]]:
+    """The results of each run. What could not be located is counted in the first result of the first run."""
+    places = [_locate(blame, shown) for blame in blames]
+    results = []
+    for number, run in enumerate(shown.runs):
+        mine = [(blame, place) for blame, place in zip(blames, places, strict=True) if place and place[0] is run]
+        results.append(_build_run_results([(blame, surface, step) for blame, (_, surface, step) in mine], run))
+        if number == 0 and results[0]:
+            results[0][0] = replace(results[0][0], dropped=places.count(None))
+    return results
+
+
+def _build_run_results(blames: Sequence[tuple[BlameEntry, str, str]], run: ShownRun) -> list[BackwardResult]:
+    view, reached = run.view, _find_reached_reports(run)
     gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
-    for blame in blames:
-        place = _locate(blame, shown)
-        if place is not None:
-            step_id, losses = place[1], reached[place[1]]
-            gradient = build_gradient(
-                blame,
-                place,
-                view.request.case_loss,
-                reports=[(loss.severity, loss.category) for loss in losses],
-                findings=collect_findings(losses),
-            )
-            gradients[step_id].append(gradient)
-    reported = {step.id for step in shown.steps.values() if step.id in view.losses} | gradients.keys()
+    for blame, surface_id, step_id in blames:
+        reports = cite_reports(blame.cited, run.reports, otherwise=reached[step_id])
+        gradient = build_gradient(blame, (surface_id, step_id), view.request.case_loss, reports=reports)
+        gradients[step_id].append(gradient)
+    reported = {step.id for step in run.steps.values() if step.id in view.losses} | gradients.keys()
     order = [step for step in reversed(view.request.trace.steps) if step.id in reported]
-    dropped = len(blames) - sum(map(len, gradients.values()))
-    return [
-        BackwardResult(step_id=step.id, gradients=tuple(gradients[step.id]), dropped=0 if number else dropped)
-        for number, step in enumerate(order)
-    ]
+    return [BackwardResult(step_id=step.id, gradients=tuple(gradients[step.id])) for step in order]
 
 
-def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[str, str] | None:
-    """Find the surface and the step of an entry; None if that step has no such surface.
+def _locate(blame: BlameEntry, shown: TracePrompt) -> tuple[ShownRun, str, str] | None:
+    """Find the run, the surface and the step of an entry; None if that step has no such surface.
 
-    A blank step means the last that read the surface; a blank surface means the only one of the step.
+    A blank step means the last that read the surface, in the run whose findings the entry cites, or in the only run. A
+    blank surface means the only one of the step.
     """
-    steps = {step.id: alias for alias, step in shown.steps.items()}
-    at = resolve_id(blame.step, {name: alias for step_id, alias in steps.items() for name in (step_id, alias)})
-    candidates = list(shown.steps.values()) if not blame.step else [shown.steps[at]] if at else []
-    for step in reversed(candidates):
-        blamable = shown.view.blamable[step.id]
-        ids = {name: name for name in blamable}
-        ids |= {alias: name for alias, name in shown.surfaces.items() if name in blamable}
-        surface_id = resolve_id(blame.of, ids)
-        if surface_id is not None:
-            return surface_id, step.id
+    for run in shown.runs:
+        steps = dict(run.steps) | ({step.id: step for step in run.steps.values()} if len(shown.runs) == 1 else {})
+        named = steps.get(blame.step) or steps.get(blame.step.upper())
+        is_cited = len(shown.runs) == 1 or any(alias in run.reports for alias in blame.cited)
+        candidates = [named] if named else list(run.steps.values()) if not blame.step and is_cited else []
+        for step in reversed(candidates):
+            blamable = run.view.blamable[step.id]
+            ids = {name: name for name in blamable}
+            ids |= {alias: name for alias, name in shown.surfaces.items() if name in blamable}
+            surface_id = resolve_id(blame.of, ids)
+            if surface_id is not None:
+                return run, surface_id, step.id
     return None
 
 
-def _find_reached_losses(view: TraceView) -> dict[str, tuple[Loss, ...]]:
-    """The losses from which blame would reach each step of the walk: those at the step or downstream of it."""
-    losses = view.request.case_loss.losses
+def _find_reached_reports(run: ShownRun) -> dict[str, tuple[Report, ...]]:
+    """The reports from which blame would reach each step of the walk: those at the step or downstream of it."""
+    view, reports = run.view, list(run.reports.values())
     reached: defaultdict[str, set[int]] = defaultdict(set)
-    for number, loss in enumerate(losses):
-        reached[loss.step_id].add(number)
+    for number, report in enumerate(reports):
+        for step_id in report.step_ids:
+            reached[step_id].add(number)
     for step in reversed(view.request.trace.steps):
         for source in view.predecessors.get(step.id, ()):
             reached[source.id] |= reached[step.id]
-    return {step_id: tuple(losses[number] for number in sorted(reached[step_id])) for step_id in view.predecessors}
+    return {step_id: tuple(reports[number] for number in sorted(reached[step_id])) for step_id in view.predecessors}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
-from promptiter.backprop.llm.rendering import collect_findings
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
-from promptiter.backprop.llm.step_prompt import alias_predecessors, alias_surfaces, render_backward
+from promptiter.backprop.llm.reports import Report, cite_reports, collect_findings
+from promptiter.backprop.llm.step_prompt import (
+    alias_predecessors,
+    alias_step_reports,
+    alias_surfaces,
+    render_backward,
+)
 from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket
@@ -28,36 +34,45 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         if not request.blamable and not request.predecessors:
             return BackwardResult(step_id=request.step.id)
         surfaces, predecessors = alias_surfaces(request), alias_predecessors(request)
-        shape = build_answer_adapter(tuple(surfaces), tuple(predecessors))
+        reports = alias_step_reports(request)
+        shape = build_answer_adapter(tuple(surfaces), tuple(predecessors), reports=tuple(reports))
         answer = await self.ask(shape, self.render_prompt(request), request, node_id=request.step.node_id)
         surface_ids = {name: name for name in request.blamable} | surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
-        findings = collect_findings(request.incoming)
-        reports = [(packet.severity, packet.category) for packet in request.incoming]
         gradients = [(resolve_id(blame.of, surface_ids), blame) for blame in answer.gradients]
         packets = [(resolve_id(blame.of, step_ids), blame) for blame in answer.packets]
         return BackwardResult(
             step_id=request.step.id,
             gradients=tuple(
-                build_gradient(blame, (name, request.step.id), request, reports=reports, findings=findings)
+                build_gradient(blame, (name, request.step.id), request, reports=_cite(blame, reports))
                 for name, blame in gradients
                 if name
             ),
-            packets=_merge_packets([_build_packet(name, blame, request) for name, blame in packets if name]),
+            packets=_merge_packets(
+                [_build_packet(name, blame, request, _cite(blame, reports)) for name, blame in packets if name]
+            ),
             dropped=sum(not name for name, _ in (*gradients, *packets)),
         )
 
 
-def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest) -> GradientPacket:
-    severity, category = grade(blame, [(each.severity, each.category) for each in request.incoming])
+def _cite(blame: BlameEntry, reports: Mapping[str, Report]) -> tuple[Report, ...]:
+    """The reports that an entry explains; all of them, if it cites none."""
+    return cite_reports(blame.cited, reports, otherwise=tuple(reports.values()))
+
+
+def _build_packet(
+    target: str, blame: BlameEntry, request: BackwardRequest, reports: Sequence[Report]
+) -> GradientPacket:
+    severity, category = grade(blame, reports)
     return GradientPacket(
         source=request.step.id,
         target=target,
         text=blame.text,
         severity=severity,
         category=category,
-        findings=collect_findings(request.incoming),
+        findings=collect_findings(reports),
+        reasons=tuple(report.text for report in reports),
     )
 
 
@@ -67,6 +82,8 @@ def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
         replace(
             min(same, key=lambda packet: packet.severity),
             text="\n".join(dict.fromkeys(packet.text for packet in same)),
+            findings=tuple({repr(each): each for packet in same for each in packet.findings}.values()),
+            reasons=tuple(dict.fromkeys(reason for packet in same for reason in packet.reasons)),
         )
         for same in group_by(packets, lambda packet: packet.target).values()
     )

@@ -7,15 +7,17 @@ it would be asked. The whole trace is therefore shown in one call only if that i
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.attributor import MOST_RUNS, LLMAttributor, build_failure
 from promptiter.backprop.llm.backwarder import LLMBackwarder
-from promptiter.backprop.llm.trace_prompt import TracePrompt
+from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import CONCURRENCY, StepwiseAttributor, TraceView
-from promptiter.errors import BadAnswerError, BadRequestError
+from promptiter.concurrency import run_together
+from promptiter.errors import BadAnswerError, BadRequestError, ModelError
 from promptiter.llm.gateway import Gateway
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 
@@ -57,25 +59,44 @@ class CheapestAttributor:
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
         """Return the results of the examined steps, the last step first."""
-        choice = self.choose(request)
-        logger.debug("case %s: %s", request.case_loss.case_id, choice.reason)
-        if choice.how == "walk":
-            return _add_note(await self.stepwise.attribute(request), choice.reason)
-        try:
-            return _add_note(await self.whole.attribute(request), choice.reason)
-        except (BadAnswerError, BadRequestError) as error:
-            note = f"walked: the model gave no usable answer about the whole trace ({type(error).__name__})"
-            return _add_note(await self.stepwise.attribute(request), note)
+        [results] = await self.attribute_batch([request])
+        return results
 
-    def choose(self, request: AttributeRequest) -> AttributionChoice:
-        """Choose the cheaper method for one trace. Calls no model; equal requests give equal choices."""
+    async def attribute_batch(self, requests: Sequence[AttributeRequest]) -> list[list[BackwardResult]]:
+        """Return the results of each trace. Traces that are asked about as a whole share prompts."""
+        choices = [self.choose(request, together=len(requests)) for request in requests]
+        whole = [request for request, choice in zip(requests, choices, strict=True) if choice.how == "whole_trace"]
+        answers = iter(await self.whole.attribute_or_fail(whole)) if whole else iter(())
+        given = [next(answers) if choice.how == "whole_trace" else None for choice in choices]
+        return await run_together(map(self._finish, requests, choices, given))
+
+    async def _finish(
+        self, request: AttributeRequest, choice: AttributionChoice, answer: list[BackwardResult] | ModelError | None
+    ) -> list[BackwardResult]:
+        """The results with a note. A trace is walked if that was chosen, or if the model's answer could not be used."""
+        logger.debug("case %s: %s", request.case_loss.case_id, choice.reason)
+        if answer is None:
+            return _add_note(await self.stepwise.attribute(request), choice.reason)
+        if isinstance(answer, BadAnswerError | BadRequestError):
+            note = f"walked: the model gave no usable answer about the whole trace ({type(answer).__name__})"
+            return _add_note(await self.stepwise.attribute(request), note)
+        if isinstance(answer, ModelError):
+            return [build_failure(answer, request)]
+        return _add_note(answer, choice.reason)
+
+    def choose(self, request: AttributeRequest, *, together: int = 1) -> AttributionChoice:
+        """Choose the cheaper method for one trace; the rules are shared by traces that are asked about `together`.
+
+        Calls no model; equal requests give equal choices.
+        """
         view = TraceView(request)
         shown = TracePrompt.of(view)
         whole = self.whole.count_whole_tokens(request, shown)
         if whole is None:
             most = self.whole.max_prompt_tokens
             return AttributionChoice(how="walk", reason=f"walked: the whole trace does not fit into {most:,} tokens")
-        whole += ANSWER_TOKENS
+        shared = 1 if self.whole.render else min(together, MOST_RUNS)
+        whole += ANSWER_TOKENS - RULE_TOKENS + RULE_TOKENS // shared
         walk, calls = self._estimate_walk(view)
         if whole < walk:
             reason = f"whole trace: {whole:,} tokens expected, {walk:,} in {calls:.1f} calls for a walk"

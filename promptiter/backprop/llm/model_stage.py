@@ -83,10 +83,9 @@ class ModelStage(Generic[R]):
         no usable answer even after repair.
         """
         gateway = self.gateway or current_gateway()
-        options = self._build_options(request)
-        if answer_tokens > gateway.max_output_tokens and not {"max_tokens", "max_completion_tokens"} & options.keys():
-            options["max_tokens"] = answer_tokens
-        model_request = ModelRequest(model=self.model, messages=messages, options=options)
+        model_request = ModelRequest(model=self.model, messages=messages, options=self._build_options(request))
+        if answer_tokens > gateway.max_output_tokens:
+            model_request = gateway.limit_output(model_request, answer_tokens=answer_tokens)
         return await ask_for(shape, model_request, CallSite(role=self.role), gateway, node_id=node_id)
 
     def _build_options(self, request: R) -> dict[str, Json]:

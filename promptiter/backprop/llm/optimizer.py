@@ -6,7 +6,6 @@ too long to show whole is changed by edits, so that the passages that were not s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -14,13 +13,14 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
+from promptiter.backprop.llm.hunks import NamedChange, build_edits, collect_evidence, select_points
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import MOST_FAILING, is_shown_whole, render_optimize
+from promptiter.backprop.llm.prompts import is_asked_for_changes, is_shown_whole, render_optimize
 from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
+from promptiter.backprop.llm.value_wrappers import unescape_marks, unwrap_passage, unwrap_value
 from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
-from promptiter.llm.redaction import map_texts
 from promptiter.llm.structured import build_shape
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
@@ -72,16 +72,22 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
 _Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
+class _Change(BaseModel):
+    text: str
+    points: list[int] = Field(default_factory=list)
+
+
 class _ValueReply(BaseModel):
     reason: _Reason
     value: Any
+    changes: list[_Change] = Field(default_factory=list)
 
 
 class _Edit(BaseModel):
     find: str
     replace: str
     reason: str = ""
-    failing: list[int] = Field(default_factory=list)
+    points: list[int] = Field(default_factory=list)
 
 
 class _EditsReply(BaseModel):
@@ -89,13 +95,24 @@ class _EditsReply(BaseModel):
     edits: Annotated[list[_Edit], Field(min_length=1)]
 
 
+_NUMBERS = {"type": "array", "items": {"type": "integer"}}
+_CHANGES = {"type": "array", "items": build_object_schema(text={"type": "string"}, points=_NUMBERS)}
+
+
 def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     """Build the adapter of an answer with the complete new value."""
 
-    def parse(reply: _ValueReply) -> NewValue:
-        return check_value(NewValue(_unescape_marks(reply.value, request.surface), reply.reason), request)
+    surface, points = request.surface, request.signal.points
 
-    schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(request.surface))
+    def parse(reply: _ValueReply) -> NewValue:
+        value = unwrap_value(reply.value, surface)
+        changes = [NamedChange(each.text, tuple(each.points)) for each in reply.changes]
+        is_text = changes and isinstance(value, str) and isinstance(surface.value, str)
+        edits = build_edits(surface.value, value, changes, points) if is_text else ()
+        return check_value(NewValue(value, reply.reason, edits), request)
+
+    more = {"changes": _CHANGES} if is_asked_for_changes(request) else {}
+    schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(surface), **more)
     return build_shape(_ValueReply, parse, schema=schema)
 
 
@@ -105,10 +122,10 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     def parse(reply: _EditsReply) -> NewValue:
         edits = tuple(
             PatchEdit(
-                before=_unescape_marks(each.find, request.surface),
-                after=_unescape_marks(each.replace, request.surface),
+                before=unescape_marks(each.find, request.surface),
+                after=unwrap_passage(each.replace, request.surface),
                 reason=each.reason.strip(),
-                evidence=_collect_evidence(each.failing, request),
+                evidence=collect_evidence(select_points(each.points, request.signal.points)),
             )
             for each in reply.edits
         )
@@ -119,20 +136,10 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
         find={"type": "string"},
         replace={"type": "string"},
         reason={"type": "string"},
-        failing={"type": "array", "items": {"type": "integer"}},
+        points=_NUMBERS,
     )
     schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
     return build_shape(_EditsReply, parse, schema=schema)
-
-
-def _collect_evidence(numbers: Sequence[int], request: OptimizeRequest) -> PatchEvidence:
-    """The failing examples of these numbers, as the prompt shows them; numbers of no example are ignored."""
-    shown = request.failing[:MOST_FAILING]
-    named = [shown[number - 1] for number in sorted(set(numbers)) if 1 <= number <= len(shown)]
-    return PatchEvidence(
-        cases=tuple(dict.fromkeys(each.case_id for each in named)),
-        steps=tuple(f"{each.case_id}/{each.step_id}" for each in named),
-    )
 
 
 def build_value_schema(surface: Surface) -> dict[str, Json]:
@@ -191,13 +198,3 @@ def _is_same(value: Json, other: Json) -> bool:
     if isinstance(value, str) and isinstance(other, str):
         return value.split() == other.split()
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
-
-
-_ESCAPED_MARK = re.compile(r"&lt;(?=\s*/?\s*data\b)", re.IGNORECASE)
-
-
-def _unescape_marks(value: Json, surface: Surface) -> Json:
-    """Restore data marks that the prompt escaped, because models copy the escaped form."""
-    if _ESCAPED_MARK.search(render_value(surface.value)):
-        return value
-    return map_texts(value, lambda text: _ESCAPED_MARK.sub("<", text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
@@ -11,15 +12,23 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
-from promptiter.stages.contracts import GradientPacket, Rejection, StepExample
-from promptiter.stages.losses import Loss
+from promptiter.stages.contracts import AttributeRequest, Rejection, StepExample
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import Surface
-from traces import Snapshot, Step, ToolCall
+from traces import ExecutionTrace, Snapshot, Step, ToolCall
 from traces.model import Json
+from traces.snapshots import escape_surrogates
 
 SHORTEST_LITERAL, LONGEST_LITERAL, MOST_LITERALS = 2, 200, 50
 """Shorter literals occur too often, longer ones hardly ever."""
+
+USER = "the user"
+
+MOST_FAILING_WITH = 2
+"""Maximum number of cases shown that failed with a rejected value."""
+
+SHORTEST_REFERENCE = 20
+"""A text that is shown twice is replaced by a reference if it has at least this many characters."""
 
 
 def render_value(value: Json) -> str:
@@ -40,20 +49,38 @@ def render_snapshot(snapshot: Snapshot) -> str:
     return "\n".join([*([render_value(snapshot.data)] if snapshot.data is not None else []), *kept])
 
 
-def render_result(step: Step) -> str:
-    """Render the node and the output of a predecessor."""
-    failed = f", failed: {step.error}" if step.error is not None else ""
-    return f"node {step.node_id}{failed}\n\n{render_snapshot(step.output)}"
+def name_node(node_id: str) -> tuple[list[str], list[Quote]]:
+    """The id of a node as part of a heading; if it is not a plain name, it is quoted as data instead."""
+    return ([node_id], []) if _PLAIN_NAME.fullmatch(node_id) else ([], [Quote("node", node_id)])
 
 
-def quote_step(step: Step, *, has_input: bool = True) -> tuple[Quote, ...]:
-    """Quote the node, error, input and output of a step. Without `has_input` its input is shown elsewhere."""
-    return (
-        Quote("node", f"{step.node_id} ({step.kind})"),
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w~-]{0,39}(?:/[\w~-]{1,40}){0,4}", re.ASCII)
+"""A node is named by its developers, but its name may come from a trace: no spaces, so that it cannot be a sentence."""
+
+
+def refer_to_known(text: str, known: Mapping[str, str]) -> str:
+    """Replace what is shown elsewhere in the prompt by its name, such as `[output of T1]`, the longest first."""
+    for name, part in sorted(known.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        if len(part) >= SHORTEST_REFERENCE:
+            named = f"[what {name} said]" if name == USER else f"[output of {name}]"
+            text = text.replace(part, named).replace(orjson.dumps(escape_surrogates(part)).decode()[1:-1], named)
+    return text
+
+
+def build_step_section(step: Step, known: Mapping[str, str]) -> PromptSection:
+    """Build the section of the step that a prompt is about. `known` texts are shown elsewhere, by name."""
+    name, unfit = name_node(step.node_id)
+    given = render_snapshot(step.input)
+    same = next((each for each, text in known.items() if text and text == given), "")
+    source = f"; its input is {'what the user said' if same == USER else f'the output of {same}'}" if same else ""
+    quotes = (
+        *unfit,
         *quote_optional("error", str(step.error) if step.error is not None else None),
-        *([Quote("input", render_snapshot(step.input))] if has_input else []),
+        *(() if same and not step.input.blobs else (Quote("input", refer_to_known(given, known)),)),
         Quote("output", render_snapshot(step.output)),
     )
+    title = f"# The step{f': node {name[0]}' if name else ''} ({step.kind}){source}"
+    return PromptSection(title=title, quotes=quotes, weight=10)
 
 
 def render_call(call: ToolCall) -> str:
@@ -61,14 +88,66 @@ def render_call(call: ToolCall) -> str:
     return f"{call.name}({render_value(call.arguments)})\n{given}"
 
 
-def quote_surface(surface: Surface, *, name: str) -> Quote:
-    return Quote(name, f"{surface.id}\n\n{render_value(surface.value)}")
+def quote_surface(surface: Surface, *, name: str, call_seen: str = "") -> Quote:
+    """Quote the id of a surface, what is known about it, and after an empty line its value."""
+    seen = [f"a call in another run: {call_seen}"] if call_seen else []
+    known = "\n".join([surface.id, *describe_surface(surface), *seen])
+    return Quote(name, f"{known}\n\n{render_value(surface.value)}")
+
+
+def describe_surface(surface: Surface) -> list[str]:
+    """What a surface is for and the arguments of a tool, one line each."""
+    purpose = " ".join(surface.description.split())
+    word = "docstring" if surface.type == "tool" else "what it is for"
+    return [
+        *([f"arguments: {render_value(dict(surface.arguments))}"] if surface.arguments else []),
+        *([f"{word}: {purpose}"] if purpose else []),
+    ]
+
+
+def is_worth_showing(surface: Surface) -> bool:
+    """Whether a surface that stays as it is explains anything: not the name of a model, nor an empty text."""
+    return surface.type != "model" and surface.value not in ("", [], None)
+
+
+def find_call_seen(surface: Surface, requests: Sequence[AttributeRequest]) -> str:
+    """A call of a tool with its result, from another run, if none of these runs called it."""
+    if surface.type != "tool" or any(_find_call(surface, request.trace) for request in requests):
+        return ""
+    peers = (peer for request in requests for peer in request.peers)
+    return next((call for peer in peers if (call := _find_call(surface, peer.trace))), "")
+
+
+def _find_call(surface: Surface, trace: ExecutionTrace) -> str:
+    calls = (call for step in trace.steps if step.node_id == surface.node_id for call in step.tool_calls)
+    return next((" ".join(render_call(call).split()) for call in calls if call.name == surface.part), "")
 
 
 def render_rejection(rejection: Rejection, surface: Surface) -> str:
     """Render the reason of a rejection and the difference from the current value."""
     change = SurfaceChange(surface.id, surface.value, rejection.value).as_text()
     return f"why: {rejection.reason}\n\n{change or render_value(rejection.value)}"
+
+
+def quote_failures_with(rejection: Rejection, number: int) -> tuple[Quote, ...]:
+    """Quote some train cases that failed with a rejected value: what the step got and gave, and why that is wrong."""
+    return tuple(
+        Quote(f"with rejected {number}, case {place}", render_failure(example))
+        for place, example in enumerate(rejection.failing[:MOST_FAILING_WITH], 1)
+    )
+
+
+def render_failure(example: StepExample) -> str:
+    """Render a failing example in one text."""
+    why = [*example.reasons, *_list_unshown_findings(example)]
+    parts = {
+        "input": example.input,
+        "output": example.output,
+        "answer of the whole run": example.answer,
+        "expected": example.expected,
+        "why it failed": "\n".join(why),
+    }
+    return "\n".join(f"{name}: {text}" for name, text in parts.items() if text)
 
 
 def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[PromptSection]:
@@ -79,16 +158,24 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
             None if example.expected_tool_calls is None else render_value(list(example.expected_tool_calls))
         )
         of_run = "" if example.is_terminal else " of the whole run"
+        why = [*example.reasons, *_list_unshown_findings(example)]
         quotes = (
             *quote_optional("user", asked),
-            Quote("step input", example.input),
+            Quote("step input", refer_to_known(example.input, {USER: asked or ""})),
             Quote("step output", example.output),
+            *quote_optional("answer of the whole run", example.answer),
             *quote_optional(f"expected{of_run}", example.expected),
-            *quote_optional("findings", "\n".join(describe_findings(example.findings))),
+            *quote_optional("why it failed", "\n".join(why)),
             *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
         yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
+
+
+def _list_unshown_findings(example: StepExample) -> list[str]:
+    """The findings that the reasons do not mention."""
+    reasons = "\n".join(example.reasons)
+    return [text for text in describe_findings(example.findings) if text not in reasons]
 
 
 def quote_optional(name: str, text: str | None) -> tuple[Quote, ...]:
@@ -122,12 +209,6 @@ def describe_absent_owners(owners: Mapping[str, Sequence[str]]) -> list[str]:
 
 def describe_findings(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(summarize_findings([finding]) for finding in findings))
-
-
-def collect_findings(reports: Iterable[Loss | GradientPacket]) -> tuple[Finding, ...]:
-    """The findings of all losses or packets, each once."""
-    found = {repr(finding): finding for report in reports for finding in report.findings}
-    return tuple(found[key] for key in sorted(found))
 
 
 def collect_literals(findings: Iterable[Finding], others: Iterable[Json] = ()) -> tuple[str, ...]:

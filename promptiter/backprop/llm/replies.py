@@ -6,7 +6,7 @@ Every other mismatch is shown to the model for repair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, TypeVar
@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import build_object_schema
-from promptiter.evaluation.score import Finding
+from promptiter.backprop.llm.reports import Report, collect_findings
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import BackwardRequest, SurfaceGradient
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
@@ -25,7 +25,7 @@ W = TypeVar("W", Severity, Category)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameEntry:
-    """The blame of one surface or predecessor. `of` and `step` are as the model wrote them."""
+    """The blame of one surface or predecessor. `of`, `step` and the `cited` findings are as the model wrote them."""
 
     of: str
     text: str
@@ -33,6 +33,7 @@ class BlameEntry:
     category: str
     confidence: float
     step: str = ""
+    cited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +46,23 @@ class BlameAnswer:
 
 @lru_cache(maxsize=256)
 def build_answer_adapter(
-    surfaces: tuple[str, ...], predecessors: tuple[str, ...] = (), *, steps: tuple[str, ...] = ()
+    surfaces: tuple[str, ...],
+    predecessors: tuple[str, ...] = (),
+    *,
+    steps: tuple[str, ...] = (),
+    reports: tuple[str, ...] = (),
 ) -> TypeAdapter[BlameAnswer]:
     """Build the adapter of an answer that may blame these; with `steps` a gradient also names its step.
+
+    Every entry cites `reports`, the findings that it explains.
 
     The schema is strict, but parsing is lenient: ignoring a word outside a closed set is cheaper than asking again, and
     a list that may be empty may be missing.
     """
     places = {"step": steps, "surface": surfaces} if steps else {"surface": surfaces}
     lists = {
-        **({"gradients": _build_list_schema(places, confidence=_CONFIDENCE)} if surfaces else {}),
-        **({"packets": _build_list_schema({"predecessor": predecessors})} if predecessors else {}),
+        **({"gradients": _build_list_schema(places, reports, confidence=_CONFIDENCE)} if surfaces else {}),
+        **({"packets": _build_list_schema({"predecessor": predecessors}, reports)} if predecessors else {}),
     }
     schema = build_object_schema(diagnosis={"type": "string"}, **lists)
     return build_shape(_BlameReply, partial(_parse_answer, lists=tuple(lists)), schema=schema)
@@ -69,12 +76,12 @@ def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
     return ids.get(name) or ids.get(name.upper())
 
 
-def grade(blame: BlameEntry, reports: Iterable[tuple[Severity, Category]]) -> tuple[Severity, Category]:
+def grade(blame: BlameEntry, reports: Iterable[Report]) -> tuple[Severity, Category]:
     """Severity and category of an entry; an unknown or missing one is that of the worst report."""
-    worst = min(reports, default=(None, None))
-    return _match_word(blame.severity, SEVERITIES, worst[0] or "P1"), _match_word(
-        blame.category, CATEGORIES, worst[1] or "other"
-    )
+    worst = min(reports, key=lambda report: report.severity, default=None)
+    severity: Severity = "P1" if worst is None else worst.severity
+    category: Category = "other" if worst is None else worst.category
+    return _match_word(blame.severity, SEVERITIES, severity), _match_word(blame.category, CATEGORIES, category)
 
 
 def build_gradient(
@@ -82,10 +89,9 @@ def build_gradient(
     place: tuple[str, str],
     case: BackwardRequest | CaseLoss,
     *,
-    reports: Iterable[tuple[Severity, Category]],
-    findings: tuple[Finding, ...],
+    reports: Sequence[Report],
 ) -> SurfaceGradient:
-    """Build the gradient of an entry at a place, that is, on a surface at a step."""
+    """Build the gradient of an entry at a place, that is, on a surface at a step. It explains these reports."""
     (surface_id, step_id), (severity, category) = place, grade(blame, reports)
     return SurfaceGradient(
         surface_id=surface_id,
@@ -97,16 +103,24 @@ def build_gradient(
         repeat=case.repeat,
         turn=case.turn,
         confidence=blame.confidence,
-        findings=findings,
+        findings=collect_findings(reports),
+        reasons=tuple(report.text for report in reports),
     )
 
 
 _CONFIDENCE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
-def _build_list_schema(places: Mapping[str, tuple[str, ...]], **more: Json) -> dict[str, Json]:
+MOST_LISTED = 100
+"""Maximum number of ids that a schema lists, because providers limit the size of schemas."""
+
+
+def _build_list_schema(
+    places: Mapping[str, tuple[str, ...]], reports: tuple[str, ...], **more: Json
+) -> dict[str, Json]:
     fields: dict[str, Json] = {
-        **{name: {"type": "string", "enum": list(aliases)} for name, aliases in places.items()},
+        **{name: _build_id_schema(aliases) for name, aliases in places.items()},
+        **({"findings": {"type": "array", "items": _build_id_schema(reports)}} if reports else {}),
         "text": {"type": "string"},
         "severity": {"type": "string", "enum": list(SEVERITIES)},
         "category": {"type": "string", "enum": list(CATEGORIES)},
@@ -114,10 +128,18 @@ def _build_list_schema(places: Mapping[str, tuple[str, ...]], **more: Json) -> d
     return {"type": "array", "items": build_object_schema(**fields, **more)}
 
 
+def _build_id_schema(aliases: tuple[str, ...]) -> dict[str, Json]:
+    return {"type": "string"} | ({"enum": list(aliases)} if len(aliases) <= MOST_LISTED else {})
+
+
 _Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value).strip())]
 
 
+_Words = Annotated[list[_Word], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+
+
 class _ReplyEntry(BaseModel):
+    findings: _Words = []
     text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     severity: _Word = ""
     category: _Word = ""
@@ -126,16 +148,21 @@ class _ReplyEntry(BaseModel):
 class _GradientEntry(_ReplyEntry):
     step: _Word = ""
     surface: _Word = ""
-    confidence: float = 1.0
+    confidence: Annotated[float, BeforeValidator(lambda value: 1.0 if value is None else value)] = 1.0
 
 
 class _PacketEntry(_ReplyEntry):
     predecessor: _Word = ""
 
 
+def _make_list(value: Json) -> Json:
+    """A list that is missing is empty; an entry without its list is the only one."""
+    return [] if value is None else [value] if isinstance(value, dict) else value
+
+
 class _BlameReply(BaseModel):
-    gradients: list[_GradientEntry] = []
-    packets: list[_PacketEntry] = []
+    gradients: Annotated[list[_GradientEntry], BeforeValidator(_make_list)] = []
+    packets: Annotated[list[_PacketEntry], BeforeValidator(_make_list)] = []
 
 
 def _parse_answer(reply: _BlameReply, *, lists: tuple[str, ...]) -> BlameAnswer:
@@ -153,9 +180,15 @@ def _parse_answer(reply: _BlameReply, *, lists: tuple[str, ...]) -> BlameAnswer:
 
 def _build_entry(reply: _ReplyEntry, of: str, *, confidence: float = 1.0, step: str = "") -> BlameEntry:
     return BlameEntry(
-        of=of, text=reply.text, severity=reply.severity, category=reply.category, confidence=confidence, step=step
+        of=of,
+        text=reply.text,
+        severity=reply.severity,
+        category=reply.category,
+        confidence=confidence,
+        step=step,
+        cited=tuple(each.upper() for each in reply.findings),
     )
 
 
 def _match_word(given: str, words: tuple[W, ...], default: W) -> W:
-    return next((word for word in words if word == given), default)
+    return next((word for word in words if word.lower() == given.lower()), default)

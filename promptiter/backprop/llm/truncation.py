@@ -9,6 +9,7 @@ import string
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from promptiter.evaluation.metrics.judge_prompts import quote_data
@@ -53,10 +54,10 @@ def truncate(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
     Each gap says how many characters are left out. A lone surrogate, which no request can contain, is escaped.
     """
     text = escape_surrogates(text)
-    before = _accumulate_weights(text)
-    room, gap = limit * _UNIT, _weigh(_render_gap(len(text)))
-    if before[-1] <= room:
+    room = limit * _UNIT
+    if _weigh(text) <= room:
         return text
+    before, gap = _accumulate_weights(text), _weigh(_render_gap(len(text)))
     if room < 2 * gap:
         return _LEFT_OUT if _weigh(_LEFT_OUT) <= room else ""
     most = min(MOST_WINDOWS, room // 2 // (gap + SHORTEST_WINDOW * _UNIT))
@@ -76,24 +77,32 @@ def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
     return given
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that sizes are computed once
 class Quote:
     """A text that is shown as data. The name is ours and never part of the data."""
 
     name: str
     text: str
 
-    @property
-    def size(self) -> int:
-        return approximate_tokens(quote_data(self.name, self.text, limit=len(self.text))) + 1
+    @cached_property
+    def whole(self) -> str:
+        """The quote with its whole text. A lone surrogate, which no request can contain, is escaped."""
+        text = escape_surrogates(self.text)
+        return quote_data(self.name, text, limit=len(text))
 
-    @property
+    @cached_property
+    def size(self) -> int:
+        return approximate_tokens(self.whole) + 1
+
+    @cached_property
     def least(self) -> int:
         """The minimum room for the quote to be shown."""
         return min(self.size, approximate_tokens(quote_data(self.name, "")) + 1 + SHORTEST_SHOWN)
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
+        if self.size <= limit:
+            return self.whole
         room = limit
         while True:
             shown = truncate(self.text, room, around=around)
@@ -104,7 +113,7 @@ class Quote:
             room = min(room, approximate_tokens(shown)) - excess
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that sizes are computed once
 class PromptSection:
     """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits."""
 
@@ -113,30 +122,33 @@ class PromptSection:
     weight: int = 1
 
     @property
+    def whole(self) -> str:
+        return "\n".join([self.title, *(quote.whole for quote in self.quotes)])
+
+    @cached_property
     def size(self) -> int:
         return self._frame + sum(quote.size for quote in self.quotes)
 
-    @property
+    @cached_property
     def least(self) -> int:
         first = self.quotes[0].least if self.quotes else 0
         return min(self.size, self._frame + first + approximate_tokens(_render_more(len(self.quotes))) + 1)
 
-    @property
+    @cached_property
     def _frame(self) -> int:
         return approximate_tokens(self.title) + 1
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """Render the title and as many of the first quotes as can be shown at least in part."""
+        if self.size <= limit:
+            return self.whole
         kept, note = self.quotes, ""
-        if self.size > limit:
-            room = limit - self._frame
-            if sum(quote.least for quote in self.quotes) > room:
-                room -= approximate_tokens(_render_more(len(self.quotes))) + 1
-                fitting = bisect_right(list(accumulate(quote.least for quote in self.quotes)), room)
-                kept, note = self.quotes[:fitting], _render_more(len(self.quotes) - fitting)
-            rooms = _share_above_least(room, [(quote.size, quote.least, 1) for quote in kept])
-        else:
-            rooms = [quote.size for quote in kept]
+        room = limit - self._frame
+        if sum(quote.least for quote in self.quotes) > room:
+            room -= approximate_tokens(_render_more(len(self.quotes))) + 1
+            fitting = bisect_right(list(accumulate(quote.least for quote in self.quotes)), room)
+            kept, note = self.quotes[:fitting], _render_more(len(self.quotes) - fitting)
+        rooms = _share_above_least(room, [(quote.size, quote.least, 1) for quote in kept])
         shown = [quote.fit(room, around=around) for quote, room in zip(kept, rooms, strict=True)]
         return "\n".join([self.title, *shown, *([note] if note else [])])
 
@@ -147,13 +159,20 @@ def compose(sections: Sequence[PromptSection], limit: int, *, around: Sequence[s
     Long texts are cut around the literals. If there is not enough room for a part of each section, the sections with
     the smallest weights are left out.
     """
+    if sum(section.size for section in sections) <= limit:
+        return "\n\n".join(section.whole for section in sections)
     kept, room = list(sections), limit
-    while sum(section.least for section in kept) > room:
-        room = limit - approximate_tokens(_render_dropped(len(sections))) - 1
-        lightest = min(range(len(kept)), key=lambda number: (kept[number].weight, -number))
-        del kept[lightest]
-        if not kept:
-            break
+    needed = sum(section.least for section in sections)
+    if needed > room:
+        room -= approximate_tokens(_render_dropped(len(sections))) + 1
+        heaviest_last = sorted(range(len(sections)), key=lambda number: (sections[number].weight, -number))
+        dropped_numbers = set()
+        for number in heaviest_last:
+            if needed <= room:
+                break
+            needed -= sections[number].least
+            dropped_numbers.add(number)
+        kept = [section for number, section in enumerate(sections) if number not in dropped_numbers]
     rooms = _share_above_least(room, [(section.size, section.least, section.weight) for section in kept])
     shown = [section.fit(room, around=around) for section, room in zip(kept, rooms, strict=True)]
     if dropped := len(sections) - len(kept):

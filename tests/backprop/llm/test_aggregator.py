@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, collect_points, pack_points
+from promptiter.backprop.llm.aggregator import MOST_BATCHES, LLMAggregator, pack_points
+from promptiter.backprop.llm.feedback_points import collect_points
 from promptiter.backprop.llm.prompts import MAX_PROMPT_TOKENS, MIN_PROMPT_TOKENS, compute_points_room
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.errors import BudgetEndedError, ModelUnavailableError
@@ -42,8 +43,8 @@ def aggregator(script: Any, **options: Any) -> tuple[LLMAggregator, ScriptedMode
     return LLMAggregator("m", gateway=Gateway(models={"m": model}, retries=retries), **options), model
 
 
-def answer(text: str) -> str:
-    return json.dumps({"text": text})
+def answer(text: str, *joins: int) -> str:
+    return json.dumps({"points": [{"text": text, "joins": joins}]})
 
 
 async def test_a_single_gradient_is_the_signal_without_a_call() -> None:
@@ -67,21 +68,19 @@ async def test_no_gradients_make_an_empty_signal() -> None:
 
 
 async def test_several_points_take_one_call_with_their_counts() -> None:
-    stage, model = aggregator([answer(" 1. Repeat the id. ")])
+    stage, model = aggregator([answer(" Repeat the id. ")])
     said = [gradient(RULES[0], f"c{n}", severity="P1") for n in range(37)]
     said += [gradient(RULES[1], "c1", severity="P0", category="format"), gradient(RULES[2], "c2", severity="P3")]
     result = await stage.aggregate(request(*said))
-    assert result.text == "1. Repeat the id."
+    assert result.text == "Repeat the id."
     assert result.error is None
     (asked,) = model.requests
     assert [
-        as_line
-        for as_line in asked.text.splitlines()
-        if as_line.startswith("- ") and "case" in as_line and "P" in as_line
-    ][-3:] == [
-        f"- 1 case, P0, format: {RULES[1]}",
-        f"- ×37, 37 cases, P1, other: {RULES[0]}",
-        f"- 1 case, P3, other: {RULES[2]}",
+        as_line for as_line in asked.text.splitlines() if as_line[:1].isdigit() and "case" in as_line and "P" in as_line
+    ] == [
+        f"1. 1 case, P0, format: {RULES[1]}",
+        f"2. ×37, 37 cases, P1, other: {RULES[0]}",
+        f"3. 1 case, P3, other: {RULES[2]}",
     ]
     assert "9 of 10 cases failed." in asked.text
     assert INSTRUCTION.value in asked.text
@@ -118,6 +117,62 @@ def test_near_equal_texts_are_one_point_with_the_most_frequent_wording() -> None
 )
 def test_opposite_texts_are_never_merged(one: str, other: str) -> None:
     assert len(collect_points([gradient(one), gradient(other)])) == 2
+
+
+LONG_RULE = "When the customer writes about a return, the answer has to follow {} before it says anything about refunds"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"R{number:02}" for number in range(12)],
+        [f"rule {number}" for number in range(12)],
+        [f'"{word}"' for word in "abcdefghijkl"],
+        [f"check_{word}" for word in "abcdefghijkl"],
+        ["kettle", "lamp", "drill", "jacket", "phones", "blender", "saw", "coat", "speaker", "tent", "stove", "desk"],
+    ],
+)
+def test_long_texts_that_differ_in_the_name_of_a_rule_are_different_points(names: list[str]) -> None:
+    said = [gradient(LONG_RULE.format(name), f"c{number}") for number, name in enumerate(names * 2)]
+    points = collect_points(said)
+    assert [len(point.case_ids) for point in points] == [2] * 12
+
+
+def test_texts_that_differ_in_the_form_of_a_word_or_in_added_words_are_one_point() -> None:
+    text = LONG_RULE.format("the terms")
+    for other in (text.replace("refunds", "refunding"), f"{text} at all"):
+        assert len(collect_points([gradient(text), gradient(other, "c2")])) == 1
+
+
+async def test_each_point_of_the_signal_has_the_evidence_of_the_points_that_it_joins() -> None:
+    replies = {"points": [{"text": "Name ids.", "joins": [1, 3, 99]}, {"text": "Use ISO dates.", "joins": [2]}]}
+    stage, _ = aggregator([json.dumps(replies)])
+    said = [gradient(rule, f"c{number}", id=f"g{number}") for number, rule in enumerate(RULES)]
+    result = await stage.aggregate(request(*said, gradient(RULES[0], "c9", id="g9")))
+    assert result.text == "1. Name ids. (3 cases)\n2. Use ISO dates. (1 case)"
+    assert [(point.text, point.case_ids, point.gradient_ids) for point in result.points] == [
+        ("Name ids.", ("c0", "c2", "c9"), ("g0", "g9", "g2")),
+        ("Use ISO dates.", ("c1",), ("g1",)),
+    ]
+
+
+async def test_an_answer_of_plain_text_rests_on_all_gradients() -> None:
+    stage, _ = aggregator([json.dumps({"text": "Be exact."})])
+    result = await stage.aggregate(request(*(gradient(rule, rule[:4], id=rule[:4]) for rule in RULES)))
+    assert (result.text, len(result.points), len(result.points[0].gradient_ids)) == ("Be exact.", 1, 3)
+
+
+async def test_a_model_that_joins_nothing_is_not_asked_forever() -> None:
+    def keep(asked: ModelRequest) -> str:
+        lines = [line for line in asked.messages[1].content.splitlines() if " case" in line and ": " in line]
+        texts = [line.partition(": ")[2] for line in lines]
+        return json.dumps({"points": [{"text": text, "joins": [n]} for n, text in enumerate(texts, 1)]})
+
+    stage, model = aggregator(keep, max_prompt_tokens=MIN_PROMPT_TOKENS)
+    gradients = distinct(40, words=60)
+    result = await stage.aggregate(request(*gradients))
+    assert len(result.points) == 40
+    assert len(model.requests) < 40
 
 
 def test_a_lone_surrogate_is_escaped() -> None:
@@ -162,7 +217,7 @@ async def test_one_outlier_among_many_cases_does_not_set_the_severity() -> None:
 async def test_an_empty_answer_falls_back_to_the_points(empty: str) -> None:
     stage, _ = aggregator([empty])
     result = await stage.aggregate(request(gradient(RULES[0]), gradient(RULES[1])))
-    assert result.text == f"- 1 case, P1, other: {RULES[1]}\n- 1 case, P1, other: {RULES[0]}"
+    assert result.text == f"1. {RULES[1]} (1 case)\n2. {RULES[0]} (1 case)"
     assert result.error is None
 
 
@@ -197,7 +252,7 @@ def count_points(most: int) -> Callable[[ModelRequest], str]:
 
     def reply(asked: ModelRequest) -> str:
         assert prompt_tokens(asked.messages) <= most
-        points = asked.messages[1].content.split('<data name="points">')[1].count("\n- ")
+        points = asked.messages[1].content.split('<data name="points">')[1].count(" case")
         return answer(f"{asked.digest[:8]} merged {points} points")
 
     return reply
@@ -271,7 +326,7 @@ def test_batches_keep_all_points_in_order_and_fit(lengths: list[int], limit: int
 async def test_faults_of_a_real_server_change_no_signal() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]
-        return answer(f"first: {shown.split('- 1 case, ')[1].splitlines()[0]}")
+        return answer(f"first: {shown.split('1. 1 case, ')[1].splitlines()[0]}")
 
     async def signals(server: LoopbackServer) -> list[str]:
         model = LiteLLMModel(api_base=server.url, api_key="sk-loopback", timeout_s=10)

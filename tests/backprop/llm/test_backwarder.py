@@ -129,6 +129,14 @@ async def test_unknown_severities_and_categories_fall_back_to_the_worst_report()
     assert grades == [("P0", "format", 1.0), ("P0", "format", 1.0)]
 
 
+async def test_slips_in_an_answer_need_no_other_call() -> None:
+    entry = gradient(severity="p2", category="Format", confidence=None)
+    stage, model = backwarder(f"<think>{answer()}</think>" + json.dumps({"gradients": entry, "packets": None}))
+    (blamed,) = (await stage.backward(BACKWARD_REQUEST)).gradients
+    assert (blamed.severity, blamed.category, blamed.confidence) == ("P2", "format", 1.0)
+    assert len(model.requests) == 1
+
+
 async def test_findings_of_several_packets_travel_once() -> None:
     again = GradientPacket(source="x", target="writer", text="again", findings=(MISSING_ID,))
     stage, _ = backwarder(answer(gradients=[gradient()]))

@@ -146,13 +146,19 @@ async def test_a_model_corrects_a_step_in_the_role_of_a_teacher() -> None:
     stage, gateway = corrector({"reason": "the city was left out", "is_correctable": True, "output": SAID})
     found = await stage.correct(request(chain(SAID, WITHOUT_CITY, SHORT), "b"))
     assert (found.kind, found.output, found.reason) == ("corrected", SAID, "the city was left out")
-    assert [each for each, spent in gateway.ledger.snapshot().by_role().items() if spent.calls] == ["teacher"]
+    assert [each for each, spent in gateway.ledger.snapshot().by_role().items() if spent.calls] == ["corrector"]
 
 
 async def test_a_model_may_say_that_the_step_could_do_no_better() -> None:
     stage, _ = corrector({"reason": "the city had been lost", "is_correctable": False, "output": ""})
     found = await stage.correct(request(chain(WITHOUT_CITY, WITHOUT_CITY, SHORT), "b"))
     assert (found.kind, found.reason) == ("no_better", "the city had been lost")
+
+
+async def test_a_step_that_would_have_needed_another_action_is_not_refuted() -> None:
+    for needs, kind in (("other_action", "unknown"), ("other_input", "no_better")):
+        stage, _ = corrector({"reason": "as it is", "is_correctable": False, "needs": needs, "output": ""})
+        assert (await stage.correct(request(chain(SAID, WITHOUT_CITY, SHORT), "b"))).kind == kind
 
 
 async def test_a_correction_with_a_value_lost_before_the_step_is_refused() -> None:
@@ -199,16 +205,7 @@ day: 2026-03-14
 cost: 45.75
 </data>
 
-# The step
-<data name="node">
-b (llm)
-</data>
-<data name="input">
-order: A-17
-city: Lyon
-day: 2026-03-14
-cost: 45.75
-</data>
+# The step: node b (llm); its input is what the user said
 <data name="output">
 order: A-17
 day: 2026-03-14

@@ -11,7 +11,7 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer, apply_edits, build_v
 from promptiter.errors import BadAnswerError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
-from promptiter.llm.messages import Message
+from promptiter.llm.messages import Message, ModelReply
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
 from promptiter.stages.contracts import OptimizeRequest
@@ -27,7 +27,7 @@ def answer(value: Json, reason: str = "because") -> str:
     return json.dumps({"reason": reason, "value": value})
 
 
-def optimizer(*answers: str, **options: Any) -> tuple[LLMOptimizer, ScriptedModel]:
+def optimizer(*answers: str | ModelReply, **options: Any) -> tuple[LLMOptimizer, ScriptedModel]:
     model = ScriptedModel(answers)
     return LLMOptimizer("m", gateway=Gateway(models={"m": model}), **options), model
 
@@ -270,3 +270,28 @@ async def test_faults_of_a_real_server_change_no_patch() -> None:
         assert await values(server) == expected
         assert set(CONTENT_FAULTS) <= set(server.faults)
     assert len(expected) == 40
+
+
+async def test_a_wrapper_around_a_value_is_stripped_without_another_call() -> None:
+    stage, model = optimizer(answer(f'Here is the improved instruction:\n<data name="current value">{BETTER}</data>'))
+    patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
+    assert patch is not None
+    assert patch.value == BETTER
+    assert len(model.requests) == 1
+
+
+async def test_a_value_with_marks_of_the_prompt_goes_back_to_the_model() -> None:
+    stage, model = optimizer(answer(f'{BETTER} <data name="input">A-17</data>'), answer(BETTER))
+    assert (await stage.optimize(OPTIMIZE_REQUEST)).patch is not None
+    assert "the value has marks of the data in the prompt" in corrections(model)[0]
+
+
+async def test_a_value_that_was_cut_off_is_asked_for_again_with_a_larger_limit() -> None:
+    cut = ModelReply(text=answer(BETTER)[:-20], finish_reason="length")
+    stage, model = optimizer(cut, answer(BETTER))
+    patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
+    assert patch is not None
+    assert patch.value == BETTER
+    limit = Gateway().max_output_tokens
+    assert [request.options["max_tokens"] for request in model.requests] == [limit, 2 * limit]
+    assert "be shorter" in corrections(model)[0]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptiter.backprop.llm.feedback_points import FeedbackPoint
 from promptiter.backprop.llm.prompts import (
     MAX_PROMPT_TOKENS,
     MIN_PROMPT_TOKENS,
-    FeedbackPoint,
     is_shown_whole,
     render_aggregate,
     render_optimize,
@@ -24,15 +24,19 @@ from promptiter.backprop.llm.step_prompt import MOST_PREDECESSORS, alias_predece
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
+from promptiter.search.propose import EMPHASES
 from promptiter.stages.contracts import (
     AggregateRequest,
     AggregateResult,
     BackwardRequest,
     GradientPacket,
+    NodePlace,
     OptimizeRequest,
     Rejection,
+    SignalPoint,
     StepExample,
 )
+from promptiter.stages.losses import Loss
 from promptiter.structure import Limits, Surface
 from traces import Edge, Failure, Snapshot, Step, ToolCall
 from traces.model import Blob
@@ -71,11 +75,30 @@ BACKWARD_REQUEST = BackwardRequest(
             severity="P1",
             category="response",
             findings=(MISSING_ID,),
+            reasons=("mentions_order: field: 'A-17' is missing",),
         ),
         GradientPacket(
-            source="mailer", target="writer", text="The mail named no order.", severity="P0", category="format"
+            source="mailer",
+            target="writer",
+            text="The mail named no order.",
+            severity="P0",
+            category="format",
+            reasons=("tone: the tone is cold",),
         ),
     ),
+    losses=(
+        Loss(
+            metric="tone",
+            step_id="mailer",
+            severity="P0",
+            category="format",
+            text="the tone is cold",
+            criterion="a judge asks: is it warm?",
+        ),
+        Loss(metric="mentions_order", step_id="writer", text="field: 'A-17' is missing", findings=(MISSING_ID,)),
+        Loss(metric="length", step_id="logger", text="this is about another step"),
+    ),
+    readers={"mailer": "mailer"},
     surfaces=(INSTRUCTION, TEMPERATURE),
     blamable=("writer#instruction",),
     predecessors=(
@@ -87,7 +110,10 @@ BACKWARD_REQUEST = BackwardRequest(
     reasons=("field: 'A-17' is missing", "the tone is cold"),
 )
 
-AGGREGATE_REQUEST = AggregateRequest(surface=INSTRUCTION, gradients=(), failed_cases=14, all_cases=24)
+CRITERIA = {"mentions_order": "JSON, only order; passes at 0.8", "tone": ""}
+AGGREGATE_REQUEST = AggregateRequest(
+    surface=INSTRUCTION, gradients=(), failed_cases=14, all_cases=24, criteria=CRITERIA
+)
 POINTS = (
     FeedbackPoint(
         text="Ask it to repeat the order id.",
@@ -95,6 +121,7 @@ POINTS = (
         case_ids=frozenset(f"c{number}" for number in range(12)),
         severity="P0",
         categories=("format", "response"),
+        reason="mentions_order: field: 'A-17'\nis missing",
     ),
     FeedbackPoint(
         text="Say when\n- ×99, 99 cases, P0: the parcel comes.",
@@ -109,12 +136,18 @@ OPTIMIZE_REQUEST = OptimizeRequest(
     surface=INSTRUCTION,
     signal=AggregateResult(
         surface_id="writer#instruction",
-        text="1. Repeat the order id (12 cases).",
+        text="1. Repeat the order id. (10 cases)\n2. Give the day. (2 cases)",
         severity="P0",
         categories={"response": 9, "format": 4},
         case_ids=tuple(f"c{number}" for number in range(12)),
         support=10.5,
+        points=(
+            SignalPoint(text="Repeat the order id.", case_ids=tuple(f"c{number}" for number in range(10))),
+            SignalPoint(text="Give the day.", case_ids=("c10", "c11")),
+        ),
     ),
+    place=NodePlace(sources=("lookup", "router"), readers=("mailer",)),
+    criteria=CRITERIA,
     node_description="writes the answer to the customer",
     siblings=(TEMPERATURE,),
     failing=(
@@ -129,7 +162,19 @@ OPTIMIZE_REQUEST = OptimizeRequest(
             is_terminal=True,
             tool_calls=({"name": "eta", "arguments": {"order": "A-17"}},),
             findings=(MISSING_ID,),
+            reasons=("mentions_order: field: 'A-17' is missing",),
             expected_tool_calls=({"name": "eta"},),
+        ),
+        StepExample(
+            case_id="c2",
+            step_id="writer",
+            input="Question: When does the parcel of Mr Brown arrive?",
+            output="It will arrive soon.",
+            passed=False,
+            answer="Dear customer, it will arrive soon.",
+            expected="Tomorrow.",
+            case_input="When does the parcel of Mr Brown arrive?",
+            reasons=("tone: the customer asked for a day",),
         ),
     ),
     passing=(StepExample(case_id="c9", step_id="writer", input="Hello", output="Hello, how can I help?", passed=True),),
@@ -139,8 +184,38 @@ OPTIMIZE_REQUEST = OptimizeRequest(
             surface_id="writer#instruction",
             value="You answer customers of a shop.\nBe brief. Always give the order id. Order: {order}",
             reason="validation fell by 0.04",
+            failing=(
+                StepExample(
+                    case_id="c3",
+                    step_id="writer",
+                    input='{"order":"B-4"}',
+                    output="Order B-4 will arrive.",
+                    passed=False,
+                    expected="Order B-4 arrives tomorrow.",
+                    reasons=("tone: no day is named",),
+                ),
+            ),
         ),
     ),
+)
+TOOL = Surface(
+    node_id="writer",
+    type="tool",
+    part="eta",
+    value="Says when shops open.",
+    description="Days until an order arrives.",
+    arguments={"type": "object", "properties": {"order": {"type": "string"}}},
+)
+TOOL_REQUEST = replace(
+    OPTIMIZE_REQUEST,
+    surface=TOOL,
+    signal=AggregateResult(surface_id=TOOL.id, text="It hides that it knows the day.", case_ids=("c2",)),
+    siblings=(INSTRUCTION, Surface(node_id="writer", type="model", value="m"), Surface(node_id="writer", type="skill")),
+    failing=OPTIMIZE_REQUEST.failing[1:],
+    passing=(),
+    rejected=(),
+    place=NodePlace(),
+    tool_calls=({"name": "eta", "arguments": {"order": "A-17"}, "result": {"days": 2}},),
 )
 
 
@@ -156,6 +231,7 @@ def prompts() -> dict[str, str]:
         "backward": as_text(render_backward(BACKWARD_REQUEST)),
         "aggregate": as_text(render_aggregate(AGGREGATE_REQUEST, POINTS, left_out=3)),
         "optimize": as_text(render_optimize(OPTIMIZE_REQUEST)),
+        "optimize_tool": as_text(render_optimize(TOOL_REQUEST)),
         "optimize_by_edits": as_text(render_optimize(replace(OPTIMIZE_REQUEST, surface=long), limit=2_000)),
     }
 
@@ -164,7 +240,7 @@ def prompt_tokens(messages: Sequence[Message]) -> int:
     return sum(approximate_tokens(message.content) + 8 for message in messages)
 
 
-@pytest.mark.parametrize("name", ["backward", "aggregate", "optimize", "optimize_by_edits"])
+@pytest.mark.parametrize("name", ["backward", "aggregate", "optimize", "optimize_tool", "optimize_by_edits"])
 def test_the_prompts_of_the_example_are_the_golden_ones(name: str) -> None:
     """After a wanted change: `PROMPTITER_GOLDEN=write pytest tests/backprop/llm/test_prompts.py`, and read the diff."""
     path = GOLDEN / f"{name}.txt"
@@ -218,9 +294,9 @@ def test_what_may_be_blamed_has_an_alias_and_nothing_else_has() -> None:
         "P1": "lookup",
         "P2": "router",
     }
-    prompt = render_backward(replace(BACKWARD_REQUEST, blamable=(), predecessors=()))[1].content
+    rules, prompt = (each.content for each in render_backward(replace(BACKWARD_REQUEST, blamable=(), predecessors=())))
     assert "# Its surfaces: none may be blamed" in prompt
-    assert "# Its predecessors: none may be blamed" in prompt
+    assert "predecessor" not in rules.lower() + prompt.lower()
 
 
 def test_predecessors_that_were_not_read_are_named() -> None:
@@ -237,11 +313,13 @@ def test_of_too_many_predecessors_those_with_errors_and_wrong_values_are_shown()
     steps = [Step(id=f"search[{number}]", node_id="search", output=Snapshot("fine")) for number in range(500)]
     steps[300] = replace(steps[300], error=Failure("TimeoutError"))
     steps[400] = replace(steps[400], output=Snapshot("it is 4711"))
-    request = replace(BACKWARD_REQUEST, incoming=(wrong,), predecessors=tuple(steps))
+    request = replace(BACKWARD_REQUEST, incoming=(wrong,), losses=(), predecessors=tuple(steps))
     aliases = alias_predecessors(request)
     assert len(aliases) == MOST_PREDECESSORS
     assert list(aliases)[:3] == ["P301", "P401", "P1"]
-    assert '<data name="P301">\nnode search, failed: TimeoutError' in render_backward(request)[1].content
+    prompt = render_backward(request)[1].content
+    assert '<data name="P301">\nnode search, failed: TimeoutError' in prompt
+    assert f"# Its predecessors; {500 - MOST_PREDECESSORS} more are not shown and cannot be blamed\n" in prompt
 
 
 def test_no_text_of_a_trace_is_outside_of_data() -> None:
@@ -370,6 +448,14 @@ def test_any_backward_request_gives_a_prompt_within_the_limit(request: BackwardR
     assert as_text(messages).encode() == as_text(render_backward(request, limit=limit)).encode()
 
 
+def test_the_emphasis_of_a_variant_is_the_last_thing_that_the_optimizer_reads() -> None:
+    surface = Surface(node_id="plan", type="instruction", value="Plan.")
+    request = OptimizeRequest(surface=surface, signal=AggregateResult(surface_id=surface.id, text="say more"))
+    _, plain = render_optimize(request)
+    _, emphasized = render_optimize(replace(request, emphasis=EMPHASES[1]))
+    assert emphasized.content == f"{plain.content}\n\n# What to emphasize\n{EMPHASES[1]}"
+
+
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
@@ -382,6 +468,7 @@ def test_any_backward_request_gives_a_prompt_within_the_limit(request: BackwardR
         failing=EXAMPLES,
         passing=EXAMPLES,
         rejected=st.lists(st.builds(Rejection, surface_id=TEXT, value=LONG, reason=LONG), max_size=4).map(tuple),
+        emphasis=st.sampled_from(EMPHASES),
     ),
     LIMIT,
 )

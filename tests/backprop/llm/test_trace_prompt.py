@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
+from promptiter.backprop.llm.shown_run import MOST_STEPS
 from promptiter.backprop.llm.step_prompt import render_backward
-from promptiter.backprop.llm.trace_prompt import MOST_STEPS, TracePrompt
+from promptiter.backprop.llm.trace_prompt import TracePrompt
 from promptiter.backprop.propagate import TraceView
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
@@ -130,6 +131,21 @@ def test_the_prompt_of_the_example_is_the_golden_one() -> None:
     assert example() == path.read_text()
 
 
+def test_the_prompt_of_two_runs_is_the_golden_one() -> None:
+    """Surfaces and metrics are shown once; steps and findings are numbered through."""
+    path = GOLDEN / "two_runs.txt"
+    losses = tuple(
+        replace(loss, criterion="a judge asks: is it kind?") for loss in ATTRIBUTE_REQUEST.case_loss.losses[:1]
+    )
+    other = replace(
+        ATTRIBUTE_REQUEST, case_loss=replace(ATTRIBUTE_REQUEST.case_loss, input="Where is it?", losses=losses)
+    )
+    shown = as_text(TracePrompt.of(TraceView(ATTRIBUTE_REQUEST), TraceView(other)).render(limit=12_000)[1:])
+    if os.environ.get("PROMPTITER_GOLDEN") == "write":
+        path.write_text(shown)
+    assert shown == path.read_text()
+
+
 @pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_trace_prompt import example"
@@ -148,13 +164,14 @@ def test_every_process_renders_the_same_bytes() -> None:
 
 def test_steps_between_a_loss_and_a_target_are_shown_and_no_others() -> None:
     found = show_trace(ATTRIBUTE_REQUEST)
-    assert {alias: step.id for alias, step in found.steps.items()} == {
+    [run] = found.runs
+    assert {alias: step.id for alias, step in run.steps.items()} == {
         "T1": "router",
         "T2": "lookup",
         "T3": "writer",
         "T4": "mailer",
     }
-    assert list(found.blamable_steps) == ["T1", "T2", "T3"]
+    assert run.blamable_steps == ["T1", "T2", "T3"]
     assert found.surfaces == {"S1": "lookup#tool.search", "S2": "router#instruction", "S3": "writer#instruction"}
 
 
@@ -276,8 +293,9 @@ def test_of_too_many_steps_those_with_errors_and_wrong_values_and_the_last_are_s
     steps[3] = replace(steps[3], error=Failure("TimeoutError"))
     steps[5] = replace(steps[5], output=Snapshot("it is 4711"))
     found = show_trace(replace(request, trace=replace(request.trace, steps=tuple(steps))))
-    assert [step.id for step in found.steps.values()][:3] == ["s3", "s5", "s102"]
-    assert (len(found.steps), found.left_out) == (MOST_STEPS, 100)
+    [run] = found.runs
+    assert [step.id for step in run.steps.values()][:3] == ["s3", "s5", "s102"]
+    assert (len(run.steps), run.left_out) == (MOST_STEPS, 100)
     assert "# 100 more steps are not shown" in found.render(limit=100_000)[1].content
 
 
@@ -297,7 +315,7 @@ def test_a_step_with_many_predecessors_lists_the_first_of_them() -> None:
     case = replace(ATTRIBUTE_REQUEST.case_loss, losses=(replace(TONE, step_id="joint"),))
     trace = ExecutionTrace(id="t", steps=(*steps, joint))
     prompt = render(replace(ATTRIBUTE_REQUEST, trace=trace, case_loss=case))[1].content
-    assert "# Step T31; after T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12 and 18 more; may be" in prompt
+    assert "## T31 function writer (S1): read T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12 and 18 more\n" in prompt
 
 
 def test_a_predecessor_that_was_not_read_is_named() -> None:
@@ -305,7 +323,7 @@ def test_a_predecessor_that_was_not_read_is_named() -> None:
     edges = (Edge(source="router", kind="control"),)
     trace = replace(ATTRIBUTE_REQUEST.trace, steps=(router, replace(lookup, edges=edges), *others))
     prompt = render(replace(ATTRIBUTE_REQUEST, trace=trace))[1].content
-    assert "# Step T2; after T1; did not read T1;" in prompt
+    assert "## T2 lookup (S1): ran after T1 without reading it\n" in prompt
 
 
 @pytest.mark.slow
