@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from promptiter.agents.argument_checks import check_function, check_named, check_value
+from promptiter.signatures import read_docstring
 from promptiter.structure import Limits
 from traces.model import Json
 
@@ -46,3 +47,8 @@ class Tool:
         check_value(f"tool {self.name!r}: description", self.description, str, wanted="a text")
         check_function(f"tool {self.name!r}: function", self.function, wanted="a function")
         check_named(f"tool {self.name!r}: parameters", self.parameters, object, wanted="a JSON schema, as a dict")
+
+    @property
+    def docstring(self) -> str:
+        """The docstring of its function; empty if it has none."""
+        return read_docstring(self.function)

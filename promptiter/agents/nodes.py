@@ -30,7 +30,7 @@ from promptiter.concurrency import call_in_thread, is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.options import check_options
-from promptiter.llm.structured import ask_until_usable
+from promptiter.llm.structured import Attempt, ask_until_usable
 from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
 from traces import OpenStep
@@ -197,7 +197,15 @@ class ModelNode:
             Surface(node_id=node_id, type="examples", value=examples),
         ]
         surfaces += [
-            Surface(node_id=node_id, type="tool", part=tool.name, value=tool.description) for tool in self.tools
+            Surface(
+                node_id=node_id,
+                type="tool",
+                part=tool.name,
+                value=tool.description,
+                description=tool.docstring,
+                arguments=tool.parameters,
+            )
+            for tool in self.tools
         ]
         surfaces += [
             Surface(node_id=node_id, type="parameter", part=name, value=parameter.value, limits=parameter.limits)
@@ -228,8 +236,8 @@ class ModelNode:
         if schema is None:
             return (await self._ask(request, calls)).text
 
-        async def ask(messages: tuple[Message, ...], _: int) -> str:
-            return (await self._ask(replace(request, messages=messages), calls)).text
+        async def ask(attempt: Attempt) -> ModelReply:
+            return await self._ask(replace(request, messages=attempt.messages), calls)
 
         return await ask_until_usable(build_validator(schema), request.messages, ask, name=repr(request.model))
 

@@ -57,7 +57,7 @@ def build_validator(schema: Mapping[str, Json]) -> TypeAdapter[Json]:
     """The validator of an answer that must fit the schema."""
     from jsonschema.exceptions import best_match
     from jsonschema.validators import Draft202012Validator, validator_for
-    from pydantic import AfterValidator, TypeAdapter
+    from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
     from referencing import Registry
 
     # Without an empty registry, jsonschema would fetch references from the network.
@@ -68,7 +68,7 @@ def build_validator(schema: Mapping[str, Json]) -> TypeAdapter[Json]:
             raise ValueError(f"{error.json_path}: {error.message}")
         return value
 
-    return TypeAdapter(Annotated[Any, AfterValidator(check)])
+    return TypeAdapter(Annotated[Any, AfterValidator(check), WithJsonSchema(dict(schema))])
 
 
 def _walk(schema: Mapping[str, Json], path: str) -> Iterator[tuple[str, dict[str, Json]]]:

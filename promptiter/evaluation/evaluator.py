@@ -19,9 +19,9 @@ from promptiter.errors import EvalSetError, SetupError, nearest
 from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet, advise_eval_set
 from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
-from promptiter.evaluation.metrics.metric import Metric, check_metric, is_metric
+from promptiter.evaluation.metrics.metric import Metric, check_metric, describe_metric, is_metric
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.evaluation.trace_store import FolderTraceStore, TraceStore
+from promptiter.evaluation.trace_store import FileTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.cache.cache import Cache
@@ -91,7 +91,7 @@ class Evaluator:
         self.executor: Executor = executor or LocalExecutor(concurrency=self.options.concurrency)
         self.shared_trace_store = trace_store
         """The trace store of all runs, if one was given. Otherwise each run has its own."""
-        self.trace_store: TraceStore = trace_store or FolderTraceStore()
+        self.trace_store: TraceStore = trace_store or FileTraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
         _check_weights(self.weights, names)
@@ -113,7 +113,7 @@ class Evaluator:
         Without a `trace_store`, it is the one that this evaluator was given, or a new one in a temporary folder.
         """
         gateway = self.gateway.for_run(cache=cache, seed=self.seed)
-        return self._with(gateway=gateway, trace_store=trace_store or self.shared_trace_store or FolderTraceStore())
+        return self._with(gateway=gateway, trace_store=trace_store or self.shared_trace_store or FileTraceStore())
 
     def with_gateway(self, gateway: Gateway) -> Evaluator:
         """The same evaluator with another gateway."""
@@ -175,6 +175,7 @@ class Evaluator:
             weights=self.weights,
             number=number,
             phase=phase,
+            criteria={metric.name: describe_metric(metric) for metric in self.metrics},
         )
 
     async def stream_rows(

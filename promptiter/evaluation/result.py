@@ -156,7 +156,7 @@ class Evaluation:
     """The rows of one profile on one eval set, or on several that were merged, sorted by case and repeat.
 
     `weights` of metrics in the score of a case default to 1. `number` and `phase` are its place in a run: which
-    evaluation it was, and what for.
+    evaluation it was, and what for. `criteria` say what the metrics look at, by name.
     """
 
     eval_set_id: str
@@ -167,6 +167,7 @@ class Evaluation:
     weights: Mapping[str, float] = field(default_factory=dict)
     number: int | None = field(default=None, compare=False)
     phase: str = field(default="", compare=False)
+    criteria: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (row.case_id, row.repeat))))

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import shutil
-import tempfile
-import threading
-import time
-import weakref
-import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from promptiter.concurrency import run_in_thread
-from promptiter.errors import SetupError
+from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.redaction import Redactor
-from traces import ExecutionTrace, Failure, Step, TraceError, digest
-from traces.files import from_json, to_json, write_atomically
+from traces import ExecutionTrace, Failure, Step, digest
+from traces.files import to_json
 
 SMALL = 1 << 16
 """Bytes of a trace that is written on the event loop."""
@@ -65,85 +56,14 @@ def encode_trace(trace: ExecutionTrace, redactor: Redactor | None = None) -> tup
     return digest(_TIMES.sub(b"", raw)), raw
 
 
-class TraceFolder:
-    """Traces in a folder, compressed, for blocking code. Without a path it is a temporary one, deleted with the object.
+class FileTraceStore:
+    """The traces of a file; see TraceFile. Blocking work is done in threads, except for small traces.
 
-    With `durable`, `sync` makes new traces survive a power failure. Safe to use from several threads.
+    Writing a small trace takes less time than a thread.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
-        self._given = None if path is None else Path(path)
-        self._opened_at = time.time()
-        self._is_durable = durable
-        self._unsynced: list[Path] = []
-        self._made: set[str] = set()
-        self._lock = threading.Lock()
-
-    def write(self, name: str, raw: bytes) -> None:
-        """Write an encoded trace."""
-        path = self._path(name)
-        if name[:2] not in self._made:
-            path.parent.mkdir(exist_ok=True)
-            self._made.add(name[:2])
-        with write_atomically(path, is_compressed=True) as file:
-            file.write(gzip.compress(raw, 6))
-        if self._is_durable:
-            with self._lock:
-                self._unsynced.append(path)
-
-    @cached_property
-    def folder(self) -> Path:
-        """The folder of the traces, created when it is first needed."""
-        if self._given is not None:
-            self._given.mkdir(parents=True, exist_ok=True)
-            return self._given
-        folder = Path(tempfile.mkdtemp(prefix="promptiter-traces-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
-
-    def sync(self) -> None:
-        """Flush new traces to disk."""
-        with self._lock:
-            written, self._unsynced = self._unsynced, []
-        for path in (*written, *{path.parent for path in written}):
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-
-    def __contains__(self, name: str) -> bool:
-        return self._is_complete(self._path(name))
-
-    def get(self, name: str) -> ExecutionTrace:
-        """The trace with this digest."""
-        try:
-            return from_json(gzip.decompress(self._path(name).read_bytes()))
-        except (OSError, EOFError, zlib.error, TraceError) as error:
-            problem = getattr(error, "strerror", None) or error
-            raise SetupError(f"the trace {name[:12]}… in {self.folder} cannot be read: {problem}") from error
-
-    def _path(self, name: str) -> Path:
-        return self.folder.joinpath(name[:2], f"{name}.json.gz")
-
-    def _is_complete(self, path: Path) -> bool:
-        """Whether a trace is stored completely. A power failure may have truncated one of an earlier process."""
-        try:
-            if path.stat().st_mtime >= self._opened_at:
-                return True
-            return bool(gzip.decompress(path.read_bytes()))
-        except (OSError, EOFError, zlib.error):
-            return False
-
-
-class FolderTraceStore:
-    """The traces of a folder; see TraceFolder. Blocking work is done in threads, except for small files.
-
-    Writing a small file takes less time than a thread.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
-        self._traces = TraceFolder(path, durable=durable)
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._traces = TraceFile(path)
 
     async def put(self, trace: ExecutionTrace, *, redactor: Redactor | None = None) -> str:
         name, raw = encode_trace(trace, redactor)

@@ -9,7 +9,7 @@ runs/<run-id>/
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -18,6 +18,8 @@ from urllib.parse import quote
 import orjson
 
 from promptiter.errors import SetupError
+from promptiter.evaluation.trace_file import FILE_NAME as TRACES
+from promptiter.evaluation.trace_file import keep_only
 from promptiter.runlog.results import RunResult
 from promptiter.wording import shorten
 from traces import digest
@@ -57,7 +59,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
             if (name := f"{file_name(surface_id)}{ending}") not in texts:  # from before the run was resumed
                 (path / "surfaces" / name).unlink(missing_ok=True)
     if keep_traces != "all" and result.is_final:  # a run that resumes needs them
-        _prune(path / "traces", _failed_traces(result) if keep_traces == "failed" else set())
+        keep_only(path / TRACES, _failed_traces(result) if keep_traces == "failed" else ())
     with write_atomically(path / "result.json") as file:
         result.write_json(file)
 
@@ -105,12 +107,6 @@ def _failed_traces(result: RunResult) -> set[str]:
     in_rounds = (each for one in result.rounds for each in one.all_evaluations)
     rows = (row for each in chain(result.evaluations, in_rounds) for row in each.rows)
     return {name for row in rows if not row.passed for name in row.trace_digests}
-
-
-def _prune(folder: Path, kept: Collection[str]) -> None:
-    for file in folder.glob("*/*.json.gz"):
-        if file.name.partition(".")[0] not in kept:
-            file.unlink()
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.trace_store import TraceFolder
+from promptiter.evaluation.trace_file import FILE_NAME as TRACES
+from promptiter.evaluation.trace_file import TraceFile
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import CandidateDecided, CaseFinished, EvaluationFinished, EvaluationStarted
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -95,5 +96,5 @@ class _ProfileNames:
 
 def read_traces(folder: str | os.PathLike[str], run: CaseRun) -> list[ExecutionTrace]:
     """Read the traces of one run of a case, one per turn, except those that were not kept."""
-    traces = TraceFolder(Path(folder) / "traces")
+    traces = TraceFile(Path(folder) / TRACES)
     return [traces.get(name) for name in run.row.trace_digests if name in traces]

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile

@@ -22,7 +22,9 @@ from pathlib import Path
 
 from promptiter.concurrency import run_in_thread
 from promptiter.errors import SetupError
-from promptiter.evaluation.trace_store import FolderTraceStore, TraceFolder
+from promptiter.evaluation.trace_file import FILE_NAME as TRACES
+from promptiter.evaluation.trace_file import TraceFile
+from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog, read_account
 from promptiter.llm.ledger import LedgerSnapshot
@@ -38,7 +40,7 @@ from promptiter.runs.header import RunHeader, read_header, write_header
 from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
 from traces import ExecutionTrace
 
-TRACES, STOP = "traces", "stop"
+STOP = "stop"
 
 
 class FolderStore:
@@ -82,7 +84,7 @@ class FolderStore:
 
     async def view(self, run_id: str) -> FolderView:
         path = await run_in_thread(lambda: self._find(run_id))
-        return FolderView(path, await run_in_thread(lambda: read_header(path)))
+        return FolderView(path, await run_in_thread(lambda: read_header(path)), TraceFile(path / TRACES))
 
     async def request_stop(self, run_id: str) -> None:
         path = await run_in_thread(lambda: self._find(run_id))
@@ -102,7 +104,7 @@ class FolderRun:
     path: Path
     journal: FileJournal
     answers: CallLog
-    traces: FolderTraceStore
+    traces: FileTraceStore
     lock: RunLock
     is_without_answers: bool
 
@@ -136,6 +138,7 @@ class FolderView:
 
     path: Path
     header: RunHeader
+    traces: TraceFile
 
     def read(self, start: int = 0) -> AsyncIterator[Event]:
         return FileJournal(self.path / JOURNAL).read(start)
@@ -147,7 +150,7 @@ class FolderView:
         return EventFile(self.path / JOURNAL)
 
     async def read_trace(self, trace_digest: str) -> ExecutionTrace:
-        return await run_in_thread(lambda: TraceFolder(self.path / TRACES).get(trace_digest))
+        return await run_in_thread(lambda: self.traces.get(trace_digest))
 
     async def read_ledger(self) -> LedgerSnapshot:
         return await run_in_thread(lambda: read_ledger(self.path))
@@ -185,7 +188,7 @@ def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
         (path / STOP).unlink(missing_ok=True)
     is_without_answers = (path / JOURNAL).exists() and not (path / CALLS).exists()
     answers = stack.enter_context(closing(CallLog(path / CALLS)))
-    traces = FolderTraceStore(path / TRACES, durable=True)
+    traces = FileTraceStore(path / TRACES)
     before_sync = (answers.sync, traces.sync)
     journal = stack.enter_context(FileJournal(path / JOURNAL, before_sync=before_sync, lock=lock))
     return FolderRun(

@@ -88,6 +88,6 @@ def describe_judges(judges: Mapping[str, str], checks: Mapping[str, CheckedJudge
         elif found.kappa is None or found.kappa < POOR_AGREEMENT:
             kappa = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
             labels = plural(found.answers, "label")
-            poorly = f"agrees poorly with people: kappa {kappa} on {labels}, and {POOR_AGREEMENT:g} is the least"
+            poorly = f"agrees poorly with people: kappa {kappa} on {labels}, below {POOR_AGREEMENT:g}"
             notes.append(f"the verdict rests on the judge of {metric}, which {poorly}")
     return tuple(notes)

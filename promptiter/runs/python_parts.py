@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import SETS, RunRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -27,7 +28,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import SETS, RunRequest
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import PythonParts
 from promptiter.runs.part_comparison import find_difference

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from promptiter.engine.engine import Engine, new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
@@ -23,7 +24,7 @@ from promptiter.llm.cache.cache import Cache
 from promptiter.llm.cache.layered import LayeredCache
 from promptiter.references import refuse_while_importing
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces, check_keep_traces
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
 from promptiter.runs.header import Configuration, RunHeader, build_header

@@ -21,6 +21,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.config.loading import load_agent
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.errors import BadRequestError, RateLimitedError, SetupError
 from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -36,7 +37,6 @@ from promptiter.llm.retries import Retries
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.profile import Profile
 from promptiter.registry import AGENTS
-from promptiter.runlog.results import RunRequest
 from promptiter.sources import FileSource
 from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
+from promptiter.evaluation.trace_file import TraceFile
 from promptiter.profile import Profile
 from promptiter.runlog.results import RoundResult, RunMeasured, RunResult
 from promptiter.runs.artifacts import file_name, write_artifacts
@@ -118,13 +119,13 @@ def test_the_traces_of_all_failed_runs_are_kept(tmp_path: Path) -> None:
         )
 
     phases = ("baseline", "train", "validation", "final_test", "test")
-    for name in (f"{phase} {outcome}" for phase in phases for outcome in ("fails", "passes")):
-        file = tmp_path / "traces" / digest(name)[:2] / f"{digest(name)}.json.gz"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"")
+    names = [f"{phase} {outcome}" for phase in phases for outcome in ("fails", "passes")]
+    stored = TraceFile(tmp_path / "traces.jsonl.gz")
+    for name in names:
+        stored.write(digest(name), b"")
     outside = [evaluation(phase) for phase in ("baseline", "final_test", "test")]
     inside = RoundResult(round=1, input_profile=BASELINE, evaluations=(evaluation("train"), evaluation("validation")))
     result = replace(RESULT, evaluations=tuple(outside), rounds=(inside,), is_final=True)
     write_artifacts(tmp_path, result, keep_traces="failed")
-    kept = {path.name.removesuffix(".json.gz") for path in (tmp_path / "traces").rglob("*.gz")}
-    assert kept == {digest(f"{phase} fails") for phase in phases}
+    kept = TraceFile(tmp_path / "traces.jsonl.gz")
+    assert {name for name in names if digest(name) in kept} == {f"{phase} fails" for phase in phases}

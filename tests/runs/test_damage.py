@@ -74,5 +74,6 @@ def test_a_damaged_file_is_survived_or_refused(seed: int, runs: tuple[Path, Path
             continue
         outcomes["resumed"] += 1
         if source is runs[1] or path.name in ("calls.jsonl", "journal.jsonl"):
-            assert read_unmeasured(folder) == read_unmeasured(runs[0]), path
+            traces = path.name != "traces.jsonl.gz"  # a damaged trace that nothing needs stays damaged
+            assert read_unmeasured(folder, traces=traces) == read_unmeasured(runs[0], traces=traces), path
     assert outcomes["resumed"] > 0

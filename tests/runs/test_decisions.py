@@ -12,6 +12,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -31,7 +32,6 @@ from promptiter.policies.stopping import Patience
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.decisions import decide_again
 from traces import Usage
 

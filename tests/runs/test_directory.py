@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.engine import interrupts
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.run import RunFailedError
@@ -24,6 +25,7 @@ from promptiter.errors import (
     RunLockedError,
     SetupError,
 )
+from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.budget import Budget
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
@@ -82,7 +84,7 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     assert run.path.parent == tmp_path / "runs"
     assert run.path.name == result.run_id
     assert files(run.path) == {
-        *("run.json", "journal.jsonl", "calls.jsonl", "traces", "result.json", "profiles", "surfaces")
+        *("run.json", "journal.jsonl", "calls.jsonl", "traces.jsonl.gz", "result.json", "profiles", "surfaces")
     }
     assert Profile.load(run.path / "profiles" / "best.json") == result.accepted_profile
     assert (run.path / "result.json").read_bytes() == result.to_json() == fold(run.journal.read()).to_json()
@@ -174,10 +176,18 @@ def test_the_stop_file_ends_a_run_after_the_work_in_progress_and_it_can_be_resum
     assert not (run.path / "stop").exists()
 
 
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> set[signal.Signals]:
+    """The signals that this process has received in a run. Those of a test are forgotten after it."""
+    signals: set[signal.Signals] = set()
+    monkeypatch.setattr(interrupts, "_received", signals)
+    return signals
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_the_work_in_progress_and_it_can_be_resumed(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, tmp_path: Path, received: set[signal.Signals]
 ) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     messages: list[str] = []
@@ -187,11 +197,23 @@ def test_a_signal_ends_a_run_after_the_work_in_progress_and_it_can_be_resumed(
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     assert messages == [f"{name}: finishing the work in progress; a second one stops at once"]
     assert (run.path / "result.json").exists()
+    received.clear()  # another process resumes it
     assert RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync().current_round == 2
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(tmp_path: Path) -> None:
+def test_a_loop_over_runs_ends_on_sigterm(tmp_path: Path, received: set[signal.Signals]) -> None:
+    stops = StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert begin(tmp_path, desk.DRAFT).run_sync(observers=[stops]).stop_reason == "user_stop"
+    with pytest.raises(SystemExit, match="143"):
+        begin(tmp_path, desk.DRAFT).run_sync()
+    assert received == {signal.SIGTERM}
+
+
+@pytest.mark.slow
+def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(
+    tmp_path: Path, received: set[signal.Signals]
+) -> None:
     rounds = (desk.DRAFT, desk.POLISH)
     run = begin(tmp_path, *rounds)
 
@@ -204,6 +226,7 @@ def test_a_second_signal_stops_at_once_with_a_complete_journal_and_result(tmp_pa
     assert cut.rounds[1].decision is None
     assert orjson.loads((run.path / "result.json").read_bytes())["status"] == "cancelled"
     assert list(run.journal.read())[-1].type == "run_completed"
+    received.clear()  # another process resumes it
     resumed = RunDirectory.resume(run.path, desk.engine(*rounds), desk.request(run_id="")).run_sync()
     assert resumed == begin(tmp_path / "other", *rounds).run_sync()
 
@@ -282,11 +305,14 @@ def test_traces_are_kept_as_asked(keep: str, left: bool, tmp_path: Path) -> None
     engine, request = desk.engine(desk.DRAFT, desk.POLISH), desk.request(run_id="")
     run = RunDirectory.begin(tmp_path, engine, request, keep_traces=keep)  # type: ignore[arg-type]
     result = run.run_sync()
-    there = {path.name.partition(".")[0] for path in (run.path / "traces").rglob("*.gz")}
+    traces = TraceFile(run.path / "traces.jsonl.gz")
     assert result.accepted is not None
-    passed = {name for row in result.accepted.rows for name in row.trace_digests}
-    assert bool(there) is left
-    assert passed.isdisjoint(there) is (keep != "all")
+    assert result.baseline is not None
+    passed, failed = (
+        {name for row in each.rows for name in row.trace_digests} for each in (result.accepted, result.baseline)
+    )
+    assert {name in traces for name in passed} == {keep == "all"}
+    assert {name in traces for name in failed} == {left}
 
 
 @pytest.mark.slow
@@ -508,10 +534,11 @@ def test_foreign_files_beside_the_surfaces_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hangup_stops_the_run_unless_it_is_ignored(tmp_path: Path) -> None:
+def test_a_hangup_stops_the_run_unless_it_is_ignored(tmp_path: Path, received: set[signal.Signals]) -> None:
     run = begin(tmp_path, desk.DRAFT, desk.POLISH)
     stopped = run.run_sync(observers=[StopsInRound(1, lambda: os.kill(os.getpid(), signal.SIGHUP))])
     assert stopped.stop_reason == "user_stop"
+    received.clear()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         again = begin(tmp_path, desk.DRAFT, desk.POLISH)

@@ -55,6 +55,6 @@ def test_judges_that_were_not_checked_or_agree_poorly_are_named(tmp_path: Path) 
     assert unchecked.startswith(
         "the verdict rests on the judge of a, which was never compared with people; `promptiter"
     )
-    figures = "kappa 0.21 on 40 labels, and 0.4 is the least"
+    figures = "kappa 0.21 on 40 labels, below 0.4"
     assert poor == f"the verdict rests on the judge of b, which agrees poorly with people: {figures}"
     assert "kappa undefined" in constant

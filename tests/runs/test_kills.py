@@ -41,7 +41,7 @@ from tests.worlds.starter import How, SmallPool, SmallShop, kill_runs_at
 pytestmark = pytest.mark.slow
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-CHUNKS = 4
+CHUNKS = 8
 SOME_CHUNKS = [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))]
 """The matrix is split so that test workers can share it."""
 SIGKILLS = 10
@@ -135,7 +135,7 @@ def test_a_run_resumes_from_every_event(chunk: int, whole: Path, events: int, tm
 
 def test_a_run_that_is_killed_twice_resumes(whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(7)
-    for seq in range(rng.randrange(9), events - 1, 9):
+    for seq in range(rng.randrange(18), events - 1, 18):
         folder = tmp_path / str(seq)
         kill_at(folder, seq, rng.choice(get_args(How)))
         kill_at(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)))
@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_twice_resumes(whole: Path, events: int, tmp_path: 
 
 @pytest.mark.parametrize("concurrency", [1, 64])
 def test_a_run_resumes_with_another_concurrency(concurrency: int, whole: Path, events: int, tmp_path: Path) -> None:
-    for seq in range(3, events, 20):
+    for seq in range(3, events, 40):
         folder = tmp_path / str(seq)
         kill_at(folder, seq, "before", concurrency=65 - concurrency)
         check_resume(folder, whole, concurrency=concurrency)

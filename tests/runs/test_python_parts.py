@@ -11,6 +11,7 @@ from promptiter.agents import Edge, FunctionNode, GraphAgent, ModelNode
 from promptiter.api import load_rerun, resume_run
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.request import RunRequest
 from promptiter.errors import ChangedInputsError, SetupError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
@@ -20,7 +21,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import Secret
 from promptiter.policies import AnyGain, Deadline, MinGain, NoRegression, Patience, TargetScore
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import read_header
 from promptiter.runs.listing import list_runs

@@ -14,12 +14,13 @@ from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from tests.runs.test_kills import journal, names
 from tests.worlds.bars import take_cases
@@ -28,7 +29,7 @@ from tests.worlds.results import read_unmeasured
 from tests.worlds.scenarios import make_scenario
 from tests.worlds.starter import CountingModel, SmallShop
 
-CHUNKS = 4
+CHUNKS = 8
 CONCURRENCY = 2
 
 

@@ -44,7 +44,7 @@ from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import reveal
 from promptiter.registry import METRICS, Registry
-from promptiter.signatures import find_misfit
+from promptiter.signatures import find_misfit, read_docstring
 from promptiter.wording import shorten
 from traces import Usage
 from traces.model import Json
@@ -58,6 +58,9 @@ class TurnCriterion(Protocol):
 
     @property
     def needs_reference(self) -> bool: ...
+
+    @property
+    def description(self) -> str: ...
 
 
 C = TypeVar("C", bound=TurnCriterion)
@@ -74,6 +77,10 @@ class TurnMetric(Generic[C]):
     @property
     def needs_reference(self) -> bool:
         return self.criterion.needs_reference
+
+    @property
+    def description(self) -> str:
+        return self.criterion.description
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         return score_by_turn(self, case, run, judge=self._judge)
@@ -142,6 +149,10 @@ class LimitMetric:
     threshold: float = 1.0
     needs_reference: bool = False
 
+    @property
+    def description(self) -> str:
+        return f"{self.predicate} of {self.limit:g}"
+
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002 - part of the protocol
         if problem := describe_failure(run):
             return leave_unscored(self, problem)
@@ -176,6 +187,11 @@ class FunctionMetric:
         if problem := find_misfit(self.function, None, None):
             what = f"metric {self.name!r} needs a function of (case, run), not {shorten(self.function)}"
             raise MetricError(f"{what}: {problem}")
+
+    @property
+    def description(self) -> str:
+        """The first paragraph of the function's docstring."""
+        return " ".join(read_docstring(self.function).partition("\n\n")[0].split())
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         if problem := describe_failure(run):

@@ -39,7 +39,15 @@ class FinalResponseCriterion:
 
     @property
     def needs_reference(self) -> bool:
-        return any(part is not None and part.needs_reference for part in (self.text, self.json, self.rouge))
+        return any(part is not None and part.needs_reference for part in self._parts)
+
+    @property
+    def description(self) -> str:
+        return "; ".join(part.description for part in self._parts if part is not None)
+
+    @property
+    def _parts(self) -> tuple[TextCriterion | JsonCriterion | RougeCriterion | None, ...]:
+        return self.text, self.json, self.rouge
 
 
 @dataclass(frozen=True, slots=True)

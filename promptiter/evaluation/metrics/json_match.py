@@ -16,7 +16,7 @@ import orjson
 
 from promptiter.errors import MetricError
 from promptiter.evaluation.score import Finding
-from promptiter.wording import shorten
+from promptiter.wording import join_names, shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ Tree: TypeAlias = Mapping[str, Any]
 """Nested objects with `true` at the selected parts; `*` is any key or list item: `{"items": {"*": {"id": true}}}`."""
 
 DEFAULT_NUMBER_TOLERANCE = 1e-6
+
+MOST_NAMED = 12
+"""Maximum number of keys in a description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,17 @@ class JsonCriterion:
     @property
     def needs_reference(self) -> bool:
         return not self.ignore
+
+    @property
+    def description(self) -> str:
+        if self.ignore:
+            return "JSON of a schema"
+        parts = [
+            f"{word} {join_names(_list_paths(tree), limit=MOST_NAMED)}"
+            for word, tree in (("only", self.only_tree), ("without", self.ignore_tree))
+            if tree is not None
+        ]
+        return ", ".join(["JSON", *parts, *(["of a schema"] if self.schema is not None else [])])
 
 
 class NotJsonError(ValueError):
@@ -134,6 +148,19 @@ def check_against_schema(actual: Json, criterion: JsonCriterion) -> tuple[Findin
         for error in errors
     ]
     return tuple(sorted(findings, key=lambda finding: (finding.where, str(finding.expected))))
+
+
+def _list_paths(tree: Tree) -> list[str]:
+    """The selected parts, such as `items.*.id`."""
+    found: list[str] = []
+    waiting = [(str(key), inner) for key, inner in tree.items()]
+    while waiting:
+        path, value = waiting.pop(0)
+        if isinstance(value, Mapping) and value:
+            waiting += [(f"{path}.{key}", inner) for key, inner in value.items()]
+        else:
+            found.append(path)
+    return found
 
 
 def format_json_path(parts: Iterable[str | int]) -> str:

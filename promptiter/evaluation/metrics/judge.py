@@ -93,6 +93,11 @@ class JudgeMetric:
         return rubrics[::-1] if self.is_reversed else rubrics
 
     @property
+    def description(self) -> str:
+        asked = " / ".join(rubric.text for rubric in self.rubrics if rubric.text)
+        return f"a judge asks: {asked}" if asked else "a judge compares with the expected answer"
+
+    @property
     def definition(self) -> str:
         """The hash of what makes this judge: its prompt with the rubrics, its models and options, and its threshold."""
         shown = Exchange(question="", response="", reference="" if self.shows_reference else None)

@@ -25,7 +25,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.options import check_options
 from promptiter.llm.secret import secrets_in
-from promptiter.llm.structured import ask_for, ask_until_usable
+from promptiter.llm.structured import Attempt, ask_for, ask_until_usable
 from promptiter.references import is_reference
 from promptiter.registry import MODELS
 from traces import digest
@@ -58,9 +58,9 @@ class Judge:
         runner = self.runner
         context = RunContext(repeat=place_repeat(repeat), seed=gateway.find_active().seed, role="judge")
 
-        async def ask(messages: tuple[Message, ...], _: int) -> str:
+        async def ask(attempt: Attempt) -> ModelReply:
             with keep_repeats():
-                return await ask_runner(runner, _as_one_message(messages), context, gateway)
+                return ModelReply(text=await ask_runner(runner, _as_one_message(attempt.messages), context, gateway))
 
         return await ask_until_usable(shape, messages, ask, name=repr(self.name))
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from promptiter.agents.base import AgentRun
 from promptiter.errors import MetricError, ModelError, SetupError
@@ -49,6 +49,21 @@ class Metric(Protocol):
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
         """The score of one run."""
+
+
+@runtime_checkable
+class DescribedMetric(Protocol):
+    """A metric that says what it looks at, such as `JSON, only order_id`, for the models that explain failures."""
+
+    @property
+    def description(self) -> str: ...
+
+
+def describe_metric(metric: Metric) -> str:
+    """What a metric looks at, and from which score it passes, such as `JSON, only order_id; passes at 0.8`."""
+    threshold = f"passes at {metric.threshold:g}" if metric.threshold != 1.0 else ""
+    description = metric.description if isinstance(metric, DescribedMetric) else ""
+    return "; ".join(part for part in (description, threshold) if part)
 
 
 def check_metric(metric: object) -> None:

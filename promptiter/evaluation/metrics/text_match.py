@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 from itertools import pairwise
@@ -49,6 +49,22 @@ class TextCriterion:
     def needs_reference(self) -> bool:
         return not self.ignore and self.expected is None
 
+    @property
+    def description(self) -> str:
+        bounds = [
+            *([f"at least {self.min_length} characters"] if self.min_length is not None else []),
+            *([f"at most {self.max_length} characters"] if self.max_length is not None else []),
+            *(["in upper or lower case"] if self.case_insensitive else []),
+        ]
+        return ", ".join([*([] if self.ignore else [_MATCHES[self.match]]), *bounds])
+
+
+_MATCHES: Mapping[TextMatch, str] = {
+    "exact": "the whole text",
+    "contains": "text that contains the expected one",
+    "regex": "text that matches a pattern",
+}
+
 
 def compare_text(actual: str, reference: str | None, criterion: TextCriterion) -> tuple[Finding, ...]:
     """Compare a text with its reference, which may be None if the criterion needs none."""
@@ -73,6 +89,10 @@ class RougeCriterion:
     type: RougeType = "rouge1"
     threshold: float = 1.0
     needs_reference: ClassVar[bool] = True
+
+    @property
+    def description(self) -> str:
+        return f"words shared with the expected answer ({self.type})"
 
 
 def rouge_f1(actual: str, reference: str, kind: RougeType = "rouge1") -> float:
@@ -122,6 +142,10 @@ class NumericCriterion:
     @property
     def needs_reference(self) -> bool:
         return self.expected is None
+
+    @property
+    def description(self) -> str:
+        return f"the {self.which} number in the text"
 
 
 def compare_number(actual: str, reference: str | None, criterion: NumericCriterion) -> tuple[Finding, ...]:

@@ -46,6 +46,11 @@ class TrajectoryCriterion:
     subset_matching: bool = False
     needs_reference: ClassVar[bool] = True
 
+    @property
+    def description(self) -> str:
+        order = "in this order" if self.order_sensitive else "in any order"
+        return f"the tool calls, {order}" + (", others are allowed" if self.subset_matching else "")
+
     def for_tool(self, name: str) -> ToolCriterion:
         return self.overrides.get(name, self.default)
 

@@ -6,8 +6,8 @@ sequence gets its share of alpha in advance, p for each acceptance and 1 - p for
 sequences that can end a search add up to at most alpha, so the probability that any of their results passes by chance
 is at most alpha (a union bound with the weights of a prefix code). The result that was reached is tested at its share.
 
-Every answer that validation gave counts: a stop policy that read a validation score, or a patch refused because it
-quotes a validation case, is one more bit and costs a factor of 2.
+Every answer that validation gave counts: a stop policy that read a validation score is one more bit and costs a factor
+of 2. No patch is refused because of a validation case: that would be one too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_acceptance_share(max_rounds: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationUse:
-    """The answers that validation gave to a search: decisions on candidates, and other answers of yes or no.
+    """The answers that validation gave to a search: decisions on candidates, and to stop or not by the score.
 
     `acceptance_share` is p. It is fixed before the search, see `find_acceptance_share`.
     """
@@ -39,22 +39,22 @@ class ValidationUse:
     acceptance_share: float = 0.25
     accepted: int = 0
     rejected: int = 0
-    other_bits: int = 0
+    stops_by_score: int = 0
 
     def add_decision(self, *, accepted: bool) -> ValidationUse:
         if accepted:
             return replace(self, accepted=self.accepted + 1)
         return replace(self, rejected=self.rejected + 1)
 
-    def add_bit(self) -> ValidationUse:
-        """Count an answer other than a decision."""
-        return replace(self, other_bits=self.other_bits + 1)
+    def add_stop_by_score(self) -> ValidationUse:
+        """Count a stop decision that looked at the score: one bit per acceptance, because only these change it."""
+        return replace(self, stops_by_score=self.accepted)
 
     @property
     def share(self) -> float:
         """The share of alpha that is left for a test of new cases."""
         decisions = self.acceptance_share**self.accepted * (1 - self.acceptance_share) ** self.rejected
-        return float(decisions * BIT_SHARE**self.other_bits)
+        return float(decisions * BIT_SHARE**self.stops_by_score)
 
     def find_alpha(self, alpha: float) -> float:
         """The alpha at which the validation cases may be tested for new cases."""
@@ -62,5 +62,5 @@ class ValidationUse:
 
     def describe(self) -> str:
         """`2 accepted, 5 rejected`: what the search learned from validation."""
-        bits = [plural(self.other_bits, "other answer")] if self.other_bits else []
-        return ", ".join([f"{self.accepted} accepted", f"{self.rejected} rejected", *bits])
+        stops = [plural(self.stops_by_score, "stop decision")] if self.stops_by_score else []
+        return ", ".join([f"{self.accepted} accepted", f"{self.rejected} rejected", *stops])

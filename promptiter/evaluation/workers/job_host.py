@@ -117,7 +117,9 @@ class JobHost:
 
     async def _answer(self, call: ForwardedRequest | ForwardedToolCall, execute: ExecuteTool) -> Any:
         if isinstance(call, ForwardedRequest):
-            return await call.gateway.ask(call.request, call.site, node_id=call.node_id, is_live=call.is_live)
+            return await call.gateway.ask(
+                call.request, call.site, node_id=call.node_id, is_live=call.is_live, doublings=call.doublings
+            )
         is_lost = False
 
         async def run_in_worker(**_: Json) -> Json:

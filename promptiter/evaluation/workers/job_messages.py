@@ -37,6 +37,7 @@ class ForwardedRequest:
     site: CallSite
     node_id: str
     is_live: bool
+    doublings: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,8 +155,12 @@ class ForwardingGateway(Gateway):
         """Forward calls on the running event loop, even if a thread that an earlier case left behind has one too."""
         self._home.bind(replace=True)
 
-    async def _ask(self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool) -> ModelReply:
-        call = ForwardedRequest(gateway=self, request=request, site=site, node_id=node_id, is_live=is_live)
+    async def _ask(
+        self, request: ModelRequest, site: CallSite, node_id: str, *, is_live: bool, doublings: int
+    ) -> ModelReply:
+        call = ForwardedRequest(
+            gateway=self, request=request, site=site, node_id=node_id, is_live=is_live, doublings=doublings
+        )
         reply: ModelReply = await self._forward(call, _refuse_to_execute)
         return reply
 

@@ -560,7 +560,7 @@ async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
     with run_server(LoopbackServer(judge_answer)) as server:
         expected = await scores(server)
     assert {score.value for score in expected} == {0.0, 0.5, 1.0}
-    with run_server(LoopbackServer(judge_answer, fault_rate=0.3, seed=3)) as server:
+    with run_server(LoopbackServer(judge_answer, fault_rate=0.3, seed=5)) as server:
         assert await scores(server) == expected
         assert set(server.faults) == set(HTTP_FAULTS + CONTENT_FAULTS)
 

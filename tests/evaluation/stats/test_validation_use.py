@@ -16,8 +16,8 @@ def test_each_answer_costs_its_share() -> None:
     assert use.find_alpha(0.05) == 0.05
     use = use.add_decision(accepted=False).add_decision(accepted=True)
     assert use.find_alpha(0.05) == pytest.approx(0.05 * 0.75 * 0.25)
-    assert use.add_bit().share == pytest.approx(0.75 * 0.25 / 2)
-    assert use.add_bit().describe() == "1 accepted, 1 rejected, 1 other answer"
+    assert use.add_stop_by_score().share == pytest.approx(0.75 * 0.25 / 2)
+    assert use.add_stop_by_score().describe() == "1 accepted, 1 rejected, 1 stop decision"
     assert 1 / ValidationUse(accepted=1, rejected=7).share == pytest.approx(30, abs=0.1)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from promptiter.agents.base import RunContext
 from promptiter.errors import SetupError
@@ -16,15 +17,16 @@ from promptiter.evaluation.executor import Executor, FinishedJob, run_concurrent
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.trace_store import FolderTraceStore
+from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.evaluation.workers.job_host import HostHandles, JobHost
 from promptiter.evaluation.workers.job_messages import ExecuteTool, WorkerLostError
 from promptiter.evaluation.workers.job_worker import JobWorker, WorkerHandles
 from promptiter.evaluation.workers.wire_format import pack, unpack
 from promptiter.llm.gateway import Gateway
-from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.secret import Secret
+from promptiter.llm.structured import ask_for
 from promptiter.profile import Profile
 from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract
@@ -46,7 +48,7 @@ class Pipe:
 def make_host(gateway: Gateway | None = None, metrics: Any = None) -> JobHost:
     evaluator = office.make_evaluator()
     runner = CaseRunner(agent=office.agent, metrics=metrics or evaluator.metrics, context=RunContext())
-    return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FolderTraceStore())
+    return JobHost(runner, gateway=gateway or evaluator.gateway, trace_store=FileTraceStore())
 
 
 class BytesExecutor:
@@ -95,6 +97,15 @@ async def test_active_profiles_reach_other_agents_that_the_agent_calls() -> None
     [(host, packed), _] = sent
     row = await host.receive(await JobWorker(Pipe(host)).run(packed))  # where no profile is active
     assert (row.output, row.error) == (cases.cases[0].turns[0].user, None)
+
+
+async def test_the_limit_of_an_answer_that_was_cut_off_is_doubled_by_the_host() -> None:
+    model = ScriptedModel([ModelReply(text='{"a', finish_reason="length"), '{"a": 1}'])
+    host = make_host(Gateway(models={"m": model}, max_output_tokens=100))
+    gateway = WorkerHandles(Pipe(host)).get_gateway(0)
+    request = ModelRequest(model="m", messages=(Message("user", "hi"),))
+    assert await ask_for(TypeAdapter(dict[str, int]), request, CallSite(role="judge"), gateway) == {"a": 1}
+    assert [each.options["max_tokens"] for each in model.requests] == [100, 200]
 
 
 async def test_secrets_of_a_judge_stay_in_the_host_and_reach_its_model() -> None:
@@ -200,7 +211,7 @@ async def test_calls_of_other_event_loops_are_forwarded_on_that_of_the_worker() 
     evaluator = office.make_evaluator()
     evaluator.gateway.add_model("m", ScriptedModel(lambda request: f"{request.messages[-1].content}!"))
     runner = CaseRunner(agent=ask_in_own_loop, metrics=evaluator.metrics[:1], context=RunContext())
-    host = JobHost(runner, gateway=evaluator.gateway, trace_store=FolderTraceStore())
+    host = JobHost(runner, gateway=evaluator.gateway, trace_store=FileTraceStore())
     worker = JobWorker(LoopPipe(host))
     for case in office.CASES.cases[:2]:
         job = CaseJob(case=case, profile=Profile.baseline(ask_in_own_loop.describe()))
