@@ -7,11 +7,11 @@ import pytest
 
 from promptiter import offline
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.gateway import Gateway
 from promptiter.registry import MODELS, OFFLINE_STAGES
-from promptiter.runlog.results import RunRequest
 from tests.worlds import cyclic_desk
 
 

@@ -13,12 +13,13 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.evalset import build_eval_set
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.gateway import Gateway
 from promptiter.offline.model.simulated import SimulatedModel
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from traces.model import Json
 
 Row: TypeAlias = Mapping[str, Json]

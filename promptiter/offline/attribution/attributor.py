@@ -5,6 +5,7 @@ A loss is split into mismatches, and each value is followed back from the step t
 - *lost*: a step received the value and its output lacks it. The gradient goes there.
 - *introduced*: a step's output has a wrong value that nothing it received has. The gradient goes there.
 - *absent*: neither input nor output has the value. Packets go to those steps that it read and that lack it too.
+- *replaced*: the answer has another value for a name, such as `status: open`. It is followed as lost, or as introduced.
 - absent everywhere: the node that introduces such values in passing runs (Ochiai); otherwise the step that lost the ids
   or numbers of the request before a function could look anything up by them; otherwise, with low confidence, knowledge
   that the step with the loss should have.
@@ -30,7 +31,7 @@ from promptiter.offline.attribution.blame_results import Blame, BlameCollector, 
 from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
 from promptiter.offline.attribution.format_blame import blame_format, find_writer
 from promptiter.offline.attribution.references import find_common_traits
-from promptiter.offline.attribution.route_blame import blame_wrong_route
+from promptiter.offline.attribution.route_blame import blame_wrong_route, join_nodes, list_routes
 from promptiter.offline.attribution.tool_blame import blame_tools
 from promptiter.offline.attribution.trace_context import TraceContext
 from promptiter.offline.attribution.traversal import choose_losing_steps, follow_missing, follow_unexpected
@@ -38,7 +39,7 @@ from promptiter.offline.attribution.value_search import split_values
 from promptiter.offline.text.matching import normalize
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.stages.losses import Category, Loss
-from traces import ExecutionTrace, Step
+from traces import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class _Attribution:
             blame_tools(findings, self.collector, last=located.step_ids[-1], severity=severity)
         for located in self.located:
             self._blame_lost(located)
+            self._blame_replaced(located)
         for blame in (self._blame_introduced, self._blame_suspects, self._blame_lost_keys):
             if not self.collector:
                 blame()
@@ -159,14 +161,25 @@ class _Attribution:
         weak_counts = Counter(step_id for mismatch, step_ids in lost if not mismatch.is_strong for step_id in step_ids)
         most = max(weak_counts.values(), default=0)
         for mismatch, step_ids in lost:
-            for step_id in step_ids:
-                if not mismatch.is_strong and weak_counts[step_id] < most:
-                    continue
-                user = "later steps need" if step_id in self.context.steps_with_successors else "the answer needs"
-                reason = f"This step received values that {user}, and its output lacks them"
-                evidence = LOST if mismatch.is_strong else LOST_WEAKLY
-                share = 1 / self._count_nodes(step_ids)
-                self._add(located, step_id, evidence, reason=reason, subject=mismatch, share=share)
+            self._add_lost(
+                located, mismatch, [each for each in step_ids if mismatch.is_strong or weak_counts[each] == most]
+            )
+
+    def _blame_replaced(self, located: _LocatedLoss) -> None:
+        """Blame the steps that replaced a value: it was lost there, or else the other one was introduced there."""
+        for mismatch in located.analysis.of_kind("replaced"):
+            for each, step_ids in (lost := self._find_lost(located, [mismatch])):
+                self._add_lost(located, each, step_ids)
+            if not lost:
+                self._add_introduced(located, mismatch)
+
+    def _add_lost(self, located: _LocatedLoss, mismatch: Mismatch, step_ids: Sequence[str]) -> None:
+        for step_id in step_ids:
+            user = "later steps need" if step_id in self.context.steps_with_successors else "the answer needs"
+            reason = f"This step received values that {user}, and its output lacks them"
+            evidence = LOST if mismatch.is_strong else LOST_WEAKLY
+            share = 1 / self._count_nodes(step_ids)
+            self._add(located, step_id, evidence, reason=reason, subject=mismatch, share=share)
 
     def _find_lost(self, located: _LocatedLoss, mismatches: Iterable[Mismatch]) -> list[tuple[Mismatch, list[str]]]:
         """The values that were lost, and where. A longer text that no step had as a whole is followed in its parts."""
@@ -188,17 +201,20 @@ class _Attribution:
             missing = located.analysis.of_kind("missing")
             unexpected = [] if missing else located.analysis.of_kind("unexpected", is_strong=True)
             for mismatch in (*missing, *unexpected):
-                value = mismatch.counterpart if mismatch.kind == "missing" else mismatch.value
-                if value is None:
-                    continue
-                walk = follow_unexpected(self.context, value, starts=located.step_ids)
-                self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
-                instead = f" instead of {self._describe(mismatch)}" if mismatch.kind == "missing" else ""
-                subject, finding = f"{value.text!r}{instead}", mismatch.finding
-                reason = "This step's output has values that it did not receive"
-                for origin in walk.origins:
-                    share = 1 / self._count_nodes(walk.origins)
-                    self._add(located, origin, INTRODUCED, reason=reason, subject=subject, share=share, finding=finding)
+                self._add_introduced(located, mismatch)
+
+    def _add_introduced(self, located: _LocatedLoss, mismatch: Mismatch) -> None:
+        value = mismatch.value if mismatch.kind == "unexpected" else mismatch.counterpart
+        if value is None:
+            return
+        walk = follow_unexpected(self.context, value, starts=located.step_ids)
+        self.collector.add_packets(walk, mismatch, severity=located.analysis.loss.severity)
+        instead = "" if mismatch.kind == "unexpected" else f" instead of {self._describe(mismatch)}"
+        subject, finding = f"{value.text!r}{instead}", mismatch.finding
+        reason = "This step's output has values that it did not receive"
+        for origin in walk.origins:
+            share = 1 / self._count_nodes(walk.origins)
+            self._add(located, origin, INTRODUCED, reason=reason, subject=subject, share=share, finding=finding)
 
     def _blame_suspects(self) -> None:
         """Blame the nodes that introduce such values in passing runs and do not here."""
@@ -245,13 +261,13 @@ class _Attribution:
         known: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
         for peer in self.context.request.peers:
             if peer.passed:
-                for node_id, successors in _list_routes(peer.trace):
+                for node_id, successors in list_routes(peer.trace):
                     known[node_id].add(successors)
-        for step, (node_id, successors) in zip(self.context.trace.steps, _list_routes(self.context.trace), strict=True):
+        for step, (node_id, successors) in zip(self.context.trace.steps, list_routes(self.context.trace), strict=True):
             if node_id in known and successors not in known[node_id] and self.located:
-                usual = " or ".join(sorted(_join_nodes(each) for each in known[node_id]))
+                usual = " or ".join(sorted(join_nodes(each) for each in known[node_id]))
                 reason = "After this step the run took a route that no passing run takes"
-                subject = f"to {_join_nodes(successors)} instead of {usual}"
+                subject = f"to {join_nodes(successors)} instead of {usual}"
                 self._add(self.located[0], step.id, ROUTE, reason=reason, subject=subject)
                 return
 
@@ -308,19 +324,6 @@ class _Attribution:
                 finding=finding,
             )
         )
-
-
-def _list_routes(trace: ExecutionTrace) -> list[tuple[str, frozenset[str]]]:
-    """For each step its node and the nodes that follow it."""
-    successors: defaultdict[str, set[str]] = defaultdict(set)
-    for step in trace.steps:
-        for source in step.predecessors:
-            successors[source].add(step.node_id)
-    return [(step.node_id, frozenset(successors[step.id])) for step in trace.steps]
-
-
-def _join_nodes(node_ids: frozenset[str]) -> str:
-    return " and ".join(repr(node_id) for node_id in sorted(node_ids)) or "the end"
 
 
 def _duration_ns(step: Step) -> float:

@@ -24,6 +24,7 @@ from promptiter.offline.attribution.format_rules import (
     rule_for_writing,
 )
 from promptiter.offline.attribution.references import References
+from promptiter.offline.attribution.replaced_pairs import find_replaced_pairs, put_back
 from promptiter.offline.attribution.value_search import (
     SearchText,
     Value,
@@ -33,7 +34,8 @@ from promptiter.offline.attribution.value_search import (
     split_values,
 )
 from promptiter.offline.text.fields import read_fields
-from promptiter.offline.text.matching import SMALL_WORDS, contains_whole, normalize, read_document
+from promptiter.offline.text.matching import contains_whole, normalize, read_document
+from promptiter.small_words import SMALL_WORDS
 from promptiter.stages.losses import Loss
 from traces.model import Json
 
@@ -43,7 +45,8 @@ MAX_MISMATCHES = 20
 MAX_SWAPPED = 3
 """If the answer lacks at most this many words and has as many others, each of those may replace one that it lacks."""
 
-MismatchKind: TypeAlias = Literal["missing", "unexpected"]
+MismatchKind: TypeAlias = Literal["missing", "unexpected", "replaced"]
+"""Replaced is the value of a name (`status: open`) that the answer has elsewhere, or that all references share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ def analyze_loss(loss: Loss, references: References, *, output: str, user_input:
         reader.read(finding)
     if not loss.findings and loss.category != "error":
         reader.compare_loosely(Finding(kind="wrong"))
+    reader.find_replaced()
     return reader.analysis
 
 
@@ -115,6 +119,7 @@ class _LossReader:
         self.output = output
         self.references = references
         self.user_input = user_input
+        self._shared: list[Mismatch] = []
         wanted = [(name, read_value(leaf)) for name, leaf in _list_values(loss.expected or "")]
         self.analysis = LossAnalysis(loss, needed=[value for name, value in wanted if self._is_content(name, value)])
 
@@ -132,6 +137,27 @@ class _LossReader:
             self._compare_strictly(finding, str(finding.expected))
         else:
             self.compare_loosely(finding)
+
+    def find_replaced(self) -> None:
+        """Add the values that the answer has others for: those of names, and those that all references share."""
+        analysis = self.analysis
+        known = {mismatch.value.key for mismatch in analysis.mismatches if mismatch.is_strong}
+        replaced = [
+            Mismatch(kind="replaced", value=wanted, finding=finding, counterpart=other)
+            for wanted, other, finding in find_replaced_pairs(analysis.loss.expected or "", self.output)
+            if read_value(finding.expected).key not in known
+        ]
+        named = {read_value(each.finding.expected).key for each in replaced}
+        analysis.mismatches = [each for each in analysis.mismatches if each.is_strong or each.value.key not in named]
+        replaced += (each for each in self._shared if each.counterpart is not None)
+        repaired = self.output
+        for each in replaced:
+            repaired = put_back(repaired, each.value, each.counterpart)
+        analysis.format_rules = [
+            replace(rule, needs_no_content=rule.needs_no_content and not rule.is_followed_by(repaired))
+            for rule in analysis.format_rules
+        ]
+        analysis.mismatches += replaced
 
     def compare_loosely(self, finding: Finding) -> None:
         """Compare with the reference where only the meaning counts, not the wording."""
@@ -201,6 +227,9 @@ class _LossReader:
         if len(missed) == len(spare) <= MAX_SWAPPED:
             pairs = zip(missed, spare, strict=True)
             missed = [replace(one, counterpart=other) if _are_alike(one, other) else one for one, other in pairs]
+            spare = []
+        if len(self._shared) == len(spare) <= MAX_SWAPPED:
+            self._shared = [replace(one, counterpart=other) for one, other in zip(self._shared, spare, strict=True)]
         self.analysis.mismatches += missed
         for value in others:
             if value.kind not in ("word", "text"):
@@ -218,7 +247,12 @@ class _LossReader:
         missed = []
         for name, leaf in wanted:
             value = read_value(leaf)
-            if actual.contains(value) or not self._is_content(name, value):
+            if actual.contains(value):
+                continue
+            if not self._is_content(name, value):
+                if not _is_noise(value):
+                    wrong = replace(finding, kind="missing", expected=leaf, actual=None)
+                    self._shared.append(Mismatch(kind="replaced", value=value, finding=wrong, field=name))
                 continue
             labels = self.references.labels_for(name, leaf)
             missed.append(

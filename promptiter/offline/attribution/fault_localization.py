@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from promptiter.backprop.step_text import snapshot_text
 from promptiter.offline.attribution.value_search import Value
-from promptiter.offline.text.matching import read_document
+from promptiter.offline.text.matching import normalize, read_document
 from promptiter.stages.contracts import Peer
 from traces import ExecutionTrace
 
@@ -147,11 +147,11 @@ def json_pattern() -> TextPattern:
 
 
 def prefix_pattern(prefix: str) -> TextPattern:
-    return TextPattern(f"the prefix {prefix!r}", lambda text: text.strip().casefold().startswith(prefix.casefold()))
+    return TextPattern(f"the prefix {prefix!r}", lambda text: normalize(text).startswith(normalize(prefix)))
 
 
 def suffix_pattern(suffix: str) -> TextPattern:
-    return TextPattern(f"the suffix {suffix!r}", lambda text: text.strip().casefold().endswith(suffix.casefold()))
+    return TextPattern(f"the suffix {suffix!r}", lambda text: normalize(text).endswith(normalize(suffix)))
 
 
 def length_pattern(*, at_least: int = 0, at_most: int | None = None) -> TextPattern:

@@ -36,6 +36,9 @@ class FormatRule:
     written: Value | None = None
     needs_no_content: bool = False
 
+    def is_followed_by(self, text: str) -> bool:
+        return self.pattern is not None and self.pattern.matches(text)
+
 
 def json_rule(finding: Finding) -> FormatRule:
     return FormatRule(text="the answer must be JSON", finding=finding, pattern=json_pattern(), needs_no_content=True)

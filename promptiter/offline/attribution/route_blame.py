@@ -11,7 +11,7 @@ What ran after a wrong route is unobserved, not innocent: it gets no blame now.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -238,3 +238,16 @@ def _read_answers(output: str) -> dict[str, str]:
 
 def _describe_turn(route: MissedRoute) -> str:
     return f"to {route.node_id!r} instead of {' and '.join(map(repr, route.taken))}"
+
+
+def list_routes(trace: ExecutionTrace) -> list[tuple[str, frozenset[str]]]:
+    """For each step its node and the nodes that follow it."""
+    successors: defaultdict[str, set[str]] = defaultdict(set)
+    for step in trace.steps:
+        for source in step.predecessors:
+            successors[source].add(step.node_id)
+    return [(step.node_id, frozenset(successors[step.id])) for step in trace.steps]
+
+
+def join_nodes(node_ids: frozenset[str]) -> str:
+    return " and ".join(repr(node_id) for node_id in sorted(node_ids)) or "the end"

@@ -76,18 +76,20 @@ def choose_losing_steps(
     """Of the steps that lost a value, those to fix; `needed` is everything that the answer should contain.
 
     Where a request goes to several branches, all but one rightly drop the value. The one to fix is, in this order: an
-    editable one; a node that shows such values in passing runs; the branch whose own instructions name the field; one
-    that passes on nothing else that is needed, so that it has no other purpose. If several are left, the first is
-    chosen, which is the least change.
+    editable one; one whose output has another value in its place; a node that shows such values in passing runs; the
+    branch whose own instructions name the field; one that passes on nothing else that is needed, so that it has no
+    other purpose. If several are left, the first is chosen, which is the least change.
     """
     left = list(walk.origins)
     if len(left) < 2:
         return left
+    other = mismatch.counterpart
     matching = context.nodes_matching_in_passing_runs(context.pattern_of(mismatch))
     name = context.field_name(mismatch)
     branch = _find_branch_nodes(context, mismatch.value, walk)
     scores: tuple[Callable[[str], bool], ...] = (
         lambda step_id: bool(context.editable_surfaces(context.steps[step_id])),
+        lambda step_id: other is not None and context.texts.output(step_id).contains(other),
         lambda step_id: context.steps[step_id].node_id in matching,
         lambda step_id: any(context.instructions_mention(node_id, name) for node_id in branch[step_id]),
         lambda step_id: not any(context.texts.output(step_id).contains(value) for value in needed),
@@ -112,6 +114,8 @@ def _has_received(context: TraceContext, step: Step, mismatch: Mismatch) -> bool
     texts, value = context.texts, mismatch.value
     if texts.sources_with(value, step) or texts.tool_results(step.id).contains(value):
         return True
+    if mismatch.kind == "replaced" and value.kind != "pair":
+        return False  # a word that all references share may be in a request by chance
     return texts.input(step.id).contains(value) and not _expects_from_sources(context, step, mismatch)
 
 

@@ -25,8 +25,11 @@ from promptiter.offline.text.tokens import TokenKind, parse_number, tokenize
 from traces import ExecutionTrace, Step
 from traces.model import Json
 
-ValueKind: TypeAlias = Literal["date", "number", "id", "address", "word", "text"]
-"""An id mixes letters, digits and hyphens (`A-17`), an address is that of a mail or page, a text is several words."""
+ValueKind: TypeAlias = Literal["date", "number", "id", "address", "word", "text", "pair"]
+"""An id mixes letters, digits and hyphens (`A-17`), an address is that of a mail or page, a text is several words.
+
+A pair is a value with its name, as in `status: open`. It is found however the two are joined.
+"""
 
 _ADDRESS = re.compile(
     r"https?://[^\s<>\"']+[^\s<>\"'.,;)]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", re.IGNORECASE
@@ -39,6 +42,10 @@ _KINDS: Mapping[TokenKind, ValueKind] = {
     "word": "word",
     "script": "word",
 }
+_PAIR = re.compile(
+    r"(?<![\w-])(?P<name>[^\W\d][\w-]{0,40})[\"'*`]{0,2}[ \t]?[:=][ \t]?[\"'*`]{0,2}(?P<value>\w[\w.%+-]*)"
+    r"(?=[\"'*`]{0,2}(?:\s*(?:[,;|/)}\]&\n]|\Z)|(?<=\.)\s))"
+)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"n": " ", "t": " ", "r": " ", "b": " ", "f": " "}
 
@@ -52,6 +59,10 @@ class Value:
     normalized: str = field(init=False)
     number: Decimal | None = field(init=False)
     days: frozenset[date] = field(init=False)
+
+    @staticmethod
+    def pair(name: str, value: str) -> Value:
+        return Value(f"{name}: {value}", "pair")
 
     def __post_init__(self) -> None:
         days = find_dates(self.text) if self.kind == "date" else ()
@@ -102,12 +113,15 @@ class SearchText:
 
     def __init__(self, text: str) -> None:
         self.raw = text
-        self.normalized = normalize(f"{text}\n{_unescape_json(text)}" if "\\" in text else text)
+        self._unescaped = f"{text}\n{_unescape_json(text)}" if "\\" in text else text
+        self.normalized = normalize(self._unescaped)
 
     def contains(self, value: Value) -> bool:
         """Whether the value is in the text, however it is written."""
         if value.number is not None:
             return value.number in self._numbers
+        if value.kind == "pair":
+            return value.normalized in self._pairs
         if value.days and any(str(day.year) in self.normalized for day in value.days):
             return not value.days.isdisjoint(self._days)
         return contains_whole(self.normalized, value.normalized)
@@ -121,6 +135,10 @@ class SearchText:
         tokens = (token for token in tokenize(self.normalized).tokens if token.kind == "number")
         found = (parse_number(self.normalized[token.start : token.end]) for token in tokens)
         return frozenset(number for number in found if number is not None)
+
+    @cached_property
+    def _pairs(self) -> frozenset[str]:
+        return frozenset(f"{name}: {value}" for name, value in read_pairs(self._unescaped))
 
     @cached_property
     def _days(self) -> frozenset[date]:
@@ -162,6 +180,12 @@ def find_field_name(value: Value, text: str) -> str:
     exact = (name for name, values in fields.items() if any(normalize(each) == value.normalized for each in values))
     inside = (name for name, values in fields.items() if any(SearchText(each).contains(value) for each in values))
     return next(exact, "") or next(inside, "")
+
+
+def read_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Names with their values of one word, in lower case: `status: open`, `status=open`, `"status": "open"`."""
+    for found in _PAIR.finditer(text):
+        yield normalize(found["name"]), normalize(found["value"].rstrip("."))
 
 
 def normalize_name(text: str) -> str:

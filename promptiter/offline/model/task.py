@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from promptiter.llm.messages import Message
 from promptiter.offline.model.style import plain_text, strip_openers
-from promptiter.offline.text.matching import SMALL_WORDS
+from promptiter.small_words import SMALL_WORDS
 from traces.model import Json
 
 _TOPIC_KEYS = ("question", "query", "request", "task", "message", "topic", "text", "input", "complaint", "ticket")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 
 from promptiter.offline.rules.examples import (
@@ -18,6 +18,7 @@ from promptiter.offline.rules.examples import (
 )
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.matching import contains_words, normalize, read_object
+from promptiter.small_words import SMALL_WORDS_BY_LANGUAGE
 
 MAX_LABELS = 12
 MAX_LABEL_WORDS = 3
@@ -109,7 +110,7 @@ def strip_answer(text: str) -> str:
 def guess_language(text: str) -> str | None:
     """The language of a text by its small words; None if they do not tell."""
     words = re.findall(r"[^\W\d_]+", text.lower())
-    counts = {name: sum(word in small for word in words) for name, small in _SMALL_WORDS.items()}
+    counts = {name: sum(word in small for word in words) for name, small in SMALL_WORDS_BY_LANGUAGE.items()}
     best, second = sorted(counts.values(), reverse=True)[:2]
     if best < 1 or best == second or best * 12 < len(words):
         return None
@@ -200,17 +201,3 @@ def _detect_own_language(text: str, sample: Sample) -> str | None:
 def _cites_source(text: str, sample: Sample) -> bool:
     marks = re.findall(r"\[([\w.:/-]{1,40})\]", text)
     return any(contains_words(sample.input, f"[{mark}]" if mark.isdecimal() else mark) for mark in marks)
-
-
-_SMALL_WORDS: Mapping[str, frozenset[str]] = {
-    language: frozenset(words.split())
-    for language, words in {
-        "English": "the of and is are was to in that it for with on this be by you i not or from have has an about "
-        "your",
-        "German": "der die das und ist sind war zu nicht ein eine einen mit auf für den dem des es um von ich sie wir "
-        "auch als im bitte wird nach über bei",
-        "French": "le la les des et est sont un une pour dans que qui ne pas avec sur du au il elle nous vous ce cette "
-        "de s'agit par",
-        "Spanish": "el los las y es son una para que no con por se del al su como está lo más este esta de la en un",
-    }.items()
-}

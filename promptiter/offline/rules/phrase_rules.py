@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from promptiter.backprop.case_values import split_words
 from promptiter.offline.rules.examples import (
     MIN_SHARE,
     Predicate,
@@ -17,10 +18,12 @@ from promptiter.offline.rules.examples import (
     take_one_per_case,
     text_predicate,
 )
-from promptiter.offline.text.matching import SMALL_WORDS, contains_words, normalize, read_object
+from promptiter.offline.text.matching import contains_words, normalize, read_object
+from promptiter.small_words import SMALL_WORDS
 
 MAX_ENDING_WORDS = 12
 MAX_KEYWORDS = 3
+MIN_REQUIREMENT_WORDS = 3
 CLEARLY = 1.5
 """A length is a rule only if failing outputs miss it by this factor; a word too many has other reasons."""
 
@@ -100,7 +103,7 @@ def detect_rubrics(evidence: SampleSet) -> Iterator[Predicate]:
                 text = " ".join(finding.expected.split())
                 cases.setdefault((finding.predicate, text), set()).add(sample.case_id)
     for (name, text), case_ids in sorted(cases.items()):
-        if len(case_ids) >= evidence.min_cases and text and "{" not in text:
+        if len(case_ids) >= evidence.min_cases and _is_requirement(text, evidence):
             yield _rubric_predicate(name, text)
 
 
@@ -179,6 +182,13 @@ def _is_copied(text: str, evidence: SampleSet) -> bool:
     """Whether the words come from the inputs."""
     copies = [contains_words(sample.input, text) for sample, _ in evidence.referenced]
     return 2 * sum(copies) > len(copies)
+
+
+def _is_requirement(text: str, evidence: SampleSet) -> bool:
+    """Whether a rubric says what an output must be like. A word or an answer of a case is not a requirement."""
+    if len(split_words(text)) < MIN_REQUIREMENT_WORDS or "{" in text:
+        return False
+    return all(not contains_words(answer, text) for _, answer in evidence.referenced)
 
 
 def _is_set_off(words: Sequence[str], texts: Sequence[str]) -> bool:

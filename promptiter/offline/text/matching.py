@@ -1,26 +1,13 @@
-"""Texts compared regardless of letter case and spacing; small words; JSON documents in texts."""
+"""Texts compared regardless of letter case and spacing; JSON documents in texts."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import lru_cache
 
 from promptiter.evaluation.metrics.json_match import NotJsonError, parse_json
 from promptiter.offline.text.tokens import tokenize
 from traces.model import Json
-
-SMALL_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about above after all also am an and any are as at be because been before but by can could did do does "
-        "false for from get give had has have he her here him his how i if in into is it its just let may me more "
-        "most my no not now null of off on one only or other our out over own per please she should so some such "
-        "tell than that the their them then there these they this those to too true two under up us use used "
-        "using very was we were what when where which while who whom whose why will with would you your",
-    )
-)
-"""Words without a meaning of their own, which may be in any text."""
 
 
 @lru_cache(maxsize=8192)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from promptiter.agents.edges import Choice, Edge, Join
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.backprop import backpropagate, extract_losses, judge_traces
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json
 from promptiter.evaluation.metrics.text_match import find_word_differences
 from promptiter.evaluation.score import Finding
+from promptiter.offline.attribution.attributor import EvidenceAttributor
 from promptiter.stages.contracts import AttributeRequest, BackwardResult
 from promptiter.structure import StructureEdge, Surface
 from tests.offline.attribution.cases import (
@@ -33,6 +35,7 @@ from tests.offline.attribution.cases import (
     request,
     step,
 )
+from tests.worlds.rules_world import SCENARIOS, RulesScenario, make_rules_world
 from traces import Edge as DataEdge
 from traces import Failure, Step, ToolCall, Usage
 
@@ -130,6 +133,61 @@ async def test_a_wrong_value_is_blamed_on_the_step_that_introduced_it() -> None:
 async def test_a_word_in_place_of_another_is_followed() -> None:
     steps = chain("Capital of Norway?", "Norway", "It is Bergen.", "The capital is Bergen.")
     assert await blamed(request(steps, "The capital is Oslo.")) == ["n2#instruction"]
+
+
+# Values that are elsewhere in the answer, or in every reference
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["c7 / left={} / right={}", "c7 | left: {} | right: {}", '{{"left": "{}", "right": "{}"}}', "left_{} right_{}"],
+)
+@pytest.mark.parametrize("with_peers", [False, True])
+async def test_a_word_that_a_step_replaced_is_followed_by_its_name(written: str, with_peers: bool) -> None:
+    good, bad = written.format("good", "good"), written.format("good", "bad")
+    steps = chain("c7, please", good, good, bad, bad)
+    peers = [peer(steps, passed=False, expected=good, case_id=f"p{at}") for at in range(4)] if with_peers else []
+    assert await blamed(request(steps, good, peers=peers)) == ["n3#instruction"]
+    never = chain("c7, please", "hold on", bad, bad)
+    assert await blamed(request(never, good, peers=peers)) == ["n2#instruction"]
+
+
+async def test_of_two_branches_the_one_that_replaced_the_word_is_chosen() -> None:
+    both = "left=good / right=good"
+    steps = [
+        step("intake", "please", both),
+        step("left", both, "left=good", after="intake"),
+        step("right", both, "right=bad", after="intake"),
+        step("join", "left=good\nright=bad", "left=good / right=bad", after="left right"),
+    ]
+    assert await blamed(request(steps, both)) == ["right#instruction"]
+
+
+async def test_two_words_that_different_steps_replaced_blame_both() -> None:
+    steps = chain("x", "left=bad / right=good", "left=bad / right=good", "left=bad / right=bad")
+    assert await blamed(request(steps, "left=good / right=good")) == ["n1#instruction", "n3#instruction"]
+
+
+async def test_a_shared_end_that_a_lost_word_breaks_is_not_a_matter_of_format() -> None:
+    """All references end alike, and no run does, but the last step only passes on what it was given."""
+    steps = chain("c7, please", "c7 / all=good", "c7 / all=bad", "c7 / all=bad")
+    peers = [peer(steps, passed=False, expected=f"p{at} / all=good", case_id=f"p{at}") for at in range(4)]
+    assert await blamed(request(steps, "c7 / all=good", peers=peers)) == ["n2#instruction"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_the_faulty_node_of_the_rules_world_is_blamed_and_no_other(scenario: RulesScenario) -> None:
+    world = make_rules_world(scenario, seed=1)
+    evaluator = world.build_evaluator()
+    evaluation = await evaluator.evaluate(world.agent, world.train)
+    losses = await extract_losses(evaluation, world.train, evaluator.trace_store.get)
+    traces = judge_traces(evaluation, world.train, evaluator.trace_store.get, losses=losses)
+    found = await backpropagate(traces, structure=world.agent.describe(), backwarder=EvidenceAttributor())
+    blamed = {gradient.surface_id for gradient in found.gradients}
+    assert blamed
+    assert blamed <= world.faulty
+    assert blamed == world.faulty or scenario == "masked"
 
 
 async def test_a_value_that_a_function_looked_up_is_not_an_invention() -> None:

@@ -156,3 +156,24 @@ def test_a_value_has_the_name_before_it(text: str) -> None:
 
 def test_names_are_normalized() -> None:
     assert normalize_name("Give the orderIds, and *Order_ID*") == "give the order id and order id"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "status: open",
+        "x / Status=open / y",
+        '{"id": 3, "status": "open"}',
+        "**status**: open.\n",
+        r"{\"status\": \"open\"}",
+    ],
+)
+def test_a_pair_is_found_however_name_and_value_are_joined(text: str) -> None:
+    assert SearchText(text).contains(Value.pair("status", "open"))
+    assert not SearchText(text).contains(Value.pair("status", "closed"))
+    assert not SearchText(text).contains(Value.pair("state", "open"))
+
+
+@pytest.mark.parametrize("text", ["status: open since May", "status: reopen", "the status is open", "open: status"])
+def test_a_pair_is_a_name_with_one_word(text: str) -> None:
+    assert not SearchText(text).contains(Value.pair("status", "open"))

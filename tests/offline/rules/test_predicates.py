@@ -304,6 +304,19 @@ def test_rules_of_a_metric_need_no_reference() -> None:
     assert ("rubric", ("The answer names the policy.",)) in found(silent)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_asked"),
+    [("Names the policy", True), ("答案是否带有单位", True), ("juice", False), ("Two bottles of juice", False)],
+)
+def test_a_rubric_that_is_a_value_of_a_case_is_not_asked_for(text: str, is_asked: bool) -> None:
+    rubric = Finding(kind="violated", expected=text, predicate="rubric:content")
+    bad = [
+        example(n, given="Go.", output="Well.", expected=f"{n}: Two bottles of juice", findings=(rubric,))
+        for n in range(4)
+    ]
+    assert any(family == "rubric" for family, _ in found(bad)) == is_asked
+
+
 def calls(*named: tuple[str, dict[str, Json]]) -> tuple[Json, ...]:
     return tuple({"name": name, "arguments": arguments} for name, arguments in named)
 
