@@ -19,7 +19,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.numbers import is_number
 from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
-from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, has_noise
 from promptiter.wording import join_names, shorten
 
 MAX_NAMED_CASES = 10
@@ -30,6 +30,9 @@ ROUNDING = 1e-12
 
 MAX_RERUNS = 5
 """The most re-runs of a protected case that fails at first."""
+
+MAX_TIES = 2
+"""The most repeats that `AnyGain` asks for because gains and losses cancel each other out."""
 
 _MAJORITY = MAX_RERUNS // 2 + 1
 
@@ -102,17 +105,29 @@ class AnyGain(ComposablePolicy):
     """Accepts a candidate with any gain on the repeats that both profiles ran.
 
     This is lenient: it accepts nearly half of the candidates that change nothing but noise. It is meant for a search
-    that builds on what it accepted and leaves the proof to the final test.
+    that builds on what it accepted and leaves the proof to the final test. If gains and losses of single cases cancel
+    each other out, they may be noise, so it asks for another repeat, twice at most.
     """
 
-    def decide(self, evidence: Evidence) -> AcceptanceDecision:
+    def decide(self, evidence: Evidence) -> Answer:
         if evidence.problem is not None or evidence.gain is None:
             return evidence.reject(evidence.problem or f"there is no gain in {evidence.objective}")
         gain = f"gain {_format_gain(evidence.gain, ROUNDING if evidence.gain > 0 else 0.0)}"
         unscored = _describe_unscored(evidence)
         if evidence.gain > ROUNDING:
             return evidence.accept(f"{gain}{unscored}")
+        if evidence.gain >= -ROUNDING and _may_be_noise(evidence):
+            return MoreEvidence(reason="gains and losses cancel each other out")
         return evidence.reject(f"{gain}: {'no better' if evidence.gain >= -ROUNDING else 'worse'}{unscored}")
+
+
+def _may_be_noise(evidence: Evidence) -> bool:
+    """Whether some cases gained, and further repeats may show that this or the loss of others was chance."""
+    arms = evidence.common.accepted, evidence.common.candidate
+    repeats = max((row.repeat for row in arms[1].rows), default=0) + 1
+    if repeats >= evidence.first_look_repeats + MAX_TIES or (repeats > 1 and not any(map(has_noise, arms))):
+        return False
+    return any(delta.change > ROUNDING for delta in evidence.deltas)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -137,14 +137,14 @@ class Evidence:
         seen = self.common
         if None in (seen.accepted.objective(self.objective), seen.candidate.objective(self.objective)):
             return None
-        total = math.fsum(delta.change for delta in self._all_deltas)
-        return round(total / len(self._all_deltas), 12) + 0.0  # not -0.0
+        total = math.fsum(delta.change for delta in self.all_deltas)
+        return round(total / len(self.all_deltas), 12) + 0.0  # not -0.0
 
     @cached_property
     def deltas(self) -> tuple[CaseDelta, ...]:
         """The cases scored under both profiles, by id. A failed repeat counts as the worst value."""
         scored = _list_scored(self.common.accepted) & _list_scored(self.common.candidate)
-        return tuple(delta for delta in self._all_deltas if delta.case_id in scored)
+        return tuple(delta for delta in self.all_deltas if delta.case_id in scored)
 
     @property
     def new_passes(self) -> tuple[str, ...]:
@@ -191,7 +191,8 @@ class Evidence:
         return AcceptanceDecision(accepted=condition, delta=gain, reason=reason)
 
     @cached_property
-    def _all_deltas(self) -> tuple[CaseDelta, ...]:
+    def all_deltas(self) -> tuple[CaseDelta, ...]:
+        """All cases, by id. One that could not be scored counts as the worst value."""
         seen = self.common
         before, after = _score_cases(seen.accepted, self.objective), _score_cases(seen.candidate, self.objective)
         worst = _find_worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
@@ -293,6 +294,12 @@ def pair_scores(
         is_complete = numbers == tuple(range(len(runs)))
         found.append(PairedScores(case_id=case_id, before=first, after=second, numbers=() if is_complete else numbers))
     return tuple(found)
+
+
+def has_noise(evaluation: Evaluation) -> bool:
+    """Whether some case scored differently in two of its repeats."""
+    repeats = evaluation.rows_by_case.values()
+    return any(len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in repeats)
 
 
 def leave_out_lost_pairs(accepted: Evaluation, candidate: Evaluation) -> tuple[Evaluation, Evaluation]:

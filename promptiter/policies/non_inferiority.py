@@ -15,10 +15,10 @@ from typing import get_args
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import MeanUsage, average_common_usage
-from promptiter.evaluation.result import Evaluation, get_worst_value
+from promptiter.evaluation.result import get_worst_value
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
-from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, has_noise
 from promptiter.policies.goals import MARGIN, Figure
 
 MAX_STANDARD_ERRORS = 1.64
@@ -83,9 +83,3 @@ class NonInferior(ComposablePolicy):
 def _height_above_worst(evidence: Evidence) -> float:
     """How far the accepted profile is above the worst value."""
     return (evidence.accepted.objective(evidence.objective) or 0.0) - get_worst_value(evidence.objective)
-
-
-def has_noise(evaluation: Evaluation) -> bool:
-    """Whether some case scored differently in two of its repeats."""
-    repeats = evaluation.rows_by_case.values()
-    return any(len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in repeats)

@@ -7,7 +7,7 @@ calls it on the train set and on re-run failed cases; `PatchProposer` turns its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.backprop.backward_pass import (
@@ -31,15 +31,15 @@ from promptiter.search.gradient_check import GradientCheck, ReplayContext
 from promptiter.search.priority import order_by_priority
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult, Aggregator, Attributor, SurfaceGradient
-from promptiter.stages.losses import LossHint
+from promptiter.stages.losses import CaseLoss, LossHint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameReport:
     """What BlameFinder found in one evaluation. PatchProposer reads it, and so does the next pass.
 
-    `round` is the one that it was made in; a later round may use it. `signals` have enough support for a patch;
-    `gradients` are all of them, by surface. `dropped` answers of the blaming stage were thrown away.
+    `round` is the one that it was made in; a later round may use it. `signals` have enough support to be patched first,
+    `weak` ones less. `gradients` are all of them, by surface. `dropped` answers of the blaming stage were thrown away.
     """
 
     round: int
@@ -48,13 +48,28 @@ class BlameReport:
     eval_set: EvalSet
     traces: JudgedTraces
     signals: tuple[AggregateResult, ...] = ()
+    weak: tuple[AggregateResult, ...] = ()
     gradients: dict[str, tuple[SurfaceGradient, ...]]
     dropped: int = 0
 
-    @property
-    def largest_share(self) -> float:
-        """The support of the best supported signal, as a share of the cases."""
-        return max((signal.support for signal in self.signals), default=0.0) / max(1, len(self.evaluation.cases))
+    def scale_support(self, cases: int, *, min_support: float) -> float:
+        """The least support of a signal that is not weak, if some of the failed cases are blamed again.
+
+        It is that of a signal that all failed cases would give enough support.
+        """
+        failed = sum(not case.passed for case in self.evaluation.cases)
+        return self._compute_least(min_support) * cases / max(cases, failed)
+
+    def has_in_few_cases(self, signal: AggregateResult, *, min_support: float) -> bool:
+        """Whether a signal of a later pass has only cases of a weak one, so that it still is: it had too few cases."""
+        least = self._compute_least(min_support)
+        few = (set(each.case_ids) for each in self.weak if each.surface_id == signal.surface_id)
+        return any(len(cases) < least and cases.issuperset(signal.case_ids) for cases in few)
+
+    def _compute_least(self, min_support: float) -> float:
+        """The least support of a signal that is not weak."""
+        largest = max((signal.support for signal in self.signals), default=0.0)
+        return max(MIN_CASE_SHARE * len(self.evaluation.cases), min_support * largest)
 
 
 class BlameFinder:
@@ -85,22 +100,17 @@ class BlameFinder:
         *,
         phase: Phase,
         known: BlameReport | None = None,
-        patched: frozenset[str] = frozenset(),
+        only: Container[tuple[str, str]] | None = None,
     ) -> BlameReport:
         """Report where the failures of an evaluation come from.
 
-        `known` is the report of the round's first pass: a later pass must reach a share of its largest support.
-        Surfaces that are already `patched` get no signal.
+        `known` is the report that the round started from; what a later pass finds is measured by it. If blame is
+        confirmed, `only` that of these surfaces in these cases counts, however little support it has.
         """
-        session, request = self.session, self.session.request
+        session = self.session
 
         async def extract() -> LossesExtracted:
-            await session.restore_traces(evaluation, eval_set, profile)
-            hints = _select_hints(eval_set, request.hints)
-            losses = await extract_losses(
-                evaluation, eval_set, session.trace, placements=request.loss_placements, hints=hints
-            )
-            return LossesExtracted(losses=losses)
+            return LossesExtracted(losses=await extract_case_losses(session, evaluation, eval_set, profile))
 
         async def attribute() -> LossesAttributed:
             await session.restore_traces(evaluation, eval_set, profile)
@@ -114,15 +124,22 @@ class BlameFinder:
                 self.aggregator,
                 failed_cases=count_cases(losses),
                 all_cases=len(evaluation.cases),
-                min_support=self.min_support,
-                min_case_share=max(MIN_CASE_SHARE, 0.0 if known is None else self.min_support * known.largest_share),
+                min_support=self.min_support if only is None else 0.0,
+                min_case_share=least / max(1, len(evaluation.cases)) if only is None else 0.0,
             )
             self.failures.handle("aggregator", describe_failed_merge(merged, self.aggregator))
-            kept, below_support = (
-                order_by_priority(each, evaluation.rows) for each in (merged.signals, merged.below_support)
+            still_weak = [each for each in merged.signals if is_still_weak(each)]
+            kept = [each for each in merged.signals if each not in still_weak]
+            return GradientsMerged(
+                signals=order_by_priority(kept, evaluation.rows),
+                below_support=order_by_priority([*still_weak, *merged.below_support], evaluation.rows),
             )
-            return GradientsMerged(signals=kept, below_support=below_support)
 
+        def is_still_weak(signal: AggregateResult) -> bool:
+            return known is not None and known.has_in_few_cases(signal, min_support=self.min_support)
+
+        count = len(evaluation.cases)
+        least = MIN_CASE_SHARE * count if known is None else known.scale_support(count, min_support=self.min_support)
         key = [eval_set.id, profile.digest, len(evaluation.rows)]
         losses = (await session.record(LossesExtracted, extract, request=key, phase=phase)).losses
         traces = JudgedTraces(judge_traces(evaluation, eval_set, self.session.trace, losses=losses))
@@ -137,8 +154,10 @@ class BlameFinder:
         attributed = await session.record(LossesAttributed, attribute, request=key, phase=phase)
         if any(blame.gradients for blame in attributed.blames):
             self.failures.mark_working("backwarder")
-        gradients = group_by_surface(attributed.blames, without=patched)
-        if self.check is not None and known is None:
+        gradients = group_by_surface(attributed.blames)
+        if only is not None:
+            gradients = _select_gradients(gradients, only)
+        elif self.check is not None and known is None:
             gradients = await self._check_gradients(gradients, evaluation, eval_set, profile, phase=phase)
         merged = await session.record(GradientsMerged, merge, request=key, phase=phase)
         signals = (*merged.signals, *merged.below_support)
@@ -151,6 +170,7 @@ class BlameFinder:
             eval_set=eval_set,
             traces=traces,
             signals=merged.signals,
+            weak=tuple(signal for signal in merged.below_support if signal.text),
             gradients=gradients,
             dropped=sum(blame.dropped for blame in attributed.blames),
         )
@@ -186,6 +206,32 @@ class BlameFinder:
         found = await session.record(GradientsChecked, replay, request=key, phase=phase)
         session.count_replays(found.replays)
         return weight_gradients(gradients, found.checks)
+
+
+def _select_gradients(
+    gradients: Mapping[str, tuple[SurfaceGradient, ...]], only: Container[tuple[str, str]]
+) -> dict[str, tuple[SurfaceGradient, ...]]:
+    """The gradients of these surfaces in these cases."""
+    kept = {
+        surface_id: tuple(gradient for gradient in each if (surface_id, gradient.case_id) in only)
+        for surface_id, each in gradients.items()
+    }
+    return {surface_id: each for surface_id, each in kept.items() if each}
+
+
+async def extract_case_losses(
+    session: Session, evaluation: Evaluation, eval_set: EvalSet, profile: Profile
+) -> tuple[CaseLoss, ...]:
+    """The losses of an evaluation of this run, placed as its request says."""
+    await session.restore_traces(evaluation, eval_set, profile)
+    request = session.request
+    return await extract_losses(
+        evaluation,
+        eval_set,
+        session.trace,
+        placements=request.loss_placements,
+        hints=_select_hints(eval_set, request.hints),
+    )
 
 
 def _select_hints(eval_set: EvalSet, hints: Sequence[LossHint]) -> tuple[LossHint, ...]:

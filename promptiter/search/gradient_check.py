@@ -3,6 +3,7 @@
 Failed runs are checked one by one. All blamed nodes of a run are corrected in turn, each visit in the run that the
 earlier corrections led to; then the correction of each node is left out. Blame is supported if the score is lower
 without it. Otherwise it is unsupported: the correction changes nothing, or the node could not do better with its input.
+Blame of a tool or a route is not checked: another output would not show what another action would have led to.
 Everything before a corrected step comes from the cache. Surfaces that many other runs blame are corrected as well,
 because they would be patched as well: only then does a fault show that is hidden behind theirs.
 
@@ -43,6 +44,11 @@ BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")
 """Categories about what a step did, not about its output. Replacing the output cannot correct them."""
 
 
+def is_about_output(gradient: SurfaceGradient, snapshot: StructureSnapshot) -> bool:
+    """Whether another output of the step could show that the blame is right; not if it is about tools or routes."""
+    return gradient.category not in BEYOND_OUTPUTS and snapshot.surface(gradient.surface_id).type != "tool"
+
+
 class GradientCheck:
     """Checks blame by replay. Correctors are asked in turn until one knows; the default one needs no model."""
 
@@ -61,10 +67,13 @@ class GradientCheck:
         if not isinstance(runs.agent, SubstitutingAgent):
             return GradientsChecked()
         blame = sorted(gradients, key=lambda each: (*run_of(each), each.surface_id, each.step_id, each.text))
-        common = find_most_blamed(blame)
+        snapshot = runs.agent.describe()
+        checkable = [each for each in blame if is_about_output(each, snapshot)]
+        open_runs = {run_of(each) for each in blame if not is_about_output(each, snapshot)}
+        common = find_most_blamed(checkable)
         run_checks = [
-            await _RunCheck.begin(runs, self.correctors, each, common)
-            for each in sample_runs(blame, rng, most=self.most)
+            await _RunCheck.begin(runs, self.correctors, each, common, is_open=run_of(each[0]) in open_runs)
+            for each in sample_runs(checkable, rng, most=self.most)
         ]
         found = await run_together(each.run() for each in run_checks)
         checks = tuple(check for each in found for check in each)
@@ -104,6 +113,7 @@ class _RunCheck:
         *,
         row: CaseRow,
         steps: Sequence[Step],
+        is_open: bool,
     ) -> None:
         self.runs = runs
         self.correctors = correctors
@@ -115,7 +125,9 @@ class _RunCheck:
         self.limits = frozenset(
             score.metric for score in self.row.scores if any(each.predicate in RUN_LIMITS for each in score.findings)
         )
+        self.is_open = is_open
         self.replays = 0
+        self._traces: dict[str, ExecutionTrace] = {}
         self._rows: dict[str, CaseRow] = {}
         self._reasons: dict[str, str] = {}
         node_of = {step.id: step.node_id for step in steps}
@@ -143,14 +155,16 @@ class _RunCheck:
         correctors: Sequence[Corrector],
         blamed: Sequence[SurfaceGradient],
         common: Mapping[str, SurfaceGradient],
+        *,
+        is_open: bool,
     ) -> _RunCheck:
-        """Load what the check of a failed run starts from."""
+        """Load what the check of a failed run starts from. It `is_open` if it also has blame that is not checked."""
         first = blamed[0]
         row = next(
             each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
         )
         trace = await runs.evaluator.trace_store.get(row.trace_digests[first.turn])
-        return cls(runs, correctors, blamed, common, row=row, steps=trace.steps)
+        return cls(runs, correctors, blamed, common, row=row, steps=trace.steps, is_open=is_open)
 
     async def run(self) -> list[BlameCheck]:
         """Check each blamed surface of the run."""
@@ -179,7 +193,7 @@ class _RunCheck:
         if full is None:
             return dict.fromkeys(nodes, "unknown")
         if not self._is_better(full.row, before.row):
-            is_open = bool(full.unknown)  # the fault may be in those nodes and hide the effect of the others
+            is_open = self.is_open or bool(full.unknown)  # a fault there may hide the effect of the others
             self._add_reason(nodes, "no correction improves the score")
             return dict.fromkeys(nodes, "unknown" if is_open else "unsupported")
         verdicts: dict[str, BlameVerdict] = {}
@@ -235,8 +249,6 @@ class _RunCheck:
     async def _correct_step(self, step: Step, state: _CorrectedRun) -> Correction:
         agent, snapshot = self.runs.agent, self.runs.agent.describe()
         mine = tuple(self.gradients[step.node_id])
-        if all(each.category in BEYOND_OUTPUTS for each in mine):
-            return Correction(kind="unknown", reason="the step is blamed for its actions, not for its output")
         if not isinstance(agent, SubstitutingAgent) or not agent.can_substitute(step.node_id):
             return Correction(kind="unknown", reason="the agent cannot replace the output of this step")
         request = await self._build_request(step, state, mine, snapshot)
@@ -285,7 +297,10 @@ class _RunCheck:
         return self._rows[key]
 
     async def _load_trace(self, row: CaseRow) -> ExecutionTrace:
-        return await self.runs.evaluator.trace_store.get(row.trace_digests[self.turn])
+        digest = row.trace_digests[self.turn]
+        if digest not in self._traces:
+            self._traces[digest] = await self.runs.evaluator.trace_store.get(digest)
+        return self._traces[digest]
 
     def _is_better(self, row: CaseRow, other: CaseRow) -> bool:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""

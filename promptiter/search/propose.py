@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.patch_writing import (
     PatchAttempt,
@@ -15,14 +16,23 @@ from promptiter.backprop.patch_writing import (
     describe_total_failure,
     lint_patch,
 )
-from promptiter.backprop.record import PatchesWritten
+from promptiter.backprop.record import PatchesWritten, VariantsWritten
+from promptiter.concurrency import run_together
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
 from promptiter.profile import Profile, SurfacePatch
-from promptiter.search.blame import BlameReport
+from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult, Optimizer, Rejection
+
+EMPHASES = (
+    "",
+    "State the general rule behind the points briefly, rather than each case of it.",
+    "Change as little as possible: only what would have prevented these failures.",
+    "Say step by step what to do, with the most important rule first.",
+)
+"""How the variants of a patch differ. The first is what a single patch is asked for with."""
 
 
 class PatchProposer:
@@ -46,9 +56,52 @@ class PatchProposer:
         self.rejected.add(result.refused)
         return result
 
+    async def propose_variants(self, report: BlameReport, *, width: int) -> tuple[PatchesWritten, ...]:
+        """Propose several sets of patches from the same evidence, each with another emphasis. Equal ones count once.
+
+        If several are returned, call `choose` with one of them. With a reviewer there is only one.
+        """
+        if width == 1 or not report.signals or self._session.reviewer is not None:
+            return (await self.propose(report),)
+        key = [report.profile.digest, [each.surface_id for each in report.signals], self.rejected.count, width]
+        found = await self._session.record(VariantsWritten, lambda: self._propose_variants(report, width), request=key)
+        if any(each.patches or each.refused for each in found.variants):
+            self._failures.mark_working("optimizer")
+        self.rejected.add(rejection for each in found.variants for rejection in each.refused)
+        distinct: dict[str, PatchesWritten] = {}
+        for each in found.variants:
+            if each.patches:
+                distinct.setdefault(each.patches.digest, each)
+        if len(distinct) > 1:
+            return tuple(distinct.values())
+        [only] = distinct.values() or found.variants[:1]
+        return (await self.choose(only),)
+
+    async def choose(self, variant: PatchesWritten) -> PatchesWritten:
+        """Record which of several variants the round continues with."""
+        return await self._session.note(variant)
+
+    async def _propose_variants(self, report: BlameReport, width: int) -> VariantsWritten:
+        attempts = await run_together(self._write(report, emphasis) for emphasis in EMPHASES[:width])
+        everything = [attempt for each in attempts for attempt in each]
+        self._failures.handle("optimizer", describe_total_failure(everything, self._optimizer))
+        return VariantsWritten(
+            variants=tuple(replace(collect_patches(each), blamed_in=report.round) for each in attempts)
+        )
+
     async def _propose(self, report: BlameReport) -> PatchesWritten:
+        attempts = await self._write(report)
+        self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
+        reviewed = [
+            await self._review_attempt(each, signal, report.profile)
+            for each, signal in zip(attempts, report.signals, strict=True)
+        ]
+        return replace(collect_patches(reviewed), blamed_in=report.round)
+
+    async def _write(self, report: BlameReport, emphasis: str = "") -> list[PatchAttempt]:
         session = self._session
         await session.restore_traces(report.evaluation, report.eval_set, report.profile)
+        tried = {signal.surface_id: await self._collect_rejections(signal.surface_id) for signal in report.signals}
         writer = PatchWriter(
             optimizer=self._optimizer,
             structure=session.snapshot,
@@ -56,15 +109,24 @@ class PatchProposer:
             traces=report.traces,
             linter=self._linter,
             redact=session.redact,
-            find_rejected=self.rejected.for_surface,
+            find_rejected=lambda surface_id: tried[surface_id],
+            emphasis=emphasis,
         )
-        attempts = await writer.write(report.signals, report.gradients)
-        self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
-        reviewed = [
-            await self._review_attempt(each, signal, report.profile)
-            for each, signal in zip(attempts, report.signals, strict=True)
-        ]
-        return replace(collect_patches(reviewed), blamed_in=report.round)
+        return await writer.write(report.signals, report.gradients)
+
+    async def _collect_rejections(self, surface_id: str) -> tuple[Rejection, ...]:
+        """The rejections of a surface; the value of the last rejected candidate with what failed with it."""
+        session, rerun = self._session, self.rejected.rerun
+        rejected = self.rejected.for_surface(surface_id)
+        if rerun is None or not rejected:
+            return rejected
+        value = rerun.candidate.value(surface_id, session.snapshot)
+        if not any(each.value == value for each in rejected):
+            return rejected
+        losses = await extract_case_losses(session, rerun.evaluation, rerun.cases, rerun.candidate)
+        traces = JudgedTraces(judge_traces(rerun.evaluation, rerun.cases, session.trace, losses=losses))
+        failing = await traces.collect_node_failures(session.snapshot.surface(surface_id).node_id)
+        return tuple(replace(each, failing=failing) if each.value == value else each for each in rejected)
 
     async def _review_attempt(self, attempt: PatchAttempt, signal: AggregateResult, profile: Profile) -> PatchAttempt:
         if attempt.patch is None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.policies.non_inferiority import NonInferior, has_noise
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence, has_noise
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.profile import Profile
 
 MOST_CASES, FIRST_CASES = 24, 8

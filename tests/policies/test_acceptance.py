@@ -205,8 +205,30 @@ def test_more_repeats_of_cases_that_look_bad_do_not_raise_the_gain() -> None:
         candidate=of_rows([*after.rows, *again]),
     )
     assert (seen.gain, seen.new_fails, seen.new_passes) == (0.0, ("c00",), ("c01",))
-    assert not decide_on(AnyGain(), seen).accepted
+    assert not decide_on(MinGain(1e-12), seen).accepted
     assert not decide_on(NoRegression(), seen).accepted
+
+
+def test_any_gain_asks_for_more_repeats_while_gains_and_losses_cancel_each_other_out() -> None:
+    steady = evidence(scores(1, 0), scores(0, 1))
+    assert isinstance(AnyGain().decide(steady), MoreEvidence)
+    twice = Evidence(
+        accepted=of_rows([row("a", 1.0, repeat=n) for n in (0, 1)] + [row("b", 0.0, repeat=n) for n in (0, 1)]),
+        candidate=of_rows([row("a", 0.0, repeat=n) for n in (0, 1)] + [row("b", 1.0, repeat=n) for n in (0, 1)]),
+    )
+    assert not decide_on(AnyGain(), twice).accepted, "a second repeat that changes nothing is enough"
+    noisy = Evidence(
+        accepted=of_rows([row("a", 1.0), row("b", 0.0), row("a", 0.0, repeat=1), row("b", 0.0, repeat=1)]),
+        candidate=of_rows([row("a", 0.0), row("b", 1.0), row("a", 0.0, repeat=1), row("b", 0.0, repeat=1)]),
+    )
+    assert isinstance(AnyGain().decide(noisy), MoreEvidence)
+    again = [row(case, 0.0, repeat=2) for case in "ab"]
+    third = Evidence(
+        accepted=of_rows([*noisy.accepted.rows, *again]), candidate=of_rows([*noisy.candidate.rows, *again])
+    )
+    assert not decide_on(AnyGain(), third).accepted, "after two more repeats it decides"
+    assert not decide_on(AnyGain(), FLAT).accepted, "without any change there is nothing to repeat"
+    assert not decide_on(AnyGain(), evidence(scores(1, 1, 0), scores(0, 0, 1))).accepted, "a loss is decided at once"
 
 
 def test_only_common_repeats_count_or_all_if_there_are_none() -> None:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.mean_usage import average_usage
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.search.cheaper import ModelDownsizing
 from tests.worlds import shop
 from tests.worlds.desk import Watcher

@@ -14,15 +14,16 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest
 from promptiter.backprop.record import GradientsChecked, get_passes
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest, RunResult
-from promptiter.search.gradient_check import GradientCheck, ReplayContext
+from promptiter.runlog.results import RunResult
+from promptiter.search.gradient_check import GradientCheck, ReplayContext, is_about_output
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
-from promptiter.structure import StructureSnapshot
+from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import drop_measured
 
@@ -96,7 +97,35 @@ async def test_blame_of_what_a_step_did_is_not_checked() -> None:
     runs = await failed(office(second="keep order day"))
     gradient = blame("second", "c0", category="wrong_tool")
     found = await GradientCheck().check([gradient], runs, rng=Random(0))
-    assert (verdicts(found), found.replays) == ({("second", "c0"): "unknown"}, 0)
+    assert (verdicts(found), found.replays) == ({}, 0)
+
+
+async def test_each_gradient_about_actions_is_left_out_and_the_others_of_its_step_are_checked() -> None:
+    runs = await failed(office(second="keep order day"))
+    right = Says(Correction(kind="corrected", output="order: A-1000\ncity: Lyon\nday: 2026-03-10"))
+    both = [blame("second", "c0"), blame("second", "c0", category="wrong_tool")]
+    found = await GradientCheck(right).check(both, runs, rng=Random(0))
+    assert verdicts(found) == {("second", "c0"): "supported"}
+    assert [each.category for each in right.asked[0].gradients] == ["other"]
+
+
+async def test_blame_beside_an_unchecked_one_is_not_refuted() -> None:
+    """What the step did may hide the effect of a correction."""
+    runs = await failed(office(second="keep order day"))
+    alone, beside = blame("third", "c0"), blame("second", "c0", category="route")
+    assert verdicts(await GradientCheck().check([alone], runs, rng=Random(0))) == {("third", "c0"): "unsupported"}
+    found = await GradientCheck().check([alone, beside], runs, rng=Random(0))
+    assert verdicts(found) == {("third", "c0"): "unknown"}
+
+
+def test_the_description_of_a_tool_is_never_checked_by_outputs() -> None:
+    surfaces = (Surface(node_id="a", type="tool", part="search"), Surface(node_id="a", type="instruction"))
+    snapshot = StructureSnapshot(nodes=(Node(id="a"),), surfaces=surfaces)
+    found = [
+        is_about_output(SurfaceGradient(surface_id=each, case_id="c", step_id="a", text="t"), snapshot)
+        for each in ("a#tool.search", "a#instruction")
+    ]
+    assert found == [False, True]
 
 
 class Opaque:

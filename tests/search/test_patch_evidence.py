@@ -23,7 +23,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.search.cheaper import ModelDownsizing
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.shorter import PromptShortening
-from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, SignalPoint, SurfaceGradient
 from tests.worlds import desk, shop
 from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes
 from tests.worlds.starter import Shop
@@ -78,7 +78,7 @@ def test_patches_of_rules_name_the_gradients_behind_them_and_behind_each_edit() 
 
 def test_a_stage_that_names_no_evidence_gets_that_of_its_gradients() -> None:
     """Also in a later round, which uses the blame of an earlier one, and in the second pass of a round."""
-    rounds = iter(["Badly.", "With care: careful.", "With care: careful."])
+    rounds = iter(["Badly.", None, "With care: careful.", "With care: careful."])
     search = BackpropRounds(BlamesTheEarliest(), Merges(), Writes(lambda _: next(rounds)), check=None)
     result = desk.engine(search=search).run_sync(desk.request())
     gradients, patches = list_gradients(result), list(list_patches(result))
@@ -88,21 +88,54 @@ def test_a_stage_that_names_no_evidence_gets_that_of_its_gradients() -> None:
         assert len(patch.evidence.cases) == 3
 
 
-def test_edits_of_a_model_name_the_failing_examples_behind_them() -> None:
-    """A long text is changed by edits; the model gives the numbers of the examples it was shown."""
+class MergesByCase:
+    """An aggregator with one point for each case."""
+
+    async def aggregate(self, request: AggregateRequest) -> AggregateResult:
+        points = tuple(
+            SignalPoint(text=f"care {number}", case_ids=(each.case_id,), gradient_ids=(each.id,))
+            for number, each in enumerate(request.gradients, 1)
+        )
+        return AggregateResult(surface_id=request.surface.id, text="care", points=points)
+
+
+def test_hunks_of_a_value_are_traced_to_the_points_that_the_model_names() -> None:
+    def write(request: ModelRequest) -> ModelReply:
+        assert "2. care 2 (1 case)" in request.text
+        changes = [{"text": "Be careful.", "points": [1]}, {"text": "Be calm.", "points": [2, 3]}]
+        value = "Be careful. Answer. Be calm."
+        return ModelReply(text=json.dumps({"reason": "more care", "value": value, "changes": changes}))
+
+    agent = GraphAgent(name="desk", nodes=(ModelNode(name="draft", instruction="Answer.", model="scripted"),))
+    gateway = Gateway(models={"scripted": desk.model(), "writer": ScriptedModel(write)})
+    search = BackpropRounds(Blames(), MergesByCase(), LLMOptimizer("writer"), check=None)
+    result = Engine(agent, desk.evaluator(gateway), search=search).run_sync(desk.request(max_rounds=1))
+    gradients = list_gradients(result)
+    [(_, patch)] = list_patches(result)
+    assert [(each.before, each.after, each.reason) for each in patch.edits] == [
+        ("", "Be careful.", "care 1"),
+        ("", "Be calm.", "care 2; care 3"),
+    ]
+    for edit in patch.edits:
+        check_evidence(edit.evidence, patch.surface_id, gradients)
+    assert [len(each.evidence.cases) for each in patch.edits] == [1, 2]
+
+
+def test_edits_of_a_model_name_the_points_behind_them() -> None:
+    """A long text is changed by edits; the model gives the numbers of the points it was shown."""
     rules = "".join(f"Rule {number}: be kind. " for number in range(1_500))
 
     def write(request: ModelRequest) -> ModelReply:
-        assert "# Failing example 2" in request.text
+        assert "2. care 2 (1 case)" in request.text
         edits = [
-            {"find": "Rule 7: be kind.", "replace": "Rule 7: be careful.", "reason": "care", "failing": [2, 99]},
-            {"find": "Rule 9: be kind.", "replace": "Rule 9: be calm.", "reason": "", "failing": []},
+            {"find": "Rule 7: be kind.", "replace": "Rule 7: be careful.", "reason": "care", "points": [2, 99]},
+            {"find": "Rule 9: be kind.", "replace": "Rule 9: be calm.", "reason": "", "points": []},
         ]
         return ModelReply(text=json.dumps({"reason": "more care", "edits": edits}))
 
     agent = GraphAgent(name="desk", nodes=(ModelNode(name="draft", instruction=rules, model="scripted"),))
     gateway = Gateway(models={"scripted": desk.model(), "writer": ScriptedModel(write)})
-    search = BackpropRounds(Blames(), Merges(), LLMOptimizer("writer", max_prompt_tokens=8_000), check=None)
+    search = BackpropRounds(Blames(), MergesByCase(), LLMOptimizer("writer", max_prompt_tokens=8_000), check=None)
     result = Engine(agent, desk.evaluator(gateway), search=search).run_sync(desk.request(max_rounds=1))
     gradients = list_gradients(result)
     [(_, patch)] = list_patches(result)

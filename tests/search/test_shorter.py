@@ -9,6 +9,7 @@ from promptiter.agents.edges import Choice
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.mean_usage import average_usage
@@ -20,7 +21,6 @@ from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
-from promptiter.runlog.results import RunRequest
 from promptiter.search.shorter import PromptShortening
 from promptiter.structure import Limits
 from tests.worlds import shop
