@@ -21,6 +21,7 @@ from promptiter.agents.base import Agent, is_agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.evaluations import RERUNS
 from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import BudgetEndedError, RequestError, SetupError
 from promptiter.evaluation.data.case import EvalSet
@@ -34,7 +35,6 @@ from promptiter.evaluation.teacher import TeacherAgent, has_generated_references
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot
 from promptiter.policies.final_test import FinalTest
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest
 
 
 async def measure_noise(

@@ -8,15 +8,17 @@ stays: the final test decides about it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from statistics import fmean
 from typing import TypeVar
 
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.policies.evidence import Evidence, leave_out_lost_pairs
 from promptiter.runlog.results import Ablation
@@ -24,6 +26,9 @@ from promptiter.runlog.results import Ablation
 Part = TypeVar("Part")
 
 _NO_LOSS = 1e-12
+
+_CLEAR, _FEWEST_CLEAR = 0.05, 5
+"""A loss is clear at this p-value of a sign-flip test over cases, and the fewest cases that can reach it."""
 
 
 async def ablate(active: ActiveRun) -> Ablation | None:
@@ -75,30 +80,41 @@ class _Parts:
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.
 
-        A part that seems useless gets as many repeats again, because good parts often seem useless by chance.
+        Half of the cases are enough for a part whose loss they show clearly. A part that seems useless gets as many
+        repeats again, because good parts often seem useless by chance.
         """
-        losses = await self._compare(left, left)
-        again = await self._compare(left, [part for part, loss in losses.items() if loss <= _NO_LOSS])
-        return losses | {part: (losses[part] + loss) / 2 for part, loss in again.items()}
+        repeats = self._reserve_repeats()
+        halves = {part: _split(self.cases[part]) for part in left}
+        found = await self._compare(left, {part: first for part, (first, _) in halves.items()}, repeats)
+        open_parts = {part: halves[part][1] for part, changes in found.items() if not _is_clear(changes)}
+        rest = await self._compare(left, open_parts, repeats)
+        losses = {part: fmean((*changes, *rest.get(part, ()))) for part, changes in found.items()}
+        useless = {part: self.cases[part] for part, loss in losses.items() if loss <= _NO_LOSS}
+        again = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
+        return losses | {part: (losses[part] + fmean(changes)) / 2 for part, changes in again.items()}
 
-    async def _compare(self, left: tuple[str, ...], parts: Iterable[str]) -> dict[str, float]:
-        """Run the profile with and without each of these parts, on repeats that were not used before."""
-        parts = [part for part in parts if self.cases[part]]
-        if not parts:
+    def _reserve_repeats(self) -> range:
+        return self.active.validator.reserve_repeats(self.active.validator.repeats)
+
+    async def _compare(
+        self, left: tuple[str, ...], cases_of: Mapping[str, Collection[str]], repeats: range
+    ) -> dict[str, list[float]]:
+        """Run the profile with and without each part on its cases, and return by how much each case gets worse."""
+        cases_of = {part: cases for part, cases in cases_of.items() if cases}
+        if not cases_of:
             return {}
-        repeats = self.active.validator.reserve_repeats(self.active.validator.repeats)
-        cases = {case_id for part in parts for case_id in self.cases[part]}
+        all_cases = {case_id for cases in cases_of.values() for case_id in cases}
         whole, *others = await self.active.evaluations.evaluate_many(
             [
-                self._build_request(left, cases, repeats),
+                self._build_request(left, all_cases, repeats),
                 *(
-                    self._build_request([each for each in left if each != part], self.cases[part], repeats)
-                    for part in parts
+                    self._build_request([each for each in left if each != part], cases, repeats)
+                    for part, cases in cases_of.items()
                 ),
             ]
         )
-        found = {part: self._compute_loss(whole, rest) for part, rest in zip(parts, others, strict=True)}
-        return {part: loss for part, loss in found.items() if loss is not None}
+        found = {part: self._list_losses(whole, rest) for part, rest in zip(cases_of, others, strict=True)}
+        return {part: losses for part, losses in found.items() if losses}
 
     def _build_request(self, parts: Collection[str], case_ids: Collection[str], repeats: range) -> EvaluationRequest:
         train, removed = self.active.train, tuple(part for part in self.all if part not in parts)
@@ -111,9 +127,20 @@ class _Parts:
             without=removed,
         )
 
-    def _compute_loss(self, whole: Evaluation, rest: Evaluation) -> float | None:
-        """Return the mean loss over the cases of `rest`; None if it is unknown."""
+    def _list_losses(self, whole: Evaluation, rest: Evaluation) -> list[float]:
+        """Return by how much each case of `rest` is worse than under the whole profile; empty if that is unknown."""
         cases = {row.case_id for row in rest.rows}
         same = replace(whole, rows=tuple(row for row in whole.rows if row.case_id in cases))
         accepted, candidate = leave_out_lost_pairs(rest, same)
-        return Evidence(accepted=accepted, candidate=candidate, objective=self.active.request.objective).gain
+        evidence = Evidence(accepted=accepted, candidate=candidate, objective=self.active.request.objective)
+        return [] if evidence.gain is None else [delta.change for delta in evidence.all_deltas]
+
+
+def _split(cases: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Split cases in two halves, unless half of them could not show a loss clearly."""
+    half = (len(cases) + 1) // 2
+    return (cases[:half], cases[half:]) if half >= _FEWEST_CLEAR else (cases, ())
+
+
+def _is_clear(changes: Sequence[float]) -> bool:
+    return sign_flip(changes).p_value <= _CLEAR

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from promptiter.engine.audit import find_undeclared_reads
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -26,7 +27,7 @@ from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence
 from promptiter.profile import Profile
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import ReadsAudited
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import RunShape
 from promptiter.runlog.run_state import RunState, ValidatedProfile
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace

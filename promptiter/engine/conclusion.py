@@ -218,7 +218,9 @@ class _TestedGain:
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
         """Take one look at the validation cases as a sample of new cases, after the last block.
 
-        The other blocks are not run if they would hardly show a gain. Ending the test without a gain claims nothing.
+        The other blocks are not run if they would hardly show a gain: ending the test without one claims nothing. Nor
+        are they without run noise: they would repeat the same scores. Whether noise is seen says nothing about the
+        gain, and the test for these cases, which comes first, allows for failures that are too rare to be seen.
         """
         result = self._decide_by_validation_cases()
         left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats

@@ -21,6 +21,7 @@ from promptiter.concurrency import run_in_thread
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.model_checks import check_models
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.review import Reviewer
 from promptiter.engine.run import Run, RunOutcome, restore_agent
@@ -45,7 +46,7 @@ from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.journal import Journal
 from promptiter.runlog.meter import Meter
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
 from promptiter.stages.roles import REVIEWER, SEARCH, check_part
 from promptiter.structure import StructureSnapshot

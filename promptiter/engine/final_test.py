@@ -20,6 +20,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import Spending
@@ -156,11 +157,16 @@ async def reserve_for_final_test(active: ActiveRun) -> None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
+def count_test_runs(cases: int) -> int:
+    """The runs of one profile on a test set of this size; 0 if it is too small to decide anything, and is not run."""
+    return 0 if explain_too_few_new_cases(cases) is not None else TEST_SET_REPEATS * cases
+
+
 def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
     rows = active.baseline.validation.rows
     repeats = sum(block.repeats for block in plan_blocks(active.request.alpha, repeats=rule.repeats))
-    test_runs = TEST_SET_REPEATS * len(active.test.cases) if active.test is not None else 0
+    test_runs = 0 if active.test is None else count_test_runs(len(active.test.cases))
     runs = 2 * (repeats * len(active.validation.cases) + test_runs) / max(1, len(rows))
     judges = active.meter.ledger.by_role().get("judge", Spending())
     usage = active.baseline.validation.usage

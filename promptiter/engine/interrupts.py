@@ -14,6 +14,9 @@ from promptiter.concurrency import is_in_loop
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
+_received: set[signal.Signals] = set()
+"""The signals that have asked a run of this process to stop."""
+
 T = TypeVar("T")
 Notify = Callable[[str], None]
 
@@ -60,8 +63,11 @@ def run_blocking(
     """Return the result of `work`. The first signal asks it to stop, the second cancels it; both should give a result.
 
     If an event loop is already running, `work` gets its own thread and loop. Signals do not reach that thread, so the
-    waiting one catches Ctrl-C and passes it on.
+    waiting one catches Ctrl-C and passes it on. Once SIGTERM or SIGHUP has stopped one call, the next one ends the
+    process: it is asked to end, and a loop over runs would start another.
     """
+    for number in _received - {signal.SIGINT}:
+        raise SystemExit(128 + number)
 
     async def run_task(on_start: Callable[[asyncio.Task[T]], None]) -> T:
         task = asyncio.create_task(work())
@@ -106,9 +112,13 @@ def on_signals(
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     # What nohup or a script ignores stays ignored.
     before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+    def handle(number: signal.Signals) -> None:
+        _received.add(number)
+        interrupt.on_signal("Ctrl-C" if number is signal.SIGINT else number.name, stop_now, notify)
+
     for number in before:
-        name = "Ctrl-C" if number is signal.SIGINT else number.name
-        loop.add_signal_handler(number, interrupt.on_signal, name, stop_now, notify)
+        loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:

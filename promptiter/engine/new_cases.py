@@ -11,6 +11,7 @@ from dataclasses import replace
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.final_test import ArmResults
 from promptiter.engine.outline import OutlinedSearch
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import digest_input
@@ -20,7 +21,7 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.policies.goals import Goal, decide_for_goal_on_new_cases, pair_amounts
 from promptiter.runlog.case_uses import CaseUse, count_seen_cases, list_case_digests
 from promptiter.runlog.payloads import ValidationReader
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import RunShape
 from promptiter.wording import plural
 
 PROMISING = 10
@@ -48,10 +49,7 @@ def pair_goal_amounts(goal: Goal, arms: ArmResults) -> tuple[PairedScores, ...] 
 
 def is_promising(result: FinalTestResult) -> bool:
     """Whether more repeats may show a gain for new cases. Without run noise they change nothing."""
-    if not result.looks:
-        return False
-    look = result.looks[-1]
-    return look.p_value <= look.alpha * (PROMISING if look.has_run_noise else 1)
+    return any(look.has_run_noise and look.p_value <= look.alpha * PROMISING for look in result.looks[-1:])
 
 
 def find_obstacle(active: ActiveRun, warning: str | None) -> str | None:

@@ -16,6 +16,8 @@ class SearchOutline:
     """What one round of a search may ask for. A stage's model is None if the stage asks no model.
 
     A round goes from losses to patches up to `passes` times and re-runs up to `max_rerun` failed train cases each time.
+    In the first of these passes it writes `width` candidates.
+    Of train sets that are more than twice as large, a round runs `minibatch` cases first, and more if few of them fail.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
     candidate per round. If it `reads_validation`, the validation cases cannot show a gain for new cases.
@@ -23,6 +25,8 @@ class SearchOutline:
 
     passes: int = 1
     max_rerun: int = 0
+    minibatch: int | None = None
+    width: int = 1
     max_checked: int = 0
     corrector: str | None = None
     backwarder: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
 from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
+from promptiter.engine.request import SETS, RunRequest
 from promptiter.engine.type_checks import find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalSet
@@ -24,7 +25,7 @@ from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
 from promptiter.references import is_reference
-from promptiter.runlog.results import SETS, RunRequest, RunShape
+from promptiter.runlog.results import RunShape
 from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import join_names, shorten

@@ -19,6 +19,7 @@ from promptiter.agents.base import Agent
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.session_checks import check_candidate, check_event, check_pairs, includes_case
 from promptiter.errors import SetupError
@@ -36,7 +37,7 @@ from promptiter.runlog.payloads import (
     RoundStarted,
     ValidationRead,
 )
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import RunShape
 from promptiter.runlog.run_state import ENGINE_PHASES, RunState
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
@@ -179,10 +180,19 @@ class Session:
         return await self._run.note(payload, request=request, phase=phase)
 
     async def evaluate(
-        self, eval_set: EvalSet, profile: Profile, *, phase: Phase, repeats: range | None = None
+        self,
+        eval_set: EvalSet,
+        profile: Profile,
+        *,
+        phase: Phase,
+        repeats: range | None = None,
+        known: Sequence[CaseRow] = (),
     ) -> Evaluation:
-        """Run the cases under a profile. Each row is recorded at once, so a resumed run only runs the rest."""
-        [evaluation] = await self.evaluate_many([(eval_set, profile)], phase=phase, repeats=repeats)
+        """Run the cases under a profile. Each row is recorded at once, so a resumed run only runs the rest.
+
+        Rows that are `known`, of an earlier evaluation of these cases under this profile, are not run again.
+        """
+        [evaluation] = await self._evaluate([(eval_set, profile)], phase=phase, repeats=repeats, known=known)
         return evaluation
 
     async def evaluate_many(
@@ -193,22 +203,37 @@ class Session:
         `phase` says what they are for, in a word of the search's own. Test cases are refused. Validation cases count as
         read (see `read_validation`).
         """
+        return await self._evaluate(pairs, phase=phase, repeats=repeats)
+
+    async def _evaluate(
+        self,
+        pairs: Sequence[tuple[EvalSet, Profile]],
+        *,
+        phase: Phase,
+        repeats: range | None,
+        known: Sequence[CaseRow] = (),
+    ) -> list[Evaluation]:
         if phase in ENGINE_PHASES:
             raise SetupError(f"the phase {phase!r} is the engine's own; name another, such as 'screening'")
         check_pairs(pairs, repeats)
         await self._guard_cases([eval_set for eval_set, _ in pairs])
+        may_know = phase == "train" and repeats is None
         requests = [
             EvaluationRequest(
                 eval_set=eval_set,
                 profile=profile,
                 phase=phase,
                 runs=None if repeats is None else list_case_runs(eval_set, repeats),
-                kept=self._find_known_rows(eval_set, profile) if phase == "train" and repeats is None else (),
+                kept=known or (self._find_known_rows(eval_set, profile) if may_know else ()),
             )
             for eval_set, profile in pairs
         ]
         with self._run.one_request.make():
             return await self._run.evaluations.evaluate_many(requests)
+
+    def reserve_repeats(self, count: int) -> range:
+        """Return numbers of repeats that no evaluation of this run has used yet, or will use unasked."""
+        return self._run.validator.reserve_repeats(count)
 
     async def _guard_cases(self, eval_sets: Sequence[EvalSet]) -> None:
         """Refuse test cases, and record that validation cases are read."""
@@ -219,10 +244,13 @@ class Session:
             await self.read_validation()
 
     def _find_known_rows(self, eval_set: EvalSet, profile: Profile) -> tuple[CaseRow, ...]:
-        """The rows of the baseline, if its validation ran the same cases under the same profile."""
+        """The rows of the baseline, if its validation ran these cases under the same profile."""
         run = self._run
-        is_same = eval_set is run.validation and profile.digest == run.baseline.profile.digest
-        return run.baseline.validation.rows if is_same else ()
+        validated = {case.id: case for case in run.validation.cases}
+        is_same = all(validated.get(case.id) is case for case in eval_set.cases)
+        if not is_same or profile.digest != run.baseline.profile.digest:
+            return ()
+        return tuple(row for row in run.baseline.validation.rows if row.case_id in eval_set.by_id)
 
     def count_replays(self, replays: int) -> None:
         """Count case runs that the search made itself, without `evaluate`."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from promptiter.agents.base import check_agent
 from promptiter.agents.runner import check_runner, is_runner
+from promptiter.engine.request import SETS, RunRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -20,7 +21,6 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
 from promptiter.profile import Profile
-from promptiter.runlog.results import SETS, RunRequest
 from promptiter.signatures import find_misfit
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import OBSERVER, check_part, has_method

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from promptiter.engine.final_test import TEST_SET_REPEATS
+from promptiter.engine.final_test import count_test_runs
 from promptiter.engine.outline import SearchOutline
 from promptiter.forecast.costs import NO_COST, ZERO, Cost, Range
 from promptiter.forecast.stage_costs import AgentStage, ModelStage, Stage
@@ -87,15 +87,18 @@ class Estimate:
         calls = {each: Range.exactly(each.calls) for each in workload.models_of("teacher")}
         if not rounds.high:
             return self._price({"baseline": (baseline, ZERO)}, calls)
-        failed, validated = (self._failing * workload.train).at_least(1), baseline * self._reached
+        cases = self._count_train_cases(outline.minibatch)
+        failed, validated = (self._failing * cases).at_least(1), baseline * self._reached
         checked = failed.at_most(outline.max_checked) * CHECKED
         is_one_set = workload.shape != "two_sets"  # its baseline is the first train evaluation, too
-        train = again = Range.exactly(workload.train * workload.repeats)
+        train = again = cases * workload.repeats
         if is_one_set:
             train = ZERO
         more_rounds = rounds + Range.exactly(-1)
         compared = rounds if is_one_set else more_rounds
-        rerun = failed.at_most(outline.max_rerun) * rounds * workload.repeats
+        rerun = (
+            failed.at_most(outline.max_rerun) * Range(1, 1, outline.passes) * outline.width * rounds * workload.repeats
+        )
         if outline.screened_cases is not None:
             train = again = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
             rerun = train * FAILING * (outline.screenings * len(workload.downstream))
@@ -103,8 +106,8 @@ class Estimate:
         stage_calls: dict[ModelStage, Range] = {
             "backwarder": failed * BLAMED * Range(1, workload.repeats, workload.repeats) * steps,
             "aggregator": SURFACES * rounds * MERGED,
-            "optimizer": SURFACES * rounds,
-            "teacher": checked,
+            "optimizer": SURFACES * rounds * outline.width,
+            "corrector": checked,
         }
         case_runs: CaseRuns = {
             "baseline": (baseline, ZERO),
@@ -116,13 +119,20 @@ class Estimate:
             case_runs, calls | {each: stage_calls[each.stage] for each in workload.stage_models if not each.name}
         )
 
+    def _count_train_cases(self, minibatch: int | None) -> Range:
+        """How many train cases a round runs. A minibatch grows if few of its cases fail."""
+        train = self.workload.train
+        return (
+            Range.exactly(train) if minibatch is None or train <= 2 * minibatch else Range(minibatch, minibatch, train)
+        )
+
     def final_test(self) -> Costs:
         """The costs of ablation, final test and test set."""
         workload, rule = self.workload, self.workload.request.final_test
         if rule is None or not self.rounds.high:
             return {}
         tested = BLOCKS * (rule.repeats * workload.validation)
-        unseen = Range.exactly(TEST_SET_REPEATS * workload.test)
+        unseen = Range.exactly(count_test_runs(workload.test))
         is_ablated = rule.ablate and workload.request.goal.kind == "score"
         parts = SURFACES.at_most(len(workload.downstream)).map(lambda count: count if is_ablated and count > 1 else 0)
         cases = self._reached * min(workload.train, workload.validation) * workload.repeats

@@ -17,6 +17,7 @@ import orjson
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
@@ -31,7 +32,6 @@ from promptiter.llm.models import is_simulated
 from promptiter.policies.combine import iter_policies
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
-from promptiter.runlog.results import RunRequest
 from promptiter.wording import join_names, plural
 from traces.files import write_atomically
 

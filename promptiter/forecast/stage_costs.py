@@ -22,12 +22,12 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 
 AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "final_test", "test_set"]
-ModelStage: TypeAlias = Literal["teacher", "backwarder", "aggregator", "optimizer", "judge", "user"]
+ModelStage: TypeAlias = Literal["teacher", "backwarder", "corrector", "aggregator", "optimizer", "judge", "user"]
 Stage: TypeAlias = AgentStage | ModelStage
 
 AGENT_STAGES: tuple[AgentStage, ...] = get_args(AgentStage)
 STAGES: tuple[Stage, ...] = (
-    *("teacher", "baseline", "train", "backwarder", "aggregator", "optimizer"),
+    *("teacher", "baseline", "train", "backwarder", "corrector", "aggregator", "optimizer"),
     *("rerun", "validation", "ablation", "final_test", "test_set", "judge", "user"),
 )
 """All stages in the order in which a run reaches them."""

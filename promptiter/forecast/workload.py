@@ -14,13 +14,14 @@ from promptiter.agents.base import is_agent
 from promptiter.agents.runner import Runner
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.forecast.stage_costs import ModelStage
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest, RunShape
+from promptiter.runlog.results import RunShape
 from promptiter.structure import StructureSnapshot
 
 
@@ -119,7 +120,7 @@ def _search_models(outline: SearchOutline | None) -> Iterator[StageModel]:
         "backwarder": outline.backwarder,
         "aggregator": outline.aggregator,
         "optimizer": outline.optimizer,
-        "teacher": outline.corrector,
+        "corrector": outline.corrector,
     }
     return (StageModel(stage=stage, model=model) for stage, model in models.items() if model is not None)
 

@@ -84,7 +84,10 @@ ENGINE_EVENTS = frozenset(
 
 BUILT_IN = {
     **dict.fromkeys(ENGINE_EVENTS, "promptiter.runlog.payloads"),
-    **dict.fromkeys(("losses", "backward", "gradient_check", "aggregation", "patches"), "promptiter.backprop.record"),
+    **dict.fromkeys(
+        ("losses", "backward", "gradient_check", "aggregation", "patches", "patch_variants"),
+        "promptiter.backprop.record",
+    ),
     "swaps": "promptiter.search.cheaper",
     "reads_counted": "promptiter.search.shorter",
 }

@@ -1,4 +1,4 @@
-"""The request and the result of a run: RunRequest, RunResult, RoundResult. Plain frozen data.
+"""The result of a run: RunResult, RoundResult. Plain frozen data.
 
 `status` is how the run ended, `verdict` what its evidence shows, `stop_reason` the condition that ended it. Everything
 that differs between equal runs is in a block called `measured`.
@@ -13,26 +13,20 @@ from typing import IO, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainSerializer
 
-from promptiter.agents.runner import Runner
 from promptiter.errors import SetupError
-from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
-from promptiter.evaluation.scorer import Scorer, ScorerFunction
 from promptiter.evaluation.stats.final_test import Scope, describe_gain
 from promptiter.evaluation.unscored import describe_unscored
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
-from promptiter.policies.final_test import Conclusion, FinalTest, Verdict
+from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.paired_runs import describe_uneven_outages
-from promptiter.policies.stopping import StopDecision, StopPolicy
+from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile, ProfileDiff
 from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
-from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import count_unknown_costs, dollars, format_score, join_names, plural
 from traces.model import Json
@@ -42,56 +36,6 @@ Status: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancell
 
 RunShape: TypeAlias = Literal["two_sets", "one_set", "scorer"]
 """What a run learns from and validates on: two sets of cases, the same cases for both, or a scorer without cases."""
-
-EvalSets: TypeAlias = EvalSet | Sequence[EvalSet]
-
-SETS = ("train", "validation", "cases", "test")
-"""The fields of a request that hold eval sets."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """What to optimize, on which cases, under which rules.
-
-    The search learns from the failures of the `train` cases and accepts candidates on the `validation` cases. A run
-    with few cases may give them once, as `cases`, to be used for both: its verdict is then about these cases only. The
-    search never uses the `test` cases: they show whether a gain holds for new cases. A run without cases has a
-    `scorer`: a function that scores a profile as a whole (see Scorer).
-
-    `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
-    `teacher` writes expected answers that cases lack, and `judge` replaces the judges of metrics: each is an agent, a
-    function from message to answer, or the name of a model. `acceptance` decides which candidates the search keeps,
-    and `final_test` whether they are better than the initial profile; with None they are adopted untested, with the
-    verdict `no_evidence`. `alpha` is the false-positive rate of the final test. `protected` cases must still pass,
-    whatever else `acceptance` says.
-
-    `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
-    accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
-    ends when nothing is left to try. The default `seed` is the evaluator's.
-    """
-
-    train: EvalSets | None = None
-    validation: EvalSets | None = None
-    cases: EvalSets | None = None
-    scorer: Scorer | ScorerFunction | None = None
-    test: EvalSets | None = None
-    initial_profile: Profile | None = None
-    teacher: Runner | str | None = None
-    judge: Runner | str | None = None
-    evaluation: EvaluationOptions | None = None
-    acceptance: AcceptancePolicy = field(default_factory=AnyGain)
-    final_test: FinalTest | None = field(default_factory=FinalTest)
-    stop: StopPolicy | None = None
-    max_rounds: int = 4
-    targets: Sequence[str] | None = None
-    objective: Objective = "mean_score"
-    alpha: float = 0.05
-    goal: Goal = SCORE
-    loss_placements: tuple[LossPlacement, ...] = ()
-    hints: tuple[LossHint, ...] = ()
-    protected: frozenset[str] = frozenset()
-    seed: int | None = None
-    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +89,8 @@ class RoundResult:
 
     @property
     def train(self) -> Evaluation | None:
-        """The train cases under the input profile; None if the search did not run them in this round."""
-        return next((each for each in self.evaluations if each.phase == "train"), None)
+        """The train cases under the input profile, of several parts all; None if the search ran none in this round."""
+        return next((each for each in reversed(self.evaluations) if each.phase == "train"), None)
 
     @property
     def candidate(self) -> CandidateResult | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from promptiter.errors import JournalError, SetupError
-from promptiter.evaluation.result import CaseRow, Evaluation, merge_evaluations
+from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.evidence import leave_out_lost_pairs
@@ -42,6 +42,7 @@ from promptiter.runlog.payloads import (
     ValidationRead,
     ValidationReader,
 )
+from promptiter.runlog.recorded_rows import RecordedRows
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
 from promptiter.runlog.round_state import RoundState
@@ -79,7 +80,6 @@ class RunState:
         self._accepted_gain = 0.0
         self._validation_reader: ValidationReader | None = None
         self._validation_use = ValidationUse()
-        self._stops_by_score = 0
         self._use_id = ""
         self._run = run
         self._evaluations: list[Evaluation] = []
@@ -87,8 +87,7 @@ class RunState:
         self._stop: StopDecision | None = None
         self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._counted_round: RoundState | None = None
-        self._started: dict[int, EvaluationStarted] = {}
-        self._rows: dict[int, list[CaseRow]] = {}
+        self._rows = RecordedRows()
         self._again: dict[str, Evaluation] = {}
 
     @property
@@ -179,10 +178,10 @@ class RunState:
                 self._start(started, event.run_id)
             case ReferencesWritten() as references:
                 self._references = references
-            case EvaluationStarted(evaluation=number) as started_evaluation:
-                self._started[number], self._rows[number] = started_evaluation, []
+            case EvaluationStarted() as started_evaluation:
+                self._rows.start(started_evaluation)
             case CaseFinished(evaluation=number, row=row):
-                self._rows.setdefault(number, []).append(row)
+                self._rows.add(number, row)
                 self._unread = find_unread(self._unread, [row.reads])
             case EvaluationFinished() as finished:
                 self._finish_evaluation(finished, event.phase)
@@ -210,7 +209,7 @@ class RunState:
                 self._validation_reader = reader
             case StopDecided(decision=decision, reads_score=reads_score):
                 if reads_score:
-                    self._count_stop_by_score()
+                    self._validation_use = self._validation_use.add_stop_by_score()
                 if self._round is not None:
                     self._round.stop(decision)
                 stop = decision if decision.stop else None
@@ -258,22 +257,11 @@ class RunState:
         self._change(measured=measured)
 
     def _finish_evaluation(self, finished: EvaluationFinished, phase: str) -> None:
-        started = self._started.pop(finished.evaluation, None)
-        rows = self._rows.pop(finished.evaluation, [])
-        if started is None:
+        evaluation = self._rows.finish(finished, phase)
+        if evaluation is None:
             return
         if len(self._unread) < len(self._so_far.unread_surfaces) or self._so_far.baseline is None:
             self._change(unread_surfaces=tuple(sorted(self._unread)))
-        evaluation = Evaluation(
-            eval_set_id=started.eval_set_id,
-            profile_digest=started.profile_digest,
-            rows=tuple(rows),
-            thresholds=finished.thresholds,
-            weights=finished.weights,
-            max_errored_fraction=finished.max_errored_fraction,
-            number=finished.evaluation,
-            phase=phase,
-        )
         if self._round is not None and phase not in OUTSIDE_ROUNDS:
             self._round.add_evaluation(evaluation)
             return
@@ -296,7 +284,7 @@ class RunState:
             )
         self._round = RoundState(event.round, accepted)
         self._index.rounds.append(event.seq)
-        self._started, self._rows = {}, {}  # an evaluation that did not end before the round belongs to none
+        self._rows.clear()  # an evaluation that did not end before the round belongs to none
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
         if self._round is not None:
@@ -320,12 +308,6 @@ class RunState:
             first = next((each for each in candidate.evaluations if each.number in seen), None)
             self._accept(candidate.profile, first)  # later candidates are compared with its first validation
             self._change(accepted=candidate.validation or self._so_far.accepted)  # the result shows all of them
-
-    def _count_stop_by_score(self) -> None:
-        """Count a stop decision that looked at the score: one answer per acceptance, because only these change it."""
-        for _ in range(self._validation_use.accepted - self._stops_by_score):
-            self._validation_use = self._validation_use.add_bit()
-        self._stops_by_score = self._validation_use.accepted
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""

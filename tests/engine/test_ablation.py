@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -12,12 +13,13 @@ from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.ablation import choose_part_to_drop
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries
@@ -97,6 +99,27 @@ async def test_of_parts_that_work_only_together_neither_is_dropped() -> None:
     assert result.ablation is not None
     assert result.ablation.losses == {D: 1.0, P: 1.0}
     assert result.ablation.dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("chance", "sizes"),
+    [
+        (lambda draft, polish: float(draft and polish), [6, 6, 6]),
+        (lambda draft, _: float(draft), [6, 6, 6, 6, 6, 12, 12]),
+    ],
+    ids=["both are clear", "one is useless"],
+)
+async def test_half_of_the_cases_are_enough_for_a_clear_loss(
+    chance: Callable[[bool, bool], float], sizes: list[int]
+) -> None:
+    """The whole profile and the profiles without a part; then the other half, and a second repeat."""
+    journal = MemoryJournal()
+    cases = {"train": desk.eval_set("train", 24), "validation": desk.eval_set("validation", 12)}
+    engine = Engine(InstructedAgent(chance), desk.evaluator(), search=Tries(BOTH))
+    await engine.run(request(**cases), journal=journal)
+    finished = (event.payload for event in journal.events if event.phase == "ablation")
+    runs = Counter(payload.evaluation for payload in finished if isinstance(payload, CaseFinished))
+    assert [*runs.values()] == sizes
 
 
 def test_the_most_harmful_part_is_dropped_first() -> None:

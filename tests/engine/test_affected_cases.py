@@ -13,6 +13,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import CaseRow
@@ -24,7 +25,6 @@ from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from traces import record, step

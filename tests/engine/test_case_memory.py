@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from promptiter.engine.request import RunRequest
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.case_uses import CaseUse, MemoryCaseUses
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.memory_store import MemoryStore
 from promptiter.runs.stored_run import StoredRun

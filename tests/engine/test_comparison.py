@@ -7,6 +7,7 @@ import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
@@ -14,7 +15,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries

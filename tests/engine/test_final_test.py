@@ -16,6 +16,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -30,7 +31,7 @@ from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.engine.new_cases import find_obstacle_in_advance
+from promptiter.engine.new_cases import find_obstacle_in_advance, is_promising
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.stats.final_test import FinalTestResult, Look
 from promptiter.runlog.case_uses import CaseUse, list_case_digests
-from promptiter.runlog.results import RunRequest
 from promptiter.search.cheaper import ModelDownsizing
 from tests.worlds import desk
 
@@ -52,3 +53,16 @@ def test_a_test_set_must_have_enough_different_cases(count: int, is_enough: bool
         if is_enough
         else f"the validation cases were used before this run; {ADVICE} (this one has 14 with 7 different inputs)"
     )
+
+
+@pytest.mark.parametrize(
+    ("p_value", "has_run_noise", "is_worth_more"),
+    [(0.1, True, True), (0.001, True, True), (0.2, True, False), (0.1, False, False), (0.001, False, False)],
+)
+def test_more_repeats_are_run_only_if_there_is_noise_and_a_chance(
+    p_value: float, has_run_noise: bool, is_worth_more: bool
+) -> None:
+    look = Look(repeats=2, gain=0.1, p_value=p_value, alpha=0.0125, has_run_noise=has_run_noise)
+    result = FinalTestResult(scope="new cases", outcome="not_shown", looks=(look,), reason="")
+    assert is_promising(result) is is_worth_more
+    assert not is_promising(replace(result, looks=()))

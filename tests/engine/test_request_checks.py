@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import check_request
 from promptiter.errors import RequestError
 from promptiter.evaluation.data.evalset import build_eval_set
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
-from promptiter.runlog.results import RunRequest
 from tests.worlds import desk
 
 

@@ -11,6 +11,7 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -19,7 +20,7 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.score import Score
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
-from promptiter.evaluation.trace_store import FolderTraceStore
+from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
@@ -28,7 +29,7 @@ from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.outcome import classify_result, write_headline
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
@@ -285,7 +286,7 @@ async def test_the_calls_of_a_scorer_count_for_the_budget() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [pytest.param("one_set", marks=pytest.mark.long), "scorer"])
 async def test_a_run_that_is_killed_at_any_event_resumes_with_the_same_result(shape: str) -> None:
-    trace_store, calls = FolderTraceStore(), Counter[str]()
+    trace_store, calls = FileTraceStore(), Counter[str]()
 
     def score(profile: Profile) -> ScoredProfile:
         calls[profile.digest] += 1

@@ -17,6 +17,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
@@ -30,7 +31,7 @@ from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.retries import Retries
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.sources import FileSource
 from promptiter.testing.store_hooks import Killed

@@ -14,9 +14,11 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.corrector import LLMCorrector
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import SearchOutline
+from promptiter.engine.request import RunRequest
 from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -35,9 +37,10 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
-from promptiter.runlog.results import RunRequest
+from promptiter.search.gradient_check import GradientCheck
+from promptiter.search.rounds import BackpropRounds
 from tests.worlds import desk
-from tests.worlds.desk_stages import Writes
+from tests.worlds.desk_stages import Merges, Writes
 
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4
@@ -128,6 +131,12 @@ def test_a_typical_run_is_measured_cost_times_case_runs() -> None:
     assert found.total.calls.typical == sum(typical.values())
 
 
+def test_of_a_large_train_set_a_minibatch_is_run_and_all_if_few_cases_fail() -> None:
+    large = request(train=desk.eval_set("train", 400), targets=["third#instruction"], max_rounds=1)
+    train = forecast(engine(), large, measured()).stages["train"].calls
+    assert (train.low, train.typical, train.high) == (64 * 4, 64 * 4, 400 * 4)
+
+
 def test_low_is_a_short_run_and_high_a_long_one() -> None:
     found = forecast(engine(), request(), measured())
     assert (TRAIN + VALIDATION) * 4 < found.total.calls.low < found.total.calls.typical < found.total.calls.high
@@ -191,6 +200,8 @@ def test_parts_are_ablated_only_if_several_surfaces_may_have_changed() -> None:
 def test_the_test_set_is_run_twice_under_both_profiles() -> None:
     asked = request(test=desk.eval_set("test", 10), targets=["first#instruction"])
     assert forecast(engine(), asked, measured()).stages["test_set"].calls.high == 2 * 10 * 2 * 4
+    too_small = request(test=desk.eval_set("test", 7), targets=["first#instruction"])
+    assert "test_set" not in [*forecast(engine(), too_small, measured()).stages], "it will not be run"
 
 
 def test_nodes_inside_an_agent_follow_what_precedes_it() -> None:
@@ -314,6 +325,14 @@ def test_judges_and_teachers_are_stages() -> None:
     assert found.stages["teacher"].calls == Range(5, 5, 5)
 
 
+def test_a_corrector_is_a_stage_of_its_own() -> None:
+    check = GradientCheck(LLMCorrector("scripted"), most=3)
+    search = BackpropRounds(LLMBackwarder("scripted"), Merges(), Writes(), check=check)
+    found = forecast(Engine(chain(*NODES), desk.evaluator(gateway()), search=search), request(), measured())
+    assert found.stages["corrector"].calls.high == 3
+    assert "teacher" not in found.stages
+
+
 def test_a_budget_caps_the_forecast_and_says_how_many_rounds_it_allows() -> None:
     def with_caps(**caps: float) -> Forecast:
         return forecast(engine(through=gateway(budget=Budget(**caps))), request(), measured())  # type: ignore[arg-type]
@@ -325,7 +344,7 @@ def test_a_budget_caps_the_forecast_and_says_how_many_rounds_it_allows() -> None
     [sentence] = with_caps(max_calls=10_000).budget
     assert sentence == "max_calls 10,000 allows 4 of 4 rounds; 192 is reserved for the final test"
     [sentence] = with_caps(max_calls=400).budget
-    assert sentence.startswith("max_calls 400 allows 2 to 3 of 4 rounds")
+    assert sentence.startswith("max_calls 400 allows 1 to 3 of 4 rounds")
     capped = with_caps(max_calls=60)
     assert capped.total.calls.high <= 60
 

@@ -16,6 +16,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.forecast import history as history_module
@@ -29,7 +30,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import Model, ScriptedModel
 from promptiter.policies.stopping import Patience
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 from tests.worlds.starter import Shop

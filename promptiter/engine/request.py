@@ -1,0 +1,69 @@
+"""RunRequest: what to optimize, on which cases, under which rules. Plain frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from promptiter.agents.runner import Runner
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import EvaluationOptions
+from promptiter.evaluation.result import Objective
+from promptiter.evaluation.scorer import Scorer, ScorerFunction
+from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
+from promptiter.policies.final_test import FinalTest
+from promptiter.policies.goals import SCORE, Goal
+from promptiter.policies.stopping import StopPolicy
+from promptiter.profile import Profile
+from promptiter.stages.losses import LossHint, LossPlacement
+
+EvalSets: TypeAlias = EvalSet | Sequence[EvalSet]
+
+SETS = ("train", "validation", "cases", "test")
+"""The fields of a request that hold eval sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What to optimize, on which cases, under which rules.
+
+    The search learns from the failures of the `train` cases and accepts candidates on the `validation` cases. A run
+    with few cases may give them once, as `cases`, to be used for both: its verdict is then about these cases only. The
+    search never uses the `test` cases: they show whether a gain holds for new cases. A run without cases has a
+    `scorer`: a function that scores a profile as a whole (see Scorer).
+
+    `targets` are the surfaces that may change; None means every text surface, or those that the goal can change.
+    `teacher` writes expected answers that cases lack, and `judge` replaces the judges of metrics: each is an agent, a
+    function from message to answer, or the name of a model. `acceptance` decides which candidates the search keeps,
+    and `final_test` whether they are better than the initial profile; with None they are adopted untested, with the
+    verdict `no_evidence`. `alpha` is the false-positive rate of the final test. `protected` cases must still pass,
+    whatever else `acceptance` says.
+
+    `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
+    accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
+    ends when nothing is left to try. The default `seed` is the evaluator's.
+    """
+
+    train: EvalSets | None = None
+    validation: EvalSets | None = None
+    cases: EvalSets | None = None
+    scorer: Scorer | ScorerFunction | None = None
+    test: EvalSets | None = None
+    initial_profile: Profile | None = None
+    teacher: Runner | str | None = None
+    judge: Runner | str | None = None
+    evaluation: EvaluationOptions | None = None
+    acceptance: AcceptancePolicy = field(default_factory=AnyGain)
+    final_test: FinalTest | None = field(default_factory=FinalTest)
+    stop: StopPolicy | None = None
+    max_rounds: int = 4
+    targets: Sequence[str] | None = None
+    objective: Objective = "mean_score"
+    alpha: float = 0.05
+    goal: Goal = SCORE
+    loss_placements: tuple[LossPlacement, ...] = ()
+    hints: tuple[LossHint, ...] = ()
+    protected: frozenset[str] = frozenset()
+    seed: int | None = None
+    run_id: str = ""
