@@ -51,9 +51,11 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_evaluate
 	$(BIN)/python -m benchmarks.bench_backward
 	$(BIN)/python -m benchmarks.bench_blame
+	$(BIN)/python -m benchmarks.bench_leaks
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
 	$(BIN)/python -m benchmarks.bench_bars
+	$(BIN)/python -m benchmarks.bench_worlds
 	$(BIN)/python -m benchmarks.bench_forecast
 	$(BIN)/python -m benchmarks.bench_final_test
 	$(BIN)/python -m benchmarks.final_test_runs

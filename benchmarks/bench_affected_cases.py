@@ -12,7 +12,7 @@ Beta(0.6, 0.4).
               compared with the recorded scores that selected them
 
 `gain` is the mean gain over all candidates that the acceptance policy saw, with its 95% interval, which should include
-0. `accepted` is the share of candidates that AnyGain accepts, `at 5%` the share for which a sign-flip test over cases
+0. `accepted` is the share of candidates that any gain accepts, `at 5%` the share for which a sign-flip test over cases
 shows a gain. `paid` compares the case runs with those of the same search that runs every case for each candidate. Then
 one node uses a text without reading it through the recording: `detected` counts the runs that report this and run its
 cases from then on.
@@ -45,6 +45,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -52,11 +53,10 @@ from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.policies.acceptance import AnyGain
+from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.policies.stopping import MaxRounds
 from promptiter.profile import PatchSet, Profile, SurfacePatch
-from promptiter.runlog.results import RunRequest
 from promptiter.structure import StructureSnapshot
 from tests.worlds.chances import BETA, ROUNDS, Proposes, is_right, make_eval_set
 from traces import record, step
@@ -220,7 +220,7 @@ class AcceptsAll:
 
 
 class RecordingPolicy:
-    """AnyGain, and a record of the gains it saw."""
+    """Accepts any gain at the first look, and records the gains it saw."""
 
     def __init__(self) -> None:
         self.gains: list[float] = []
@@ -228,7 +228,7 @@ class RecordingPolicy:
 
     def decide(self, evidence: Evidence) -> AcceptanceDecision:
         self.add([delta.change for delta in evidence.deltas])
-        return AnyGain().decide(evidence)
+        return MinGain(1e-12).decide(evidence)
 
     def add(self, changes: Sequence[float]) -> None:
         self.gains.append(fmean(changes))

@@ -11,6 +11,9 @@ check of a dozen of its gradients: by the reference alone, or also by a teacher 
 teacher knows what a step would output under the correct instruction, and errs as often as the expert. A pair counts as
 blamed unless a replay does not support it. Replays run from a corrected step on; `paid` are their model calls.
 
+A whole trace is asked about in one prompt with others, as in a run. At the end: the calls and tokens (characters / 4)
+of each stage in a whole run on two planted worlds, whose expert sees only what its prompts show.
+
 Goals: with an expert that does not err, all methods blame the same; one call per trace takes at most half of the tokens
 of the straightest walk; where the expert errs, a check raises the precision of what is patched without loss of recall.
 
@@ -36,15 +39,17 @@ from promptiter.backprop.llm.corrector import LLMCorrector
 from promptiter.backprop.llm.truncation import approximate_tokens, count_prompt_tokens
 from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.propagate import StepwiseAttributor
-from promptiter.backprop.stage_calls import call_attributor
+from promptiter.backprop.stage_calls import call_attributor, call_batch_attributor
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
 from promptiter.search.gradient_check import GradientCheck, ReplayContext
-from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, SurfaceGradient
+from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, BatchAttributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
+from tests.worlds.planted_world import optimize_world
+from tests.worlds.planted_worlds import make_world
 from tests.worlds.scenarios import NAMES, Scenario, make_scenario
 from traces import Usage
 
@@ -97,7 +102,26 @@ async def report(seeds: Sequence[int]) -> None:
         )
         print(f"goal: a check by {check} raises the precision of what is patched: {format_reached(raises)}")
         print(f"goal: and keeps its recall: {format_reached(keeps)}")
+    await report_stage_tokens()
 
+
+async def report_stage_tokens() -> None:
+    print(f"\n{'tokens per stage':20}{'blame':14}{'calls':>7}" + "".join(f"{stage:>11}" for stage in (*STAGES, "all")))
+    for name, most in MAX_TOKENS.items():
+        for method, limit in most.items():
+            attributor: Attributor = LLMAttributor("expert")
+            if method == "walk":
+                attributor = StepwiseAttributor(LLMBackwarder("expert"))
+            expert = (await optimize_world(make_world(name, 0), blame=attributor)).expert
+            tokens = [expert.tokens[stage] for stage in STAGES]
+            row = "".join(f"{count:11,}" for count in (*tokens, sum(tokens)))
+            reached = format_reached(sum(tokens) <= limit)
+            print(f"{name:20}{method:14}{expert.calls.total():7,}{row}   goal: at most {limit:,}: {reached}")
+
+
+STAGES = ("blame", "aggregate", "optimize", "correct")
+MAX_TOKENS = {"one": {"whole trace": 20_000}, "triage": {"whole trace": 27_000, "walk": 36_000}}
+"""The most tokens that the stages of a run may take, by world and method."""
 
 METHODS = ("walk", "walk, straight", "whole trace", "cheapest")
 CHECKED = ("walk", "whole trace")
@@ -194,7 +218,10 @@ async def blame(failures: Failures, method: str, tally: Tally, *, error_rate: fl
     expert = Expert(made, error_rate=error_rate, seed=made.seed, goes_straight=method == "walk, straight")
     gateway = Gateway(models={"expert": TokenCounter(expert)})
     attributor = make_attributor(method, gateway)
-    answers = await asyncio.gather(*(call_attributor(attributor, request) for request in failures.requests))
+    if isinstance(attributor, BatchAttributor):
+        answers = await call_batch_attributor(attributor, failures.requests)
+    else:
+        answers = await asyncio.gather(*(call_attributor(attributor, request) for request in failures.requests))
     gradients = [gradient for results in answers for result in results for gradient in result.gradients]
     spent = gateway.ledger.snapshot().total
     tally.calls += spent.calls

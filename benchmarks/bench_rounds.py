@@ -27,6 +27,7 @@ from benchmarks.measure import format_goal, measure, report_rounds
 from promptiter.agents.function import agent
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
@@ -36,7 +37,7 @@ from promptiter.policies.stopping import TargetScore
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import DECISIONS
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.file_journal import FileJournal
 
 TENTHS = 10

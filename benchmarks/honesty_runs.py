@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from benchmarks.tables import GAINS, SIZES, format_goal, print_header, print_row
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, MinGain
@@ -24,7 +25,6 @@ from promptiter.policies.evidence import Answer, Evidence
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stopping import MaxRounds
-from promptiter.runlog.results import RunRequest
 from tests.worlds.chances import (
     CANDIDATES,
     FIXES,

@@ -40,7 +40,7 @@ async def test_the_stages_without_a_model_fix_the_faulty_surfaces_and_nothing_el
     assert find_missed_bars(await run_without_models(made), made) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "seed"), [each for each in product(NAMES, SOME_SEEDS) if each not in COMPARED])
 async def test_the_llm_stages_fix_the_faulty_surfaces_and_nothing_else(name: str, seed: int) -> None:
     made = make_scenario(name, seed)

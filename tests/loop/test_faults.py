@@ -11,13 +11,14 @@ from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.retries import Retries
 from promptiter.policies.stopping import TargetScore
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from tests.worlds.bars import take_cases
 from tests.worlds.expert import Expert
 from tests.worlds.model_server import LoopbackServer, reply_at_once, run_server

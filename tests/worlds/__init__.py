@@ -8,6 +8,13 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     shop            one clerk with a verbose instruction, on models of several prices
     starter         the project that `promptiter init` writes, and journals that kill its run
     scenarios       seeded agents of ten nodes with known faults, built from `domains`; `expert` answers for the stages
+    planted_world   agents with planted faults that `sighted_expert` optimizes, knowing only what `prompt_reader` reads
+    rules_world     ten nodes, two branches and twelve rules
+    triage_world    a hotel desk with a misleading instruction and a wrong tool description
+    single_prompt   one prompt with two faults, judged by an exact match
+    exit_loop       a loop whose exit condition is wrong
+    handbook        one instruction that is too long to be shown, with one wrong line
+    planted_worlds  these five by name
     bars            runs on the scenarios, and the goals they must reach
     forecast_runs   runs of the scenarios, each with a forecast
     chances         an agent that passes each case with a known probability

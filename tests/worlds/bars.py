@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import TargetScore
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.stages.contracts import Attributor, Backwarder, OptimizeRequest, OptimizeResult
 from tests.worlds.domains import SPARED
 from tests.worlds.expert import Expert

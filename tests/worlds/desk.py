@@ -8,6 +8,7 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Search, Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -19,7 +20,6 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import RunRequest
 from traces import Usage
 
 Hook = Callable[[ModelRequest], None]

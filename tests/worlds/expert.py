@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from random import Random
 
 import orjson
@@ -13,11 +12,18 @@ from promptiter.errors import UnexpectedCallError
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.structure import StructureSnapshot
+from tests.worlds.prompt_reader import (
+    BlamePrompt,
+    CorrectPrompt,
+    MergePrompt,
+    OptimizePrompt,
+    ShownRun,
+    ShownStep,
+    ShownSurface,
+    read_prompt,
+)
 from tests.worlds.scenarios import Scenario
 from traces.model import Json
-
-_QUOTE = re.compile(r'<data name="(?P<name>[^"]+)">\n(?P<text>.*?)\n</data>', re.DOTALL)
-_STEP = re.compile(r"^# Step (?P<alias>T\d+);.*?(?:may be blamed: (?P<surfaces>S[\d, S]+))?$", re.MULTILINE)
 
 
 class Expert:
@@ -41,70 +47,48 @@ class Expert:
         self._worth_asking = _find_downstream(guilty, structure) if goes_straight else None
 
     def _answer(self, request: ModelRequest) -> str | None:
-        wanted: Json = (request.schema or {}).get("properties", {})
-        prompt = next(each.content for each in request.messages if each.role == "user")  # a repair comes after it
-        quotes = _find_quotes(prompt)
-        if "diagnosis" in wanted:
-            is_whole = "step" in wanted["gradients"]["items"]["properties"] if "gradients" in wanted else False
-            return self._blame_trace(prompt) if is_whole else self._blame_step(quotes)
-        if set(wanted) == {"text"}:
-            self.calls["aggregator"] += 1
-            return orjson.dumps({"text": dict(quotes)["points"]}).decode()
-        if set(wanted) == {"reason", "value"}:
-            return self._fix(quotes)
+        match read_prompt(request):
+            case BlamePrompt() as prompt:
+                self.calls["backwarder"] += 1
+                return orjson.dumps({"diagnosis": "seen", **self._blame(prompt)}).decode()
+            case MergePrompt() as prompt:
+                self.calls["aggregator"] += 1
+                points = [{"text": each, "joins": [number]} for number, each in enumerate(prompt.points, 1)]
+                return orjson.dumps({"points": points}).decode()
+            case OptimizePrompt() as prompt if prompt.surface.id in self._fixes:
+                self.calls["optimizer"] += 1
+                fix = self._fixes[prompt.surface.id]
+                return orjson.dumps({"reason": fix.reason, "value": fix.value}).decode()
         return None
 
-    def _blame_step(self, quotes: list[tuple[str, str]]) -> str:
-        self.calls["backwarder"] += 1
-        surfaces = {name: text for name, text in quotes if re.fullmatch(r"S\d+", name)}
-        blamed, is_misled = self._choose_blamed(surfaces, dict(quotes))
-        packets = [
-            {"predecessor": name, "text": "something was lost before", "severity": "P0", "category": "response"}
-            for name, text in quotes
-            if re.fullmatch(r"P\d+", name) and not is_misled and self._is_worth_asking(text)
-        ]
-        gradients = [self._make_gradient(name, surfaces) for name in blamed]
-        return orjson.dumps({"diagnosis": "seen", "gradients": gradients, "packets": packets}).decode()
+    def _blame(self, prompt: BlamePrompt) -> dict[str, Json]:
+        gradients: list[Json] = []
+        packets: list[Json] = []
+        for run in prompt.runs:
+            for step in run.steps:
+                blamed, is_misled = self._choose_blamed(step, run, prompt)
+                gradients += [self._make_gradient(prompt.surfaces[alias], step, run) for alias in blamed]
+                packets += [
+                    {"predecessor": alias, "text": "something was lost before", "findings": [*run.reports]}
+                    for alias, node in run.predecessor_nodes.items()
+                    if not is_misled and (self._worth_asking is None or node in self._worth_asking)
+                ]
+        return {"gradients": gradients} | ({"packets": packets} if prompt.is_one_step else {})
 
-    def _blame_trace(self, prompt: str) -> str:
-        self.calls["backwarder"] += 1
-        quotes = dict(_find_quotes(prompt))
-        gradients = []
-        for alias, listed, shown in _find_steps(prompt):
-            surfaces = {name: quotes[name] for name in listed}
-            blamed, _ = self._choose_blamed(surfaces, {"user": quotes["user"], **shown})
-            gradients += [{"step": alias, **self._make_gradient(name, surfaces)} for name in blamed]
-        return orjson.dumps({"diagnosis": "seen", "gradients": gradients}).decode()
-
-    def _choose_blamed(self, surfaces: Mapping[str, str], shown: Mapping[str, str]) -> tuple[list[str], bool]:
+    def _choose_blamed(self, step: ShownStep, run: ShownRun, prompt: BlamePrompt) -> tuple[list[str], bool]:
         """The surfaces to blame at one step, and whether one without a fault is among them."""
-        guilty = [name for name, text in surfaces.items() if self._is_faulty(text)]
-        seen = [shown["user"], shown["node"], shown["output"]]
-        if Random(f"{self._seed} {seen}").random() >= self._error_rate:
+        shown = {alias: prompt.surfaces[alias] for alias in step.blamable}
+        guilty = [alias for alias, each in shown.items() if self._faulty.get(each.id) == each.value]
+        if Random(f"{self._seed} {[run.user, step.node, step.output]}").random() >= self._error_rate:
             return guilty, False
-        return ([], False) if guilty else (list(surfaces)[:1], bool(surfaces))
+        return ([], False) if guilty else (list(shown)[:1], bool(shown))
 
-    def _is_faulty(self, shown: str) -> bool:
-        surface_id, _, value = shown.partition("\n\n")
-        return self._faulty.get(surface_id) == value
-
-    def _is_worth_asking(self, shown: str) -> bool:
-        """Whether a fault can be at or behind a predecessor, whose node is in the first line."""
-        node_id = shown.splitlines()[0].removeprefix("node ")
-        return self._worth_asking is None or node_id in self._worth_asking
-
-    def _make_gradient(self, name: str, surfaces: Mapping[str, str]) -> dict[str, str]:
-        fix = self._fixes.get(surfaces[name].partition("\n\n")[0])
-        reason = fix.reason if fix is not None else "it should say more"
-        return {"surface": name, "text": reason, "severity": "P0", "category": "response"}
-
-    def _fix(self, quotes: list[tuple[str, str]]) -> str | None:
-        [surface] = [text for name, text in quotes if name == "surface"]
-        surface_id = surface.splitlines()[0].removeprefix("surface: ")
-        if surface_id not in self._fixes:
-            return None
-        self.calls["optimizer"] += 1
-        return orjson.dumps({"reason": self._fixes[surface_id].reason, "value": self._fixes[surface_id].value}).decode()
+    def _make_gradient(self, surface: ShownSurface, step: ShownStep, run: ShownRun) -> Json:
+        fix = self._fixes.get(surface.id)
+        text = fix.reason if fix is not None else "it should say more"
+        gradient: dict[str, Json] = {"surface": surface.alias, "findings": [*run.reports], "text": text}
+        place = {"step": step.alias} if step.alias else {}
+        return {**place, **gradient, "severity": "P0", "category": "response"}
 
 
 class Teacher:
@@ -120,33 +104,21 @@ class Teacher:
         self._error_rate, self._seed = error_rate, seed
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
-        if set((request.schema or {}).get("properties", {})) != {"reason", "is_correctable", "output"}:
+        prompt = read_prompt(request)
+        if not isinstance(prompt, CorrectPrompt):
             raise UnexpectedCallError("the teacher only corrects steps")
         self.calls += 1
-        quotes = dict(_find_quotes(request.messages[-1].content))
-        fix = self._scenario.fixes.get(quotes["surface"].partition("\n\n")[0])
+        step = prompt.step
+        fix = self._scenario.fixes.get(prompt.surfaces[0].id)
         output = ""
         if fix is not None:
-            messages = (Message("system", fix.value), Message("user", quotes["input"]))
+            messages = (Message("system", fix.value), Message("user", step.input))
             answer = await self._scenario.model(ModelRequest(model="simulated", messages=messages), repeat=repeat)
-            output = answer.text if answer.text != quotes["output"] else ""
-        if Random(f"{self._seed} {quotes['user']} {quotes['node']}").random() < self._error_rate:
-            output = "" if output else quotes["expected"]
+            output = answer.text if answer.text != step.output else ""
+        if Random(f"{self._seed} {prompt.run.user} {step.node}").random() < self._error_rate:
+            output = "" if output else prompt.run.expected
         answered = {"reason": "as it should be", "is_correctable": bool(output), "output": output}
         return ModelReply(text=orjson.dumps(answered).decode())
-
-
-def _find_quotes(prompt: str) -> list[tuple[str, str]]:
-    return [(each["name"], each["text"]) for each in _QUOTE.finditer(prompt)]
-
-
-def _find_steps(prompt: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
-    """The steps of a whole trace: alias, the surfaces that may be blamed there, and what the prompt shows of it."""
-    headings = list(_STEP.finditer(prompt))
-    for heading in headings:
-        end = prompt.find("\n\n# ", heading.end())
-        surfaces = heading["surfaces"].split(", ") if heading["surfaces"] else []
-        yield heading["alias"], surfaces, dict(_find_quotes(prompt[heading.end() : end]))
 
 
 def _find_downstream(nodes: Iterable[str], structure: StructureSnapshot) -> frozenset[str]:

@@ -15,6 +15,7 @@ from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.forecast.costs import Range
@@ -27,7 +28,6 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.model.simulated import SimulatedModel, count_tokens
 from promptiter.policies.final_test import FinalTest
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.directory import RunDirectory
 from tests.worlds.bars import take_cases
 from tests.worlds.expert import Expert

@@ -13,11 +13,12 @@ from random import Random
 from promptiter.agents.function import agent
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from tests.worlds.chances import Proposes, make_eval_set
 
 ROUNDS = 3

@@ -15,6 +15,7 @@ from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -27,7 +28,7 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.profile import Profile
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from tests.worlds.chances import BETA, Proposes, make_eval_set
 from traces import Failure, Usage

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import orjson
 
+from promptiter.evaluation.trace_store import encode_trace
+from traces import read_traces
 
-def read_unmeasured(folder: Path) -> object:
+
+def read_unmeasured(folder: Path, *, traces: bool = True) -> object:
     """The result without `measured`, the profiles and surfaces, and the names of the traces."""
     [result] = folder.glob("*/result.json")
     left = {
@@ -15,8 +18,9 @@ def read_unmeasured(folder: Path) -> object:
         for file in sorted(result.parent.rglob("*"))
         if file.is_file() and file.parent.name in ("profiles", "surfaces")
     }
-    traces = sorted(file.name for file in (result.parent / "traces").rglob("*.gz"))
-    return drop_measured(orjson.loads(result.read_bytes())), left, traces
+    file = result.parent / "traces.jsonl.gz"
+    names = sorted({encode_trace(trace)[0] for trace in read_traces(file)}) if traces else []
+    return drop_measured(orjson.loads(result.read_bytes())), left, names
 
 
 def forget_final_tests(runs: Path) -> None:

@@ -27,6 +27,7 @@ import orjson
 from examples.own_search.main import Evolution
 from promptiter.config.loading import build_evaluator
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.evaluator import EvaluationOptions
@@ -37,7 +38,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.events import Event, Observer
-from promptiter.runlog.results import RunRequest, RunResult
+from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.file_journal import FileJournal
 from promptiter.starter.agent import agent

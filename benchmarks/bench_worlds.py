@@ -1,0 +1,195 @@
+"""Runs on planted worlds: do they reach the ceiling, at what cost, and do they leave innocent surfaces alone?
+
+The stages ask a scripted expert that knows nothing but what its prompts show (`tests/worlds/sighted_expert.py`). It is
+right, or misreads a tenth of the runs it is shown. The task model makes no slips, or one in 5% of the case runs. A run
+reaches the ceiling if its final profile scores as well as the perfect one with slips switched off. Case runs and node
+calls are those of the search and, in brackets, all with ablation and final test. `found` counts the runs whose search
+ended at the ceiling, `adopted` those whose final test adopted it. Tokens are characters / 4 of prompts and answers.
+Innocent surfaces are those without a planted fault.
+
+gepa is measured in the same process if it is installed: `pip install gepa==0.1.4`. Its reflection model is the same
+expert if it is `sighted`; if it is `blind`, it writes down all that the feedback names. `full` reflects on all train
+cases at once instead of three. Each of its runs ends at a perfect validation or after 1,500 case runs.
+
+    python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa] [--without-final-test]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
+
+from benchmarks.gepa_runs import VARIANTS, load_gepa, run_gepa
+from benchmarks.measure import format_reached
+from promptiter.policies.final_test import FinalTest
+from tests.worlds.planted_world import optimize_world
+from tests.worlds.planted_worlds import WORLDS, make_world
+from traces.model import Json
+
+Setting: TypeAlias = tuple[float, float]
+"""The chance of a slip, and the share of runs that the expert misreads."""
+
+SLIP, ERROR_RATE = 0.05, 0.1
+SETTINGS: tuple[Setting, ...] = ((0.0, 0.0), (SLIP, 0.0), (0.0, ERROR_RATE), (SLIP, ERROR_RATE))
+MAX_INNOCENT = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one run reached and took."""
+
+    found: bool
+    adopted: bool
+    case_runs: int
+    node_calls: int
+    all_case_runs: int
+    all_node_calls: int
+    stage_calls: int
+    stage_tokens: float
+    node_tokens: float
+    innocent: int
+    innocent_changed: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two seeds")
+    parser.add_argument("--seeds", type=int, default=10, help="number of seeds")
+    parser.add_argument("--worlds", default=",".join(WORLDS), help="names of worlds, separated by commas")
+    parser.add_argument("--without-gepa", action="store_true", help="measure promptiter only")
+    parser.add_argument("--without-final-test", action="store_true", help="measure searches only")
+    options = parser.parse_args()
+    names, seeds = options.worlds.split(","), range(2 if options.quick else options.seeds)
+    gepa = None if options.without_gepa else load_gepa()
+    if gepa is None:
+        print("gepa is not measured: it is not installed, or was not asked for\n")
+    final_test = None if options.without_final_test else FinalTest()
+    found = {each: report_setting(names, seeds, each, final_test=final_test) for each in SETTINGS}
+    if gepa is not None:
+        report_gepa(names, seeds)
+    report_goals(found)
+
+
+def report_setting(
+    names: Sequence[str], seeds: Sequence[int], setting: Setting, *, final_test: FinalTest | None
+) -> dict[str, list[Figures]]:
+    slip, error_rate = setting
+    expert = "right" if not error_rate else f"wrong about {error_rate:.0%} of the runs"
+    print(f"promptiter, {slip:.0%} slips, an expert that is {expert}")
+    print_header()
+    found = {}
+    for name in names:
+        runs = [asyncio.run(run_promptiter(name, seed, setting, final_test=final_test)) for seed in seeds]
+        print_row(name, "promptiter", runs)
+        found[name] = runs
+    print()
+    return found
+
+
+async def run_promptiter(name: str, seed: int, setting: Setting, *, final_test: FinalTest | None) -> Figures:
+    slip, error_rate = setting
+    world = make_world(name, seed, slip=slip)
+    outcome = await optimize_world(world, error_rate=error_rate, final_test=final_test)
+    result = outcome.result
+    found = await is_at_ceiling(name, seed, result.working_profile.overrides)
+    is_kept = result.accepted_profile.digest == result.working_profile.digest
+    return Figures(
+        found=found,
+        adopted=found if is_kept else await is_at_ceiling(name, seed, result.accepted_profile.overrides),
+        case_runs=outcome.case_runs_of_search,
+        node_calls=outcome.search_calls,
+        all_case_runs=result.measured.case_runs,
+        all_node_calls=outcome.task.calls,
+        stage_calls=outcome.expert.spent.calls,
+        stage_tokens=outcome.expert.spent.tokens,
+        node_tokens=outcome.task.tokens,
+        innocent=len(world.innocent),
+        innocent_changed=len(outcome.changed & world.innocent),
+    )
+
+
+def report_gepa(names: Sequence[str], seeds: Sequence[int]) -> None:
+    for slip, variants in ((0.0, VARIANTS), (SLIP, VARIANTS[-1:])):
+        print(f"gepa, {slip:.0%} slips")
+        print_header()
+        for name in names:
+            for variant in variants:
+                runs = []
+                for seed in seeds:
+                    world = make_world(name, seed, slip=slip)
+                    found = run_gepa(world, variant, seed=seed)
+                    changed = {each for each, value in found.values.items() if world.texts[each] != value}
+                    is_found = asyncio.run(is_at_ceiling(name, seed, found.values))
+                    runs.append(
+                        Figures(
+                            found=is_found,
+                            adopted=is_found,
+                            case_runs=found.case_runs,
+                            node_calls=found.task.calls,
+                            all_case_runs=found.case_runs,
+                            all_node_calls=found.task.calls,
+                            stage_calls=found.reflection.calls,
+                            stage_tokens=found.reflection.tokens,
+                            node_tokens=found.task.tokens,
+                            innocent=len(world.innocent),
+                            innocent_changed=len(changed & world.innocent),
+                        )
+                    )
+                print_row(name, f"gepa {variant.name}", runs)
+        print()
+
+
+async def is_at_ceiling(name: str, seed: int, values: Mapping[str, Json]) -> bool:
+    """Whether these values score as well as the perfect profile does with slips switched off, which is 1."""
+    world = make_world(name, seed)
+    return await world.measure_score(world.make_profile(values)) == 1.0
+
+
+def print_header() -> None:
+    print(
+        f"{'world':12}{'who':28}{'found':>7}{'adopted':>9}{'case runs':>14}{'node calls':>18}{'stage calls':>12}"
+        f"{'stage tokens':>13}{'with nodes':>11}{'innocents changed':>19}"
+    )
+
+
+def print_row(name: str, who: str, runs: Sequence[Figures]) -> None:
+    def mean(values: Iterable[float]) -> float:
+        return fmean(list(values))
+
+    found, adopted = (
+        f"{sum(each)}/{len(runs)}" for each in zip(*((one.found, one.adopted) for one in runs), strict=True)
+    )
+    case_runs = f"{mean(each.case_runs for each in runs):,.0f} ({mean(each.all_case_runs for each in runs):,.0f})"
+    calls = f"{mean(each.node_calls for each in runs):,.0f} ({mean(each.all_node_calls for each in runs):,.0f})"
+    tokens = mean(each.stage_tokens for each in runs)
+    innocent = f"{sum(each.innocent_changed for each in runs)} of {sum(each.innocent for each in runs)}"
+    print(
+        f"{name:12}{who:28}{found:>7}{adopted:>9}{case_runs:>14}{calls:>18}"
+        f"{mean(each.stage_calls for each in runs):12,.0f}{tokens / 1000:12,.1f}k"
+        f"{(tokens + mean(each.node_tokens for each in runs)) / 1000:10,.0f}k{innocent:>19}",
+        flush=True,
+    )
+
+
+def report_goals(found: dict[tuple[float, float], dict[str, list[Figures]]]) -> None:
+    exact = [(name, sum(each.adopted for each in runs), len(runs)) for name, runs in found[0.0, 0.0].items()]
+    missed = [f"{name} {reached}/{count}" for name, reached, count in exact if reached < count]
+    print(f"goal: every run without slips and with a right expert reaches the ceiling: {format_reached(not missed)}")
+    print(*(f"  {each}" for each in missed), sep="\n", end="\n" if missed else "")
+    slipped = [each for runs in found[SLIP, 0.0].values() for each in runs]
+    reached = sum(each.adopted for each in slipped)
+    is_reached = format_reached(reached >= 0.95 * len(slipped))
+    print(f"goal: with 5% slips 19 of 20 runs reach it: {reached} of {len(slipped)}: {is_reached}")
+    every = [each for setting in found.values() for runs in setting.values() for each in runs]
+    changed, innocent = sum(each.innocent_changed for each in every), sum(each.innocent for each in every)
+    share = changed / innocent if innocent else 0.0
+    is_reached = format_reached(share <= MAX_INNOCENT)
+    print(f"goal: at most {MAX_INNOCENT:.0%} of the innocent surfaces change: {changed} of {innocent}: {is_reached}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The planted worlds by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tests.worlds.exit_loop import make_exit_loop_world
+from tests.worlds.handbook import make_handbook_world
+from tests.worlds.planted_world import PlantedWorld
+from tests.worlds.rules_world import LONG, SCENARIOS, make_rules_world
+from tests.worlds.single_prompt import make_single_prompt_world
+from tests.worlds.triage_world import make_triage_world
+
+WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
+    **{scenario: partial(make_rules_world, scenario) for scenario in SCENARIOS},
+    "long-worded": partial(make_rules_world, "one", wording=LONG),
+    "triage": make_triage_world,
+    "single": make_single_prompt_world,
+    "exit-loop": make_exit_loop_world,
+    "handbook": make_handbook_world,
+}
+"""Makers of worlds; each takes a seed and the chance of a slip."""
+
+
+def make_world(name: str, seed: int, *, slip: float = 0.0) -> PlantedWorld:
+    return WORLDS[name](seed, slip=slip)
