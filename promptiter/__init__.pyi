@@ -14,6 +14,7 @@ from promptiter.api import resume_run as resume_run
 from promptiter.config.loading import load_agent as load_agent
 from promptiter.engine.engine import Engine as Engine
 from promptiter.engine.profile_comparison import compare_profiles as compare_profiles
+from promptiter.engine.request import RunRequest as RunRequest
 from promptiter.engine.review import Reviewer as Reviewer
 from promptiter.engine.run import RunFailedError as RunFailedError
 from promptiter.engine.session import Search as Search
@@ -43,7 +44,6 @@ from promptiter.profile import Profile as Profile
 from promptiter.profile import SurfacePatch as SurfacePatch
 from promptiter.runlog.events import Event as Event
 from promptiter.runlog.events import Observer as Observer
-from promptiter.runlog.results import RunRequest as RunRequest
 from promptiter.runlog.results import RunResult as RunResult
 from promptiter.runs.listing import list_runs as list_runs
 from promptiter.stages.contracts import Aggregator as Aggregator

@@ -41,7 +41,7 @@ from promptiter.errors import ModelError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.evaluation.trace_store import FolderTraceStore
+from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.llm.cache.cache import FileCache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -410,7 +410,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
             [FunctionMetric(name="grumpy", function=metric)],
             gateway=gateway,
             options=EvaluationOptions(max_errored_fraction=0.9),
-            trace_store=FolderTraceStore(tmp_path / "traces"),
+            trace_store=FileTraceStore(tmp_path / "traces.jsonl.gz"),
         )
         engine = Engine(gossip_agent(text), evaluator, optimizer=Gossiping(text))
         with pytest.raises(RunFailedError) as failed:
@@ -425,7 +425,7 @@ async def test_no_secret_reaches_events_caches_traces_and_logs_of_a_run_from_cod
     search.look("logs", caplog.text)
     search.look_below(tmp_path, planted=())
     assert "observer Gossiping failed" in caplog.text
-    search.check("the result", "observed", "journal", "logs", ".json.gz", "calls.jsonl")
+    search.check("the result", "observed", "journal", "logs", "traces.jsonl.gz", "calls.jsonl")
 
 
 def model_at(address: str) -> LiteLLMModel:

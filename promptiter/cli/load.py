@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
+from promptiter.engine.request import SETS
 from promptiter.errors import SetupError
 from promptiter.references import is_reference
-from promptiter.runlog.results import SETS
 from traces.model import Json
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def guess_format(output: Path | None) -> OutputFormat:
     """The format that the name of an output file implies; text by default."""
     formats = {".svg": OutputFormat.svg, ".mmd": OutputFormat.mermaid, ".json": OutputFormat.json}
     return formats.get(output.suffix if output else "", OutputFormat.text)
+
+
+def divert_prints() -> AbstractContextManager[object]:
+    """Send what agents and judges print to standard error: standard output is for the result of a command."""
+    return redirect_stdout(sys.stderr)
 
 
 class SteadyConsole(SafeConsole):

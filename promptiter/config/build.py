@@ -25,6 +25,7 @@ from promptiter.config.problems import Problems
 from promptiter.config.search import build_search, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.errors import RequestError, UnknownSurfaceError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -36,7 +37,6 @@ from promptiter.policies.acceptance import AnyGain
 from promptiter.profile import Profile
 from promptiter.references import is_reference
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.header import Configuration
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import EXECUTOR, OBSERVER

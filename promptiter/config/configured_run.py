@@ -14,6 +14,7 @@ from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.new_cases import find_obstacle_in_advance
+from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
@@ -23,7 +24,6 @@ from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
-from promptiter.runlog.results import RunRequest
 from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration

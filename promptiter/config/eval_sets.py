@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from promptiter.config.file import RunConfig
 from promptiter.config.problems import Problems
+from promptiter.engine.request import SETS
 from promptiter.engine.request_checks import merge_eval_sets
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.data.splits import split
-from promptiter.runlog.results import SETS
 from promptiter.wording import join_names
 
 SetsByKey: TypeAlias = Mapping[str, tuple[EvalSet, ...]]

@@ -234,7 +234,7 @@ class ProgressState:
         if merged.signals:
             return self._line(f"blame: {_name_blamed(merged.signals)}")
         if merged.below_support:
-            return self._line(f"blame: too uncertain for a patch: {_name_blamed(merged.below_support)}")
+            return self._line(f"blame: with little support: {_name_blamed(merged.below_support)}")
         return self._line(f"blame: {NO_BLAME}")
 
     def _show_patches(self, written: PatchesWritten) -> ProgressLine:
@@ -273,6 +273,7 @@ _RUNNING = {
     "baseline": "validating the baseline",
     "train": "running the train cases",
     "rerun": "running failed cases with the patches",
+    "repeat": "repeating cases with little support",
     "train_again": "comparing on train",
     "validation": "validating the candidate",
     "ablation": "running without some changes",
@@ -283,12 +284,13 @@ _EVALUATED = {
     "baseline": "validation",
     "train": "train",
     "rerun": "failed train cases with the patches",
+    "repeat": "failed train cases, repeated",
     "train_again": "train, compared",
     "validation": "validation",
 }
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
-_NEXT_STAGE = {"train": "tracing the blame", "rerun": "tracing the blame"}
+_NEXT_STAGE = dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame")
 
 
 def _name_blamed(signals: Sequence[AggregateResult]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -17,7 +18,6 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import PatchSet, SurfacePatch
-from promptiter.runlog.results import RunRequest
 from traces import Usage
 
 INSTRUCTIONS = ("Answer rudely.", "Answer politely.")

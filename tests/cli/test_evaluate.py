@@ -79,6 +79,14 @@ def test_json_has_rows_and_figures(run: Run, tmp_path: Path) -> None:
     assert set(found["rows"][0]["measured"]) == {"duration_s", "origin", "paid_calls", "cache_hits"}
 
 
+def test_what_an_agent_prints_is_not_part_of_the_json(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "talkative.py").write_text("from examples.working_example.agent import agent\nprint('loaded')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(orjson.loads(run("evaluate", "talkative:agent", *GIVEN, "--json", code=1, stream="out"))["rows"]) == 4
+
+
 @pytest.mark.slow
 def test_two_seeds_on_one_cache_are_two_samples(run: Run, tmp_path: Path) -> None:
     def count_calls(*options: str) -> tuple[int, int]:

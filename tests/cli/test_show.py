@@ -160,10 +160,10 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
 
 
 def test_a_missing_trace_is_explained(run: Run, finished: Path, tmp_path: Path) -> None:
-    for path in (finished, finished / "traces"):
-        assert f"{finished} is a run; choose a case with --case ID" in run("trace", "show", path, code=2)
+    assert f"{finished} is a run; choose a case with --case ID" in run("trace", "show", finished, code=2)
+    assert "blender~0~" in run("trace", "show", finished / "traces.jsonl.gz")
     wrong = run("trace", "show", finished, "--case", "blender", "--run", "9", code=2)
     assert "case 'blender' has 6 runs so far" in wrong
     folder = tmp_path / finished.name
-    shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("traces"))
+    shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("traces.jsonl.gz"))
     assert "has no trace: see `keep_traces`" in run("trace", "show", folder, "--case", "blender", code=2)

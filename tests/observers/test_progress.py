@@ -270,7 +270,7 @@ async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
         )
     assert watching.lines[1:] == [
         "round 1     blame: no surface could be blamed for the failures",
-        "round 1     blame: too uncertain for a patch: a#instruction (1 case)",
+        "round 1     blame: with little support: a#instruction (1 case)",
         "round 1     no candidate: no surface was patched",
         "round 1     stop: the budget has ended",
         "final test  stop: the search has nothing left to try",

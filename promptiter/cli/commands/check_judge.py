@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptiter.cli.output import console, echo, write_text
+from promptiter.cli.output import console, divert_prints, echo, write_text
 from promptiter.cli.views.judge_check import judge_check_as_json, print_judge_check, show_judging
 from promptiter.config.build import build_configured_evaluator
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
@@ -52,7 +50,7 @@ def compare_judge(
     parsed = _read(config, metrics)
     scale = None if options.scale is None else _parse_scale(options.scale)
     labels = load_labels(options.labels, cases=_load_cases(parsed, eval_sets), scale=scale)
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the result, not for what a judge prints
+    with divert_prints():
         evaluator = build_configured_evaluator(parsed)
         try:
             metric = _choose_metric(evaluator, options.metric)

@@ -10,7 +10,7 @@ import typer
 
 from promptiter.cli.load import collect_settings, read_with_metrics
 from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
-from promptiter.cli.output import console, echo, write_text
+from promptiter.cli.output import console, divert_prints, echo, write_text
 from promptiter.errors import SetupError
 
 
@@ -92,15 +92,16 @@ def evaluate(
         seed=seed,
     )
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
-    built = build_evaluation(given, eval_set)
-    cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
-    if built.teacher is not None:
-        labelled = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway))
-        cases = labelled.eval_set
-        for case_id, error in labelled.errors:
-            echo(f"the teacher had no answer for {case_id}: {error}", err=True)
-    with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
-        evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
+    with divert_prints():
+        built = build_evaluation(given, eval_set)
+        cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
+        if built.teacher is not None:
+            labelled = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway))
+            cases = labelled.eval_set
+            for case_id, error in labelled.errors:
+                echo(f"the teacher had no answer for {case_id}: {error}", err=True)
+        with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
+            evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
     evaluation_view.warn_of_uncounted_calls(evaluation, gateway)
     if junit is not None:
         write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)

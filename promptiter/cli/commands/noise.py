@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +10,7 @@ import typer
 
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, InitialProfile, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, print_error, print_stopping, write_text
+from promptiter.cli.output import console, divert_prints, print_error, print_stopping, write_text
 from promptiter.errors import SetupError
 from promptiter.llm.models import any_simulated
 
@@ -69,7 +67,7 @@ def noise(
         json=as_json,
         quiet=quiet,
     )
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report, not for what an agent prints
+    with divert_prints():
         configured = build_run(read_config(config, settings=settings))
         try:
             report = _measure(configured, repeats, judge_repeats=judge_repeats, stronger=stronger)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from promptiter.cli.options import (
     Seed,
     find_run_folder,
 )
-from promptiter.cli.output import SteadyConsole, console, echo, print_error, write_text
+from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, print_error, write_text
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def _print_forecast(parsed: ParsedConfig) -> None:
     from promptiter.cli.views import forecast as forecast_view
     from promptiter.config.effective_config import build_effective_config
 
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the YAML, not for what an agent prints
+    with divert_prints():
         configured = _prepare(parsed)
         try:
             _check_requirement(configured)
@@ -196,7 +195,7 @@ def _execute(
     """Build a run, run it to the end, show the outcome, and exit with its code. With a folder, resume that run."""
     from promptiter.cli.review import check_terminal
 
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for the summary, not for what an agent prints
+    with divert_prints():
         configured = prepare()
         try:
             if configured.config.review:

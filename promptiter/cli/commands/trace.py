@@ -199,9 +199,8 @@ def _draw(trace: ExecutionTrace, *, by_node: bool | None, unfold: bool) -> Diagr
 
 def _read(file: Path) -> Iterator[ExecutionTrace]:
     """Read the traces of a file, without secrets of the environment, since output may be shared."""
-    for folder in (file, file.parent):
-        if file.is_dir() and (folder / "run.json").is_file():
-            raise TraceError(f"{folder} is a run; choose a case with --case ID, or use `promptiter show {folder}`")
+    if (file / "run.json").is_file():
+        raise TraceError(f"{file} is a run; choose a case with --case ID, or use `promptiter show {file}`")
     redactor = process_redactor()
     for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
         raw = to_json(trace)

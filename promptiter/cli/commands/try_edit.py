@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,7 +11,7 @@ import typer
 
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Concurrency, Config, ConfiguredJson, MaxUsd, Quiet, Seed
-from promptiter.cli.output import console, echo, print_stopping, write_text
+from promptiter.cli.output import console, divert_prints, echo, print_stopping, write_text
 from promptiter.errors import SetupError
 from promptiter.wording import join_names, plural
 
@@ -70,7 +68,7 @@ def try_edit(
     settings = collect_settings(
         budget={"max_usd": max_usd}, evaluation={"concurrency": concurrency}, seed=seed, json=as_json, quiet=quiet
     )
-    with _print_to_stderr():
+    with divert_prints():
         trial = build_trial(read_config(config, settings=settings), eval_set, record=record)
     try:
         code = _try(trial, values or [], edit or [])
@@ -108,7 +106,7 @@ def _compare(trial: EditTrial) -> int:
     from promptiter.policies.final_test import FinalTest
 
     config, wanted = trial.config, (trial.config.final_test or FinalTest()).min_detectable_gain
-    with _print_to_stderr(), _show_progress(trial, "trying the edit", runs=2 * trial.most_repeats) as on_row:
+    with divert_prints(), _show_progress(trial, "trying the edit", runs=2 * trial.most_repeats) as on_row:
         found = trial.compare(on_row=on_row, notify=print_stopping)
     warn_of_uncounted_calls(found.after, trial.built.gateway)
     code = view.choose_exit_code(found, wanted)
@@ -134,7 +132,7 @@ def _record(trial: EditTrial) -> int:
         f"recording the baseline: {plural(trial.repeats, 'repeat')} of {cases}, or {trial.most_repeats} if scores vary "
         "between repeats"
     )
-    with _print_to_stderr(), _show_progress(trial, "recording the baseline", runs=trial.repeats) as on_row:
+    with divert_prints(), _show_progress(trial, "recording the baseline", runs=trial.repeats) as on_row:
         found = trial.record(on_row=on_row, notify=print_stopping, announce=announce)
     warn_of_uncounted_calls(found.evaluation, trial.built.gateway)
     code = view.choose_record_code(found)
@@ -151,8 +149,3 @@ def _show_progress(
     from promptiter.cli.views.evaluation import show_progress
 
     return nullcontext() if trial.config.quiet else show_progress(len(trial.built.cases.cases) * runs, title)
-
-
-def _print_to_stderr() -> AbstractContextManager[object]:
-    """Standard output is for the result, not for what an agent prints."""
-    return contextlib.redirect_stdout(sys.stderr)

@@ -21,6 +21,7 @@ MAX_OUTPUT = 2000
 
 PHASES: dict[Phase, str] = {
     "rerun": "train, patched",
+    "repeat": "train, repeated",
     "train_again": "train, compared",
     "final_test": "final test",
     "test": "test set",
