@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from promptiter.llm.gateway import Gateway
 
@@ -18,6 +18,7 @@ class SearchOutline:
     A round goes from losses to patches up to `passes` times and re-runs up to `max_rerun` failed train cases each time.
     In the first of these passes it writes `width` candidates.
     Of train sets that are more than twice as large, a round runs `minibatch` cases first, and more if few of them fail.
+    One call of the backwarder is about a step, a failed trace, or a batch of them.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
     candidate per round. If it `reads_validation`, the validation cases cannot show a gain for new cases.
@@ -27,6 +28,7 @@ class SearchOutline:
     max_rerun: int = 0
     minibatch: int | None = None
     width: int = 1
+    blamed_per_call: Literal["step", "trace", "batch"] = "step"
     max_checked: int = 0
     corrector: str | None = None
     backwarder: str | None = None

@@ -41,8 +41,14 @@ CHECKED = Range(0.0, 0.5, 1.0)
 BLAMED = Range(0.9, 1.0, 1.1)
 """How many steps of a failed case run are asked, compared with its model calls. Equal traces are asked once."""
 
+BATCHED = Range(0.1, 0.2, 1.0)
+"""How many calls blame a failed case run if one call is about several of them."""
+
 MERGED = Range(0, 1, 1)
 """Whether there are several gradients of a surface to merge."""
+
+PASSES = Range(1, 1, 2)
+"""How often a round re-runs its failed cases."""
 
 BLOCKS = Range(1, 1, 2)
 """How many blocks the final test takes."""
@@ -63,7 +69,7 @@ class Estimate:
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
         self.rounds = ZERO if has_nothing_to_do else (units.rounds or ROUNDS).at_most(workload.request.max_rounds)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
-        changed = [0, len(nodes) // 2, 3 * len(nodes) // 4]
+        changed = [len(nodes) // 8, len(nodes) // 2, 3 * len(nodes) // 4]
         known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
         if known is not None:
             changed = [known, known, max(known, changed[-1])]
@@ -96,15 +102,13 @@ class Estimate:
             train = ZERO
         more_rounds = rounds + Range.exactly(-1)
         compared = rounds if is_one_set else more_rounds
-        rerun = (
-            failed.at_most(outline.max_rerun) * Range(1, 1, outline.passes) * outline.width * rounds * workload.repeats
-        )
+        passes = PASSES.at_most(outline.passes)
+        rerun = failed.at_most(outline.max_rerun) * passes * outline.width * rounds * workload.repeats
         if outline.screened_cases is not None:
             train = again = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
             rerun = train * FAILING * (outline.screenings * len(workload.downstream))
-        steps = sum(cost.calls.typical for name, cost in self._units.nodes.items() if name in workload.downstream)
         stage_calls: dict[ModelStage, Range] = {
-            "backwarder": failed * BLAMED * Range(1, workload.repeats, workload.repeats) * steps,
+            "backwarder": failed * Range(1, workload.repeats, workload.repeats) * self._calls_per_trace(outline),
             "aggregator": SURFACES * rounds * MERGED,
             "optimizer": SURFACES * rounds * outline.width,
             "corrector": checked,
@@ -118,6 +122,13 @@ class Estimate:
         return self._price(
             case_runs, calls | {each: stage_calls[each.stage] for each in workload.stage_models if not each.name}
         )
+
+    def _calls_per_trace(self, outline: SearchOutline) -> Range:
+        """How many calls blame a failed trace."""
+        if outline.blamed_per_call != "step":
+            return Range.exactly(1) if outline.blamed_per_call == "trace" else BATCHED
+        nodes, targets = self._units.nodes, self.workload.downstream
+        return BLAMED * sum(cost.calls.typical for name, cost in nodes.items() if name in targets)
 
     def _count_train_cases(self, minibatch: int | None) -> Range:
         """How many train cases a round runs. A minibatch grows if few of its cases fail."""

@@ -16,7 +16,7 @@ from promptiter.forecast.workload import Workload
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import estimate_tokens, is_simulated
 
-ANSWER_TOKENS, STAGE_PROMPT_TOKENS = 100, 1_000
+ANSWER_TOKENS, STAGE_PROMPT_TOKENS, BATCH_PROMPT_TOKENS = 100, 1_000, 4_000
 CALL_S, OFFLINE_CALL_S = 2.0, 0.05
 CALLS_WITH_TOOLS = 2
 GUESSED = Range(0.3, 1.0, 3.0)
@@ -52,7 +52,12 @@ def guess_unit_costs(workload: Workload, gateway: Gateway) -> UnitCosts:
         texts = sum(estimate_tokens(str(profile.value(each.id, snapshot))) for each in surfaces)
         nodes[node_id] = _guess_call(gateway, model, case_tokens + texts).times(Range.exactly(calls))
     models = {(each.stage, each.model) for each in workload.stage_models}
-    calls_of = {(stage, model): _guess_call(gateway, model, STAGE_PROMPT_TOKENS) for stage, model in sorted(models)}
+    is_batch = workload.outline is not None and workload.outline.blamed_per_call == "batch"
+    prompts = {"backwarder": BATCH_PROMPT_TOKENS} if is_batch else {}
+    calls_of = {
+        (stage, model): _guess_call(gateway, model, prompts.get(stage, STAGE_PROMPT_TOKENS))
+        for stage, model in sorted(models)
+    }
     return UnitCosts(nodes=nodes, calls=calls_of)
 
 

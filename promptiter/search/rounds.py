@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
+from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import NO_BLAME, NO_TRACE, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
@@ -27,7 +28,15 @@ from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel, Optimizer
+from promptiter.stages.contracts import (
+    Aggregator,
+    Attributor,
+    Backwarder,
+    BatchAttributor,
+    CallsModel,
+    NamesModel,
+    Optimizer,
+)
 from promptiter.stages.roles import check_stages
 
 MAX_PASSES = 3
@@ -150,6 +159,7 @@ class BackpropRounds:
             max_checked=self.check.most if self.check is not None else 0,
             corrector=next((model for each in correctors if (model := _find_model(each)) is not None), None),
             backwarder=_find_model(find_blaming_stage(self.attributor)),
+            blamed_per_call=_find_blamed_per_call(self.attributor),
             aggregator=_find_model(self.aggregator),
             optimizer=_find_model(self.optimizer),
         )
@@ -206,6 +216,12 @@ def _explain_no_blame(known: BlameReport) -> str | None:
     if known.dropped:
         return describe_dropped(known.dropped)
     return NO_BLAME if any(row.trace_digests for row in rows) else NO_TRACE
+
+
+def _find_blamed_per_call(attributor: Attributor) -> Literal["step", "trace", "batch"]:
+    if isinstance(attributor, StepwiseAttributor):
+        return "step"
+    return "batch" if isinstance(attributor, BatchAttributor) else "trace"
 
 
 def _find_model(stage: object) -> str | None:

@@ -13,6 +13,7 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import FunctionNode, ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.corrector import LLMCorrector
 from promptiter.backprop.llm.optimizer import LLMOptimizer
@@ -25,7 +26,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.forecast.costs import Cost, Range
-from promptiter.forecast.estimate import BLAMED, BLOCKS, ROUNDS, SURFACES
+from promptiter.forecast.estimate import BATCHED, BLAMED, BLOCKS, ROUNDS, SURFACES
 from promptiter.forecast.forecast import Forecast, forecast_run, make_forecast, read_forecast, write_forecast
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import find_downstream, read_workload
@@ -281,6 +282,14 @@ def test_stages_that_ask_models_are_counted() -> None:
     costs = replace(measured(), calls={("optimizer", "scripted"): price_call(6_000, 0.1, 1.0)})
     found = forecast(engine(*three), request(), costs)
     assert found.stages["optimizer"].tokens.typical == 2 * 6_000
+
+
+def test_whole_traces_are_blamed_in_batches() -> None:
+    whole = forecast(engine(LLMAttributor("scripted")), request(), measured()).stages["backwarder"]
+    assert whole.calls == (BATCHED * TRAIN).map(round)
+    by_step = forecast(engine(LLMBackwarder("scripted")), request(), measured()).stages["backwarder"]
+    assert whole.calls.high < by_step.calls.low
+    assert whole.tokens.typical / whole.calls.typical > by_step.tokens.typical / by_step.calls.typical
 
 
 class Own(desk.Tries):
