@@ -20,7 +20,8 @@ from typing import IO, TypeAlias
 
 from promptiter.errors import SetupError
 from traces import ExecutionTrace, TraceError
-from traces.files import from_json, write_atomically
+from traces.documents import from_json
+from traces.files import write_atomically
 
 FILE_NAME = "traces.jsonl.gz"
 
