@@ -30,7 +30,6 @@ from promptiter.concurrency import call_in_thread, is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.options import check_options
-from promptiter.llm.structured import Attempt, ask_until_usable
 from promptiter.registry import DEFAULT_MODEL
 from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType, surface_id
 from traces import OpenStep
@@ -242,6 +241,7 @@ class ModelNode:
         schema = request.schema
         if schema is None:
             return (await self._ask(request, calls)).text
+        from promptiter.llm.structured import Attempt, ask_until_usable  # it needs pydantic, and plain text does not
 
         async def ask(attempt: Attempt) -> ModelReply:
             return await self._ask(replace(request, messages=attempt.messages), calls)
