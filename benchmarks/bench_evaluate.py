@@ -1,9 +1,15 @@
-"""Overhead per case, with 10,000 cases of an agent that answers at once, and whether memory stays flat.
+"""Overhead per case of an evaluation as users run it, and whether memory stays flat.
 
-The lower bound calls the same function under asyncio with the same concurrency: no profile, trace, score or row.
-Then an agent that computes, on one event loop and in other processes, and what a case costs to send there.
+First, CPU time: an agent that asks a model once, which answers at once. The call goes through the gateway with its
+cache and ledger, the run is recorded and scored by a metric, and its trace is stored in the file of a run folder. The
+lower bound calls the same model under asyncio with the same concurrency: no profile, trace, score or row. Beside it, an
+agent that asks no model: what the evaluator takes without the gateway. Both run in turn in this process, in small
+batches, the best of which counts. Goal: at most 300 us per case over the lower bound.
 
-    python -m benchmarks.bench_evaluate [--cases 10000]
+Then 10,000 cases of an agent that answers at once, and its peak memory. Then an agent that computes, on one event loop
+and in other processes, and what a case costs to send there.
+
+    python -m benchmarks.bench_evaluate [--cases 10000] [--overhead]
 """
 
 from __future__ import annotations
@@ -11,14 +17,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import secrets
+import tempfile
 import time
+from pathlib import Path
 
-from benchmarks.measure import Measurement, measure_in_turn
+from benchmarks.measure import Measurement, format_goal, measure_cpu_in_turn, measure_in_turn
 from promptiter import EvalCase, EvalSet, Evaluator, Gateway, ModelNode, Profile
-from promptiter.agents import agent, chain
+from promptiter.agents import Agent, agent, ask, chain, surface
 from promptiter.agents.base import AgentRun
 from promptiter.evaluation import EvaluationOptions, Executor, FunctionMetric, LocalExecutor, ProcessExecutor, Turn
-from promptiter.llm import ModelReply, ModelRequest
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
+from promptiter.evaluation.metrics.text_match import TextCriterion
+from promptiter.evaluation.trace_file import FILE_NAME
+from promptiter.evaluation.trace_store import FileTraceStore
+from promptiter.llm import Message, ModelReply, ModelRequest
+from traces import Usage
 
 CONCURRENCY = 16
 
@@ -30,8 +45,13 @@ async def answer(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
-    count = parser.parse_args().cases
-    print(f"{count:,} cases, an agent that answers at once (best of 3 tries)\n")
+    parser.add_argument("--overhead", action="store_true", help="CPU time per case only")
+    chosen = parser.parse_args()
+    report_overhead(100)
+    if chosen.overhead:
+        return
+    count = chosen.cases
+    print(f"\n{count:,} cases, an agent that answers at once (best of 3 tries)\n")
     print(f"{'':34}{'seconds':>9}{'us/case':>9}{'peak MB':>9}")
     for cases in (count // 10, count):
         bare, rows = measure_in_turn([run_bare_loop, stream_rows], cases, tries=3)
@@ -39,6 +59,79 @@ def main() -> None:
         print_row(f"{cases:,} cases: stream of rows", rows, cases)
     report_paid_calls(200)
     report_processes(cases=40, workers=os.cpu_count() or 1)
+
+
+INSTRUCTION = "Repeat what the user says, in capital letters."
+
+
+async def answer_at_once(request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG001 - a model's parameters
+    return ModelReply(text=request.messages[-1].content.upper(), usage=Usage(input_tokens=12, output_tokens=3))
+
+
+@agent(instruction=INSTRUCTION)
+async def asking(text: str) -> str:
+    return await ask(text, instruction=str(surface("instruction")), model="instant")
+
+
+@agent(instruction=INSTRUCTION)
+async def answering(text: str) -> str:
+    return text.upper()
+
+
+def report_overhead(cases: int) -> None:
+    """CPU time per case of an evaluation, over that of bare asyncio."""
+    eval_set = build_eval_set(cases)
+    with tempfile.TemporaryDirectory() as folder:
+        bare, asked, answered = measure_cpu_in_turn(
+            [
+                lambda: ask_bare_model(cases),
+                lambda: evaluate_in_folder(asking, eval_set, Path(folder)),
+                lambda: evaluate_in_folder(answering, eval_set, Path(folder)),
+            ],
+            tries=20,
+        )
+    per_case = [seconds / cases * 1e6 for seconds in (bare, asked, answered)]
+    print(f"us of CPU per case (best of 20 batches of {cases} cases)\n")
+    for name, found in zip(("bare asyncio", "agent that asks a model", "agent that asks none"), per_case, strict=True):
+        print(f"  {name:26}{found:7.0f}")
+    print(f"\n  {format_goal('us of CPU per case over bare asyncio', per_case[1] - per_case[0], 300)}")
+
+
+def ask_bare_model(cases: int) -> int:
+    async def run() -> int:
+        slots = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(number: int) -> str:
+            messages = (Message("system", INSTRUCTION), Message("user", f"question {number}"))
+            async with slots:
+                return (await answer_at_once(ModelRequest(model="instant", messages=messages), repeat=0)).text
+
+        return len(await asyncio.gather(*(one(number) for number in range(cases))))
+
+    return asyncio.run(run())
+
+
+def evaluate_in_folder(subject: Agent, eval_set: EvalSet, folder: Path) -> None:
+    """An evaluation with a gateway and a trace file of its own, as in a run."""
+    evaluator = Evaluator(
+        [FinalResponseMetric(name="answer", criterion=FinalResponseCriterion(text=TextCriterion()))],
+        gateway=Gateway(models={"instant": answer_at_once}),
+        options=EvaluationOptions(concurrency=CONCURRENCY),
+        trace_store=FileTraceStore(folder / secrets.token_hex(4) / FILE_NAME),
+    )
+    evaluation = asyncio.run(evaluator.evaluate(subject, eval_set))
+    assert evaluation.pass_rate == 1.0
+    assert all(row.trace_digests for row in evaluation.rows)
+
+
+def build_eval_set(cases: int) -> EvalSet:
+    return EvalSet(
+        id="bench",
+        cases=tuple(
+            EvalCase(id=f"c{number}", turns=(Turn(user=f"question {number}", expected=f"QUESTION {number}"),))
+            for number in range(cases)
+        ),
+    )
 
 
 async def answer_by_request(request: ModelRequest, *, repeat: int) -> ModelReply:
@@ -116,13 +209,7 @@ def run_bare_loop(cases: int) -> int:
 def stream_rows(cases: int) -> int:
     """Runs, records and scores every case, and keeps no row."""
     subject = agent(instruction="shout")(answer)
-    eval_set = EvalSet(
-        id="bench",
-        cases=tuple(
-            EvalCase(id=f"c{number}", turns=(Turn(user=f"question {number}", expected=f"QUESTION {number}"),))
-            for number in range(cases)
-        ),
-    )
+    eval_set = build_eval_set(cases)
 
     async def exact(case: EvalCase, run: AgentRun) -> float:
         return float(run.output == case.turns[0].expected)
