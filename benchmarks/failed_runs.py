@@ -90,7 +90,7 @@ def write_instruction(node: str) -> str:
 
 def write_output(number: int) -> str:
     return (
-        f"Note {number}: the order A-1000 was handed to carrier {number % 7} at gate {number}, is due in the next days, "
+        f"Note {number}: the order A-1000 was handed to carrier {number % 7} at gate {number}, is due in the next days "
         "and nobody has asked about it since."
     )
 

@@ -179,6 +179,7 @@ class BackwardPass:
         min_case_share: float = MIN_CASE_SHARE,
     ) -> GradientsMerged:
         """Merge the gradients of each surface into a signal. `min_case_share` of all cases must support it."""
+        criteria = self.traces.criteria
 
         async def merge(surface_id: str) -> AggregateResult:
             request = AggregateRequest(
@@ -186,13 +187,15 @@ class BackwardPass:
                 gradients=gradients[surface_id],
                 failed_cases=failed_cases,
                 all_cases=all_cases,
-                criteria=self.traces.criteria,
+                criteria=criteria,
             )
             merged, error = await call_or_error(partial(_aggregate, aggregator, request), self.redact)
-            counted = await SupportAggregator().aggregate(request)
             if merged is None:
-                return replace(counted, error=error)
-            support, case_ids = merged.support or counted.support, merged.case_ids or counted.case_ids
+                return replace(await SupportAggregator().aggregate(request), error=error)
+            support, case_ids = merged.support, merged.case_ids
+            if not support or not case_ids:
+                counted = await SupportAggregator().aggregate(request)
+                support, case_ids = support or counted.support, case_ids or counted.case_ids
             points = merged.points or (_build_only_point(merged.text, request.gradients),)
             return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support, points=points)
 

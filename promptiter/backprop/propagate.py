@@ -17,6 +17,7 @@ from functools import cached_property
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.errors import FATAL_ERRORS, SetupError
+from promptiter.grouping import group_by
 from promptiter.stages.contracts import (
     AttributeRequest,
     Backwarder,
@@ -172,9 +173,22 @@ class TraceView:
             reasons=self.reasons,
             losses=self.split_losses,
             readers={packet.source: self.steps[packet.source].node_id for packet in incoming if packet.source},
-            missed_routes=tuple(route for route in self.missed_routes if _is_at(step, route)),
+            missed_routes=self._find_missed_routes(step),
             absent_owners=self.absent_owners,
         )
+
+    def _find_missed_routes(self, step: Step) -> tuple[MissedRoute, ...]:
+        """The branches that were missed after the step, or after a predecessor that led to the step instead."""
+        if not self.missed_routes:
+            return ()
+        places = sorted({self.position[step.id], *(self.position[source] for source in step.predecessors)})
+        routes = (route for place in places for route in self._routes_at.get(place, ()))
+        return tuple(route for route in routes if _is_at(step, route))
+
+    @cached_property
+    def _routes_at(self) -> dict[int, list[MissedRoute]]:
+        """The missed branches by the position of their steps. They are in the order of the trace."""
+        return group_by(self.missed_routes, lambda route: self.position[route.step.id])
 
     @cached_property
     def missed_routes(self) -> tuple[MissedRoute, ...]:
@@ -231,6 +245,8 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     unknown = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
+    if result.step_id == step_id and result.gradients == tuple(gradients) and result.packets == tuple(packets):
+        return result
     return BackwardResult(
         step_id=step_id,
         gradients=tuple(gradients),

@@ -284,7 +284,7 @@ class Gateway:
     def _find_digest(self, request: ModelRequest) -> str:
         """The digest of a request with the default limit, which does not depend on what is known of its model."""
         if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
-            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
+            request = request.with_options(max_tokens=self.max_output_tokens)
         return request.digest
 
     async def _call_tool(
@@ -386,7 +386,8 @@ class Gateway:
             reply, number = await self.pool.call(
                 request, repeat=site.repeat, seed=self.seed, bound=bound, attempts=attempts
             )
-            reply = replace(reply, usage=add_cost(check_usage(reply.usage), price))
+            usage = add_cost(check_usage(reply.usage), price)
+            reply = reply if usage is reply.usage else replace(reply, usage=usage)
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             spent = Spending.of_call(

@@ -74,10 +74,14 @@ class Spending:
     def bound_by(self, bound: Spending, *, output_tokens: int) -> Spending:
         """The cost of one call with the most it may have cost where that is unknown, and the excess of its answer."""
         excess = max(0, self.output_tokens - output_tokens)
+        possible_tokens = max(0, bound.possible_tokens - self.tokens) if self.uncounted_calls else 0
+        possible_usd = bound.possible_usd if self.cost_usd is None else 0.0
+        if not excess and not possible_tokens and not possible_usd:
+            return self
         return replace(
             self,
-            possible_tokens=max(0, bound.possible_tokens - self.tokens) if self.uncounted_calls else 0,
-            possible_usd=bound.possible_usd if self.cost_usd is None else 0.0,
+            possible_tokens=possible_tokens,
+            possible_usd=possible_usd,
             overlong_answers=int(excess > 0),
             excess_tokens=excess,
         )

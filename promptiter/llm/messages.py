@@ -54,6 +54,16 @@ class ModelRequest:
     options: Mapping[str, Json] = field(default_factory=dict)
     schema: Mapping[str, Json] | None = None
 
+    def with_options(self, **options: Json) -> ModelRequest:
+        """The same request with other values of these options."""
+        return ModelRequest(
+            model=self.model,
+            messages=self.messages,
+            tools=self.tools,
+            options={**self.options, **options},
+            schema=self.schema,
+        )
+
     @property
     def digest(self) -> str:
         """The content hash: equal requests have equal digests in every process."""

@@ -10,7 +10,6 @@ import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
 import orjson
 
@@ -69,7 +68,7 @@ class ModelPool:
         if not limits:
             limits = {"max_tokens": min(default + catalog.thinking_tokens(request), most)}
         doubled = {name: max(limit, min(limit * 2**doublings, most)) for name, limit in limits.items()}
-        return replace(request, options={**request.options, **doubled})
+        return request.with_options(**doubled)
 
     async def call(
         self, request: ModelRequest, *, repeat: int, seed: int, bound: int, attempts: CallAttempts

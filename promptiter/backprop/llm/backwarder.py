@@ -75,11 +75,15 @@ def _build_packet(
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor, with all texts and the worst severity."""
     return tuple(
-        replace(
-            min(same, key=lambda packet: packet.severity),
-            text="\n".join(dict.fromkeys(packet.text for packet in same)),
-            findings=tuple({repr(each): each for packet in same for each in packet.findings}.values()),
-            reasons=tuple(dict.fromkeys(reason for packet in same for reason in packet.reasons)),
-        )
+        same[0] if len(same) == 1 else _merge_same(same)
         for same in group_by(packets, lambda packet: packet.target).values()
+    )
+
+
+def _merge_same(packets: Sequence[GradientPacket]) -> GradientPacket:
+    return replace(
+        min(packets, key=lambda packet: packet.severity),
+        text="\n".join(dict.fromkeys(packet.text for packet in packets)),
+        findings=tuple({repr(each): each for packet in packets for each in packet.findings}.values()),
+        reasons=tuple(dict.fromkeys(reason for packet in packets for reason in packet.reasons)),
     )
