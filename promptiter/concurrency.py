@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cache
 from queue import Empty, SimpleQueue
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +47,9 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType) and code.co_flags & inspect.CO_COROUTINE:
+        return True
     if isinstance(function, FunctionType):
         return inspect.iscoroutinefunction(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -60,8 +60,8 @@ async def propagate(
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
 
-    async def visit(step: Step) -> None:
-        """Ask one step, then visit the predecessors that wait for no other step."""
+    async def ask(step: Step) -> list[Step]:
+        """Ask one step, and return the predecessors that wait for no other step."""
         if incoming := packets.pop(step.id, None):
             step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
@@ -72,10 +72,21 @@ async def propagate(
             results[step.id] = result
             for packet in result.packets:
                 packets[packet.target].append(packet)
+        ready = []
         for source in view.predecessors[step.id]:
             waiting_for[source.id] -= 1
             if waiting_for[source.id] == 0:
-                group.create_task(visit(source))
+                ready.append(source)
+        return ready
+
+    async def visit(step: Step) -> None:
+        """Ask a step and then the steps before it, one of them here and the others in tasks of their own."""
+        ready = [step]
+        while ready:
+            first, *others = ready
+            for other in others:
+                group.create_task(visit(other))
+            ready = await ask(first)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -41,6 +41,8 @@ from traces.model import Json
 _Paid: TypeAlias = tuple[StoredAnswer, Spending]
 _Execute: TypeAlias = Callable[[], Awaitable[_Paid]]
 
+_NO_BUDGET = Budgets()
+
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
 
@@ -335,7 +337,7 @@ class Gateway:
                 self._paid.add(call.key)
             return await self.cache.put(call.key, answer, paid=paid)
 
-        return await self._in_flight.start(call.key, execute_and_store()).join()
+        return await self._in_flight.start(call.key, execute_and_store).join()
 
     async def _was_paid(self, key: CacheKey) -> bool:
         """Whether the answer in the cache was paid since the mark from which on answers count as paid."""
@@ -366,7 +368,7 @@ class Gateway:
         bound = bound_tokens(request)
         price = self.price(request.model)
         bound_usd = price.bound_usd(bound) if price else None
-        budget = self.budget or Budgets()
+        budget = self.budget or _NO_BUDGET
         try:
             reservation = budget.reserve(tokens=bound, usd=bound_usd)
         except SetupError as error:

@@ -65,8 +65,8 @@ def refer_to_known(text: str, known: Mapping[str, str]) -> str:
     for name, part in sorted(long, key=lambda pair: (-len(pair[1]), pair[0])):
         named = f"[what {name} said]" if name == USER else f"[output of {name}]"
         text = text.replace(part, named)
-        escaped = orjson.dumps(escape_surrogates(part)).decode()[1:-1]
-        text = text if escaped == part else text.replace(escaped, named)
+        if '"' in part or "\\" in part or not part.isprintable():
+            text = text.replace(orjson.dumps(escape_surrogates(part)).decode()[1:-1], named)
     return text
 
 

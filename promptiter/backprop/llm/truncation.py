@@ -90,14 +90,13 @@ class Quote:
     name: str
     text: str
 
-    @cached_property
-    def whole(self) -> str:
-        """The quote with its whole text. A lone surrogate, which no request can contain, is escaped."""
+    def render(self) -> str:
+        """Render the quote with its whole text. A lone surrogate, which no request can contain, is escaped."""
         return quote_whole(self.name, escape_surrogates(self.text))
 
     @cached_property
     def size(self) -> int:
-        return approximate_tokens(self.whole) + 1
+        return approximate_tokens(self.render()) + 1
 
     @cached_property
     def least(self) -> int:
@@ -107,7 +106,7 @@ class Quote:
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
         if self.size <= limit:
-            return self.whole
+            return self.render()
         room = limit
         while True:
             shown = truncate(self.text, room, around=around)
@@ -128,7 +127,7 @@ class PromptSection:
 
     @cached_property
     def whole(self) -> str:
-        return "\n".join([self.title, *[quote.whole for quote in self.quotes]])
+        return "\n".join([self.title, *[quote.render() for quote in self.quotes]])
 
     @cached_property
     def size(self) -> int:

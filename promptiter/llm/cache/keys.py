@@ -39,6 +39,9 @@ class CacheKey:
             for name, empty in (("case_id", ""), ("step_id", ""), ("number", 0)):
                 object.__setattr__(self, name, empty)
 
+    def __hash__(self) -> int:
+        return hash((self.request_digest, self.repeat))
+
     @classmethod
     def of(cls, site: CallSite, request_digest: str, *, seed: int = 0) -> CacheKey:
         return cls(
