@@ -197,6 +197,9 @@ class BackwardPass:
                 counted = await SupportAggregator().aggregate(request)
                 support, case_ids = support or counted.support, case_ids or counted.case_ids
             points = merged.points or (_build_only_point(merged.text, request.gradients),)
+            found = (merged.surface_id, merged.case_ids, merged.support, merged.points)
+            if found == (surface_id, case_ids, support, points):
+                return merged
             return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support, points=points)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
@@ -274,7 +277,14 @@ class BackwardPass:
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
         error = None if result.error is None else self.redact(result.error)
-        return replace(result, gradients=gradients, dropped=dropped, error=error)
+        return BackwardResult(
+            step_id=result.step_id,
+            gradients=gradients,
+            packets=result.packets,
+            dropped=dropped,
+            error=error,
+            note=result.note,
+        )
 
 
 def _may_have_read(step: Step | None, surface_id: str) -> bool:

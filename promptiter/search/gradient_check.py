@@ -132,6 +132,7 @@ class _RunCheck:
         )
         self.is_open = is_open
         self.replays = 0
+        self._agent = runs.agent if isinstance(runs.agent, SubstitutingAgent) else None
         self._snapshot = runs.agent.describe()
         others = (turn.expected for case in runs.eval_set.cases if case.id != self.case.id for turn in case.turns)
         self._references = tuple(each for each in others if each is not None)[:MOST_REFERENCES]
@@ -256,9 +257,8 @@ class _RunCheck:
         return state
 
     async def _correct_step(self, step: Step, state: _CorrectedRun) -> Correction:
-        agent = self.runs.agent
         mine = tuple(self.gradients[step.node_id])
-        if not isinstance(agent, SubstitutingAgent) or not agent.can_substitute(step.node_id):
+        if self._agent is None or not self._agent.can_substitute(step.node_id):
             return Correction(kind="unknown", reason="the agent cannot replace the output of this step")
         loss = await self._find_loss(state.row)
         if loss is None:

@@ -125,9 +125,13 @@ class PromptSection:
     quotes: tuple[Quote, ...] = ()
     weight: int = 1
 
-    @cached_property
+    @property
     def whole(self) -> str:
-        return "\n".join([self.title, *[quote.render() for quote in self.quotes]])
+        """The section with its whole texts, joined once: steps of one run share some sections."""
+        known: str | None = self.__dict__.get("_whole")
+        if known is None:
+            known = self.__dict__["_whole"] = "\n".join([self.title, *[quote.render() for quote in self.quotes]])
+        return known
 
     @cached_property
     def size(self) -> int:

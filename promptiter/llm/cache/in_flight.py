@@ -23,7 +23,7 @@ class InFlightCall:
         self.is_sent = False
         self._forget = forget
         self._callers: set[asyncio.Future[StoredAnswer]] = set()
-        self.task = asyncio.ensure_future(self._answer(work))
+        self.task = asyncio.get_running_loop().create_task(self._answer(work))
 
     async def join(self) -> StoredAnswer:
         caller: asyncio.Future[StoredAnswer] = self.task.get_loop().create_future()

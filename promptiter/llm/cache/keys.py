@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -33,6 +32,7 @@ class CacheKey:
     step_id: str = ""
     number: int = 0
     seed: int = 0
+    _digest: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.role != "agent" and (self.case_id or self.step_id or self.number):
@@ -57,7 +57,9 @@ class CacheKey:
     @property
     def digest(self) -> str:
         """A hash that is the same for equal keys in every process and release."""
-        return _digest_key(self)
+        if not self._digest:  # a call needs it several times: to look for its answer, to send it and to store it
+            object.__setattr__(self, "_digest", digest(list(self.as_json().values())))
+        return self._digest
 
     def as_json(self) -> dict[str, Json]:
         """The fields by name. Seed 0 is left out, so that caches written before keys had seeds remain valid."""
@@ -70,12 +72,6 @@ class CacheKey:
             "number": self.number,
         }
         return given | {"seed": self.seed} if self.seed else given
-
-
-@lru_cache(maxsize=1024)
-def _digest_key(key: CacheKey) -> str:
-    """A call needs the digest of its key several times: to look for its answer, to send it and to store it."""
-    return digest(list(key.as_json().values()))
 
 
 @dataclass(frozen=True, slots=True)
