@@ -28,7 +28,7 @@ from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spendin
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
 from promptiter.llm.options import OUTPUT_BOUNDS, check_options
-from promptiter.llm.pool import ModelPool, bound_output_tokens, bound_tokens, is_counted
+from promptiter.llm.pool import CONCURRENCY, ModelPool, bound_output_tokens, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost, check_usage
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
@@ -64,7 +64,7 @@ class Gateway:
         prices: Prices | None = None,
         redactor: Redactor | None = None,
         retries: Retries | None = None,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         timeout_s: float = 120.0,
         max_output_tokens: int = 4096,
         seed: int = 0,

@@ -26,6 +26,9 @@ from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
 from traces import Usage
 
+CONCURRENCY = 64
+"""Maximum number of calls at the same time, if none is given: as many as a backward walk makes."""
+
 
 class ModelPool:
     """Calls models, thousands at once under asyncio, for any number of runs in any number of threads."""
@@ -38,7 +41,7 @@ class ModelPool:
         prices: Prices | None = None,
         redactor: Redactor | None = None,
         retries: Retries | None = None,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         timeout_s: float = 120.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
