@@ -15,13 +15,14 @@ Work: TypeAlias = Callable[[], Awaitable[StoredAnswer]]
 class InFlightCall:
     """One call that several callers wait for, each in a future of its own. It is cancelled only when the last is.
 
-    `forget` is called before the call ends, so that no new caller can join it. It `is_sent` while an attempt of it
-    waits for an answer.
+    It removes itself from the `calls` under way before it ends, so that no new caller can join it. It `is_sent` while
+    an attempt of it waits for an answer.
     """
 
-    def __init__(self, work: Work, forget: Callable[[], None]) -> None:
+    def __init__(self, work: Work, *, key: CacheKey, calls: dict[CacheKey, InFlightCall]) -> None:
         self.is_sent = False
-        self._forget = forget
+        self._key = key
+        self._calls = calls
         self._callers: set[asyncio.Future[StoredAnswer]] = set()
         self.task = asyncio.get_running_loop().create_task(self._answer(work))
 
@@ -53,6 +54,10 @@ class InFlightCall:
         else:
             self._end(lambda caller: caller.set_result(answer))
 
+    def _forget(self) -> None:
+        if self._calls.get(self._key) is self:
+            del self._calls[self._key]
+
     def _end(self, settle: Callable[[asyncio.Future[StoredAnswer]], object]) -> None:
         self._forget()
         for caller in self._callers:
@@ -73,12 +78,7 @@ class CallsInFlight:
 
     def start(self, key: CacheKey, work: Work) -> InFlightCall:
         """Start a call, which others can join until it ends."""
-
-        def forget() -> None:
-            if self._calls.get(key) is call:
-                del self._calls[key]
-
-        call = self._calls[key] = InFlightCall(work, forget)
+        call = self._calls[key] = InFlightCall(work, key=key, calls=self._calls)
         return call
 
     def mark_sent(self, key: CacheKey, *, is_sent: bool) -> None:
