@@ -227,7 +227,8 @@ class Profile:
 
     def surface(self, surface_id: str, snapshot: StructureSnapshot) -> Surface:
         """Return a surface with its value under this profile."""
-        return replace(snapshot.surface(surface_id), value=self.value(surface_id, snapshot))
+        surface = snapshot.surface(surface_id)
+        return replace(surface, value=self.overrides[surface_id]) if surface_id in self.overrides else surface
 
     def check(self, snapshot: StructureSnapshot) -> None:
         """Raise if this profile has another structure, naming the surfaces that differ, or an invalid value."""

@@ -257,15 +257,18 @@ def _preview(snapshot: Snapshot) -> str:
 
 def digest(value: Json | bytes) -> str:
     """Hash a value by its content: bytes as they are, anything else as canonical JSON."""
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
+    return hashlib.sha256(value if isinstance(value, bytes) else write_canonically(value)).hexdigest()
+
+
+def write_canonically(value: Json) -> bytes:
+    """The canonical JSON of a value: equal values have equal bytes."""
     try:
         raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:  # orjson.JSONEncodeError
         raise UnwritableTraceError(f"{value!r:.60} has no digest: {error}; use plain JSON values") from error
     if b"null" in raw and holds_non_finite(value):
         raise UnwritableTraceError(f"{value!r:.60} has no digest: it contains a NaN or infinite number")
-    return hashlib.sha256(raw).hexdigest()
+    return raw
 
 
 def holds_non_finite(value: Json) -> bool:

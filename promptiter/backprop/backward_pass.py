@@ -179,6 +179,7 @@ class BackwardPass:
         min_case_share: float = MIN_CASE_SHARE,
     ) -> GradientsMerged:
         """Merge the gradients of each surface into a signal. `min_case_share` of all cases must support it."""
+        criteria = self.traces.criteria
 
         async def merge(surface_id: str) -> AggregateResult:
             request = AggregateRequest(
@@ -186,14 +187,19 @@ class BackwardPass:
                 gradients=gradients[surface_id],
                 failed_cases=failed_cases,
                 all_cases=all_cases,
-                criteria=self.traces.criteria,
+                criteria=criteria,
             )
             merged, error = await call_or_error(partial(_aggregate, aggregator, request), self.redact)
-            counted = await SupportAggregator().aggregate(request)
             if merged is None:
-                return replace(counted, error=error)
-            support, case_ids = merged.support or counted.support, merged.case_ids or counted.case_ids
+                return replace(await SupportAggregator().aggregate(request), error=error)
+            support, case_ids = merged.support, merged.case_ids
+            if not support or not case_ids:
+                counted = await SupportAggregator().aggregate(request)
+                support, case_ids = support or counted.support, case_ids or counted.case_ids
             points = merged.points or (_build_only_point(merged.text, request.gradients),)
+            found = (merged.surface_id, merged.case_ids, merged.support, merged.points)
+            if found == (surface_id, case_ids, support, points):
+                return merged
             return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support, points=points)
 
         signals = await run_together(merge(surface_id) for surface_id in gradients)
@@ -271,7 +277,14 @@ class BackwardPass:
         )
         dropped = result.dropped + len(result.gradients) - len(gradients)
         error = None if result.error is None else self.redact(result.error)
-        return replace(result, gradients=gradients, dropped=dropped, error=error)
+        return BackwardResult(
+            step_id=result.step_id,
+            gradients=gradients,
+            packets=result.packets,
+            dropped=dropped,
+            error=error,
+            note=result.note,
+        )
 
 
 def _may_have_read(step: Step | None, surface_id: str) -> bool:

@@ -41,6 +41,9 @@ def weight_gradients(
     def weight(gradient: SurfaceGradient) -> SurfaceGradient:
         place = (gradient.surface_id, gradient.case_id, gradient.repeat, gradient.turn)
         confidence = round(gradient.confidence * weights[gradient.surface_id], 6)
-        return replace(gradient, confidence=confidence, check=found.get(place, "unchecked"))
+        verdict = found.get(place, "unchecked")
+        if (confidence, verdict) == (gradient.confidence, gradient.check):
+            return gradient
+        return replace(gradient, confidence=confidence, check=verdict)
 
     return {surface_id: tuple(map(weight, each)) for surface_id, each in gradients.items()}

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol, TypeAlias
 
 from promptiter.backprop.step_text import snapshot_text
+from promptiter.grouping import ById
 from promptiter.llm.redaction import MASK
 from promptiter.stages.contracts import SurfaceGradient
 from promptiter.stages.losses import CaseLoss
@@ -45,19 +47,23 @@ class CorrectionRequest:
     @property
     def is_answer(self) -> bool:
         """Whether the step wrote the answer: no step that depends on it reads a surface."""
-        behind = {self.step.id}
-        for each in self.trace.steps:
-            if not behind.isdisjoint(each.predecessors):
-                if each.surface_reads != {}:
-                    return False
-                behind.add(each.id)
-        return True
+        return self.step.id in _find_answering_steps(ById(self.trace))
 
     @property
     def is_whole(self) -> bool:
         """Whether the trace has the complete input and output of the step: no blobs, no masked secrets."""
         sides = (self.step.input, self.step.output)
         return not any(each.blobs or MASK in snapshot_text(each) for each in sides)
+
+
+@lru_cache(maxsize=64)
+def _find_answering_steps(trace: ById[ExecutionTrace]) -> frozenset[str]:
+    """The steps that no step which reads a surface depends on. All steps of a run are asked about."""
+    answering = {step.id for step in trace.value.steps}
+    for step in reversed(trace.value.steps):
+        if step.surface_reads != {} or step.id not in answering:
+            answering.difference_update(step.predecessors)
+    return frozenset(answering)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

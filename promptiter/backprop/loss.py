@@ -82,7 +82,17 @@ def split_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
     Otherwise the text is that of a judge or a function. It is followed by the findings that it does not mention, except
     those that only repeat the expected answer.
     """
-    return tuple(part for loss in losses for part in _split_loss(loss))
+    known: dict[str, tuple[Loss, list[Loss]]] = {}
+    split: list[Loss] = []
+    for loss in losses:
+        first, parts = known.get(loss.text, (None, []))
+        if first is not None and replace(first, step_id=loss.step_id) == loss:  # most differ only in their steps
+            split += [replace(part, step_id=loss.step_id) for part in parts]
+        else:
+            parts = list(_split_loss(loss))
+            known[loss.text] = loss, parts
+            split += parts
+    return tuple(split)
 
 
 def _split_loss(loss: Loss) -> Iterator[Loss]:

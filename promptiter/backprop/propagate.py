@@ -17,6 +17,7 @@ from functools import cached_property
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.errors import FATAL_ERRORS, SetupError
+from promptiter.grouping import group_by
 from promptiter.stages.contracts import (
     AttributeRequest,
     Backwarder,
@@ -59,8 +60,8 @@ async def propagate(
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
 
-    async def visit(step: Step) -> None:
-        """Ask one step, then visit the predecessors that wait for no other step."""
+    async def ask(step: Step) -> list[Step]:
+        """Ask one step, and return the predecessors that wait for no other step."""
         if incoming := packets.pop(step.id, None):
             step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
@@ -71,10 +72,21 @@ async def propagate(
             results[step.id] = result
             for packet in result.packets:
                 packets[packet.target].append(packet)
+        ready = []
         for source in view.predecessors[step.id]:
             waiting_for[source.id] -= 1
             if waiting_for[source.id] == 0:
-                group.create_task(visit(source))
+                ready.append(source)
+        return ready
+
+    async def visit(step: Step) -> None:
+        """Ask a step and then the steps before it, one of them here and the others in tasks of their own."""
+        ready = [step]
+        while ready:
+            first, *others = ready
+            for other in others:
+                group.create_task(visit(other))
+            ready = await ask(first)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -172,9 +184,22 @@ class TraceView:
             reasons=self.reasons,
             losses=self.split_losses,
             readers={packet.source: self.steps[packet.source].node_id for packet in incoming if packet.source},
-            missed_routes=tuple(route for route in self.missed_routes if _is_at(step, route)),
+            missed_routes=self._find_missed_routes(step),
             absent_owners=self.absent_owners,
         )
+
+    def _find_missed_routes(self, step: Step) -> tuple[MissedRoute, ...]:
+        """The branches that were missed after the step, or after a predecessor that led to the step instead."""
+        if not self.missed_routes:
+            return ()
+        places = sorted({self.position[step.id], *(self.position[source] for source in step.predecessors)})
+        routes = (route for place in places for route in self._routes_at.get(place, ()))
+        return tuple(route for route in routes if _is_at(step, route))
+
+    @cached_property
+    def _routes_at(self) -> dict[int, list[MissedRoute]]:
+        """The missed branches by the position of their steps. They are in the order of the trace."""
+        return group_by(self.missed_routes, lambda route: self.position[route.step.id])
 
     @cached_property
     def missed_routes(self) -> tuple[MissedRoute, ...]:
@@ -231,6 +256,8 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     unknown = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
+    if result.step_id == step_id and result.gradients == tuple(gradients) and result.packets == tuple(packets):
+        return result
     return BackwardResult(
         step_id=step_id,
         gradients=tuple(gradients),

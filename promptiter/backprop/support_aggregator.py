@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import fsum
 from typing import ClassVar
 
@@ -30,11 +30,13 @@ class SupportAggregator:
         """Return a signal that lists the reasons of the surface's gradients with their case counts."""
         severity: Severity = min((gradient.severity for gradient in request.gradients), default="P3")
         reasons = merge(request.gradients)
-        signal = build_signal(request, text=_describe_reasons(reasons, request), severity=severity)
-        return replace(signal, points=tuple(each.as_point() for each in reasons[:MOST_REASONS]))
+        points = tuple(each.as_point() for each in reasons[:MOST_REASONS])
+        return build_signal(request, text=_describe_reasons(reasons, request), severity=severity, points=points)
 
 
-def build_signal(request: AggregateRequest, *, text: str, severity: Severity) -> AggregateResult:
+def build_signal(
+    request: AggregateRequest, *, text: str, severity: Severity, points: tuple[SignalPoint, ...] = ()
+) -> AggregateResult:
     """Build the signal of a surface: count its cases by category and add up their support."""
     cases_by_category: defaultdict[Category, set[str]] = defaultdict(set)
     for gradient in request.gradients:
@@ -47,6 +49,7 @@ def build_signal(request: AggregateRequest, *, text: str, severity: Severity) ->
         categories=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
         case_ids=tuple(sorted({gradient.case_id for gradient in request.gradients})),
         support=support_of(request.gradients),
+        points=points,
     )
 
 
@@ -99,8 +102,8 @@ def rank(
     largest = max((signal.support for signal in signals if signal.text), default=0.0)
     needed = max(least, min_share * largest)
     ordered = sorted(signals, key=lambda signal: (signal.severity, -signal.support, signal.surface_id))
-    kept = tuple(signal for signal in ordered if signal.text and signal.support >= needed)
-    return kept, tuple(signal for signal in ordered if signal not in kept)
+    split = group_by(ordered, lambda signal: bool(signal.text) and signal.support >= needed)
+    return tuple(split.get(True, ())), tuple(split.get(False, ()))
 
 
 def _build_merge_key(gradient: SurfaceGradient) -> tuple[str, ...]:

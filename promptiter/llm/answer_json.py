@@ -37,7 +37,8 @@ def find_json(text: str) -> list[FoundJson]:
     A single number, text or word is found if it is the whole answer, or all of its code fence.
     """
     whole = drop_reasoning(text).strip()
-    for candidate in (whole, *(_ONE_FENCE.findall(whole))):
+    fence = _ONE_FENCE.match(whole)
+    for candidate in (whole, *([fence[1]] if fence else [])):
         try:
             value = parse_leniently(candidate)
         except ValueError:
@@ -69,7 +70,8 @@ def find_json(text: str) -> list[FoundJson]:
 
 def drop_reasoning(text: str) -> str:
     """The answer without the reasoning that it begins with."""
-    return _LEADING_REASONING.sub("", text)
+    found = _LEADING_REASONING.match(text)
+    return text if found is None else text[found.end() :]
 
 
 def parse_leniently(raw: str) -> Json:

@@ -67,10 +67,11 @@ class CallAttempts:
         """
         async with self._cache.asking(self._key, lost=self._lost):
             self._reservation.check()
+            self._in_flight.mark_sent(self._key, is_sent=True)
             try:
-                with self._in_flight.sending(self._key):
-                    yield
+                yield
             except BaseException as error:
+                self._in_flight.mark_sent(self._key, is_sent=False)
                 if may_be_billed(error, self._lost):
                     self.lost_attempts += 1
                     self._reservation.settle(tokens=None)

@@ -6,6 +6,7 @@ A name is one of the user's own models, a registered one, `module:attr`, or one 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from promptiter.errors import SetupError
 from promptiter.llm.litellm import LiteLLMModel, context_tokens, most_output_tokens, thinking_tokens
@@ -30,6 +31,7 @@ class ModelCatalog:
         self._timeout_s = timeout_s
         self._models: dict[str, Model] = {}
         self._takes_seed: dict[str, bool] = {}
+        self._has_price: dict[str, bool] = {}
         self._references: dict[str, str] = {}
         for name, model in (models or {}).items():
             self.add(name, model)
@@ -41,6 +43,7 @@ class ModelCatalog:
             return
         served = self._models[name] = as_model(model, what=f"the model {name!r}")
         self._takes_seed[name] = takes_seed(served)
+        self._has_price[name] = isinstance(served, PricedModel)
 
     def get(self, name: str) -> Model:
         if name not in self._models:
@@ -67,7 +70,7 @@ class ModelCatalog:
         """The user's own price of a model, litellm's for what litellm serves, or the model's own; None if unknown."""
         model = self.get(name)
         known = self.prices.of(name, is_listed=isinstance(model, LiteLLMModel))
-        return model.price if known is None and isinstance(model, PricedModel) else known
+        return cast("PricedModel", model).price if known is None and self._has_price[name] else known
 
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have, or None if that is unknown."""

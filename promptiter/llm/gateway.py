@@ -28,7 +28,7 @@ from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spendin
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel, Model
 from promptiter.llm.options import OUTPUT_BOUNDS, check_options
-from promptiter.llm.pool import ModelPool, bound_output_tokens, bound_tokens, is_counted
+from promptiter.llm.pool import CONCURRENCY, ModelPool, bound_output_tokens, bound_tokens, is_counted
 from promptiter.llm.prices import Price, Prices, add_cost, check_usage
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
@@ -40,6 +40,8 @@ from traces.model import Json
 
 _Paid: TypeAlias = tuple[StoredAnswer, Spending]
 _Execute: TypeAlias = Callable[[], Awaitable[_Paid]]
+
+_NO_BUDGET = Budgets()
 
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
@@ -62,7 +64,7 @@ class Gateway:
         prices: Prices | None = None,
         redactor: Redactor | None = None,
         retries: Retries | None = None,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         timeout_s: float = 120.0,
         max_output_tokens: int = 4096,
         seed: int = 0,
@@ -284,7 +286,7 @@ class Gateway:
     def _find_digest(self, request: ModelRequest) -> str:
         """The digest of a request with the default limit, which does not depend on what is known of its model."""
         if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
-            request = replace(request, options={**request.options, "max_tokens": self.max_output_tokens})
+            request = request.with_options(max_tokens=self.max_output_tokens)
         return request.digest
 
     async def _call_tool(
@@ -335,7 +337,7 @@ class Gateway:
                 self._paid.add(call.key)
             return await self.cache.put(call.key, answer, paid=paid)
 
-        return await self._in_flight.start(call.key, execute_and_store()).join()
+        return await self._in_flight.start(call.key, execute_and_store).join()
 
     async def _was_paid(self, key: CacheKey) -> bool:
         """Whether the answer in the cache was paid since the mark from which on answers count as paid."""
@@ -366,7 +368,7 @@ class Gateway:
         bound = bound_tokens(request)
         price = self.price(request.model)
         bound_usd = price.bound_usd(bound) if price else None
-        budget = self.budget or Budgets()
+        budget = self.budget or _NO_BUDGET
         try:
             reservation = budget.reserve(tokens=bound, usd=bound_usd)
         except SetupError as error:
@@ -386,7 +388,8 @@ class Gateway:
             reply, number = await self.pool.call(
                 request, repeat=site.repeat, seed=self.seed, bound=bound, attempts=attempts
             )
-            reply = replace(reply, usage=add_cost(check_usage(reply.usage), price))
+            usage = add_cost(check_usage(reply.usage), price)
+            reply = reply if usage is reply.usage else replace(reply, usage=usage)
             tokens = reply.usage.tokens if is_counted(reply.usage) else None
             reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
             spent = Spending.of_call(

@@ -7,6 +7,7 @@ order in which calls end, because dollars and seconds are added as integers, in 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -74,10 +75,14 @@ class Spending:
     def bound_by(self, bound: Spending, *, output_tokens: int) -> Spending:
         """The cost of one call with the most it may have cost where that is unknown, and the excess of its answer."""
         excess = max(0, self.output_tokens - output_tokens)
+        possible_tokens = max(0, bound.possible_tokens - self.tokens) if self.uncounted_calls else 0
+        possible_usd = bound.possible_usd if self.cost_usd is None else 0.0
+        if not excess and not possible_tokens and not possible_usd:
+            return self
         return replace(
             self,
-            possible_tokens=max(0, bound.possible_tokens - self.tokens) if self.uncounted_calls else 0,
-            possible_usd=bound.possible_usd if self.cost_usd is None else 0.0,
+            possible_tokens=possible_tokens,
+            possible_usd=possible_usd,
             overlong_answers=int(excess > 0),
             excess_tokens=excess,
         )
@@ -97,7 +102,8 @@ class Spending:
         return self._with(earlier, -1)
 
     def _with(self, other: Spending, sign: int) -> Spending:
-        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in _COUNTS}
+        add = operator.add if sign > 0 else operator.sub
+        counts = dict(zip(_COUNTS, map(add, _get_counts(self), _get_counts(other)), strict=True))
         is_unpriced = counts["calls"] and counts["calls"] == counts["unpriced_calls"]
         parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
         seconds = (in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS
@@ -107,6 +113,7 @@ class Spending:
 
 
 _COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds", "possible_usd")]
+_get_counts = operator.attrgetter(*_COUNTS)
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)
@@ -198,7 +205,7 @@ _Place: TypeAlias = tuple[Role, str, str]
 
 def in_parts(figure: float) -> int:
     """Dollars or seconds in whole parts."""
-    return round(figure * PARTS)
+    return round(figure * PARTS) if figure else 0
 
 
 def _place(entry: LedgerEntry) -> _Place:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from traces import Usage, digest
-from traces.model import Json
+from traces.model import Json, write_canonically
 
 MessageRole: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "corrector", "aggregator", "optimizer"]
@@ -54,15 +56,39 @@ class ModelRequest:
     options: Mapping[str, Json] = field(default_factory=dict)
     schema: Mapping[str, Json] | None = None
 
+    def with_options(self, **options: Json) -> ModelRequest:
+        """The same request with other values of these options."""
+        return ModelRequest(
+            model=self.model,
+            messages=self.messages,
+            tools=self.tools,
+            options={**self.options, **options},
+            schema=self.schema,
+        )
+
     @property
     def digest(self) -> str:
         """The content hash: equal requests have equal digests in every process."""
-        return digest(self)
+        raw, [*messages] = write_canonically(self), self.messages
+        if not messages or messages[0].role != "system":
+            return digest(raw)
+        length, begun = _hash_beginning(self.model, messages[0].content)
+        found = begun.copy()
+        found.update(memoryview(raw)[length:])
+        return found.hexdigest()
 
     @property
     def text(self) -> str:
         """The texts of all messages."""
         return "\n".join(message.content for message in self.messages)
+
+
+@lru_cache(maxsize=64)
+def _hash_beginning(model: str, rules: str) -> tuple[int, hashlib._Hash]:
+    """The length and the hash of how the JSON of requests with these rules begins. Many requests share long rules."""
+    raw = write_canonically(ModelRequest(model=model, messages=(Message("system", rules),)))
+    beginning = raw[: raw.index(b',"tool_requests"', len(rules))]
+    return len(beginning), hashlib.sha256(beginning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

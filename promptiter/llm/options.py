@@ -42,6 +42,8 @@ def check_options(options: Mapping[str, Json], *, place: str) -> None:
 
     What changes nothing is allowed, such as `stream: false` in files of other tools, or None.
     """
+    if not options:
+        return
     _check_names(options, RESERVED_OPTIONS, place=place, what="an option")
     for name, (is_right, wanted) in _VALUES.items():
         value = options.get(name)

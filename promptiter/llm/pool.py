@@ -10,7 +10,6 @@ import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
 import orjson
 
@@ -27,6 +26,9 @@ from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.retries import Retrier, Retries
 from traces import Usage
 
+CONCURRENCY = 64
+"""Maximum number of calls at the same time, if none is given: as many as a backward walk makes."""
+
 
 class ModelPool:
     """Calls models, thousands at once under asyncio, for any number of runs in any number of threads."""
@@ -39,7 +41,7 @@ class ModelPool:
         prices: Prices | None = None,
         redactor: Redactor | None = None,
         retries: Retries | None = None,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         timeout_s: float = 120.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -69,7 +71,7 @@ class ModelPool:
         if not limits:
             limits = {"max_tokens": min(default + catalog.thinking_tokens(request), most)}
         doubled = {name: max(limit, min(limit * 2**doublings, most)) for name, limit in limits.items()}
-        return replace(request, options={**request.options, **doubled})
+        return request.with_options(**doubled)
 
     async def call(
         self, request: ModelRequest, *, repeat: int, seed: int, bound: int, attempts: CallAttempts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from promptiter.numbers import is_number
@@ -60,10 +60,11 @@ class Prices:
 
 def check_usage(usage: Usage) -> Usage:
     """The usage without figures that cannot be right: negative ones, and more cached tokens than the input has."""
-    known = {name: figure for name, figure in asdict(usage).items() if is_number(figure, least=0)}
+    given = {name: figure for name in Usage.__slots__ if (figure := getattr(usage, name)) is not None}
+    known = {name: figure for name, figure in given.items() if is_number(figure, least=0)}
     if known.get("cached_input_tokens", 0) > known.get("input_tokens", 0):
         del known["cached_input_tokens"]
-    return Usage(**known)
+    return usage if len(known) == len(given) else Usage(**known)
 
 
 def add_cost(usage: Usage, price: Price | None) -> Usage:

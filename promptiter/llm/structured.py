@@ -64,8 +64,14 @@ async def ask_for(
     schema = _find_schema(shape)
 
     async def ask(attempt: Attempt) -> ModelReply:
-        asked = replace(request, messages=attempt.messages, schema=schema)
-        numbered = replace(site, number=site.number + attempt.number)
+        asked = ModelRequest(
+            model=request.model,
+            messages=attempt.messages,
+            tools=request.tools,
+            options=request.options,
+            schema=schema,
+        )
+        numbered = replace(site, number=site.number + attempt.number) if attempt.number else site
         return await gateway.ask(asked, numbered, node_id=node_id, doublings=attempt.cut_off)
 
     return await ask_until_usable(shape, request.messages, ask, name=repr(request.model))

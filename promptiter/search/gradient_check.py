@@ -30,15 +30,20 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import RUN_LIMITS
+from promptiter.grouping import ById, group_by
 from promptiter.profile import Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import find_most_blamed, run_of, sample_runs
 from promptiter.stages.contracts import BlameCheck, BlameVerdict, SurfaceGradient
+from promptiter.stages.losses import CaseLoss
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace, Step
 
 MOST_CHECKED = 12
 """Maximum number of checks per round; one check is one blamed surface in one failed run."""
+
+MOST_REFERENCES = 40
+"""Maximum number of expected answers of other cases that a corrector is shown."""
 
 BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")
 """Categories about what a step did, not about its output. Replacing the output cannot correct them."""
@@ -112,7 +117,7 @@ class _RunCheck:
         common: Mapping[str, SurfaceGradient],
         *,
         row: CaseRow,
-        steps: Sequence[Step],
+        trace: ExecutionTrace,
         is_open: bool,
     ) -> None:
         self.runs = runs
@@ -127,9 +132,16 @@ class _RunCheck:
         )
         self.is_open = is_open
         self.replays = 0
-        self._traces: dict[str, ExecutionTrace] = {}
+        self._agent = runs.agent if isinstance(runs.agent, SubstitutingAgent) else None
+        self._snapshot = runs.agent.describe()
+        others = (turn.expected for case in runs.eval_set.cases if case.id != self.case.id for turn in case.turns)
+        self._references = tuple(each for each in others if each is not None)[:MOST_REFERENCES]
+        self._traces: dict[str, ExecutionTrace] = {row.trace_digests[self.turn]: trace}
+        self._steps: dict[str, dict[str, Step]] = {}
+        self._losses: dict[ById[CaseRow], CaseLoss | None] = {}
         self._rows: dict[str, CaseRow] = {}
         self._reasons: dict[str, str] = {}
+        steps = trace.steps
         node_of = {step.id: step.node_id for step in steps}
         self.nodes_of_surface: defaultdict[str, set[str]] = defaultdict(set)
         self.gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
@@ -137,7 +149,7 @@ class _RunCheck:
             node_id = node_of[gradient.step_id]
             self.nodes_of_surface[gradient.surface_id].add(node_id)
             self.gradients[node_id].append(gradient)
-        self.nodes = list(self.gradients)
+        self.nodes = {node_id: number for number, node_id in enumerate(self.gradients)}
         common_gradients = {
             step.node_id: gradient
             for step in steps
@@ -164,25 +176,24 @@ class _RunCheck:
             each for each in runs.evaluation.rows if (each.case_id, each.repeat) == (first.case_id, first.repeat)
         )
         trace = await runs.evaluator.trace_store.get(row.trace_digests[first.turn])
-        return cls(runs, correctors, blamed, common, row=row, steps=trace.steps, is_open=is_open)
+        return cls(runs, correctors, blamed, common, row=row, trace=trace, is_open=is_open)
 
     async def run(self) -> list[BlameCheck]:
         """Check each blamed surface of the run."""
-        verdicts = await self._judge_nodes(self.nodes)
+        verdicts = await self._judge_nodes(list(self.nodes))
+        steps = group_by(self.blamed, lambda gradient: gradient.surface_id)
         found = []
         for surface_id, nodes in sorted(self.nodes_of_surface.items()):
             best: BlameVerdict = min((verdicts[node] for node in nodes), key=_ORDER.index)
-            reason = next(
-                self._reasons.get(node, "") for node in self.nodes if node in nodes and verdicts[node] == best
-            )
+            first = min((node for node in nodes if verdicts[node] == best), key=self.nodes.__getitem__)
             check = BlameCheck(
                 surface_id=surface_id,
                 case_id=self.row.case_id,
                 repeat=self.row.repeat,
                 turn=self.turn,
-                step_ids=tuple(sorted({each.step_id for each in self.blamed if each.surface_id == surface_id})),
+                step_ids=tuple(sorted({each.step_id for each in steps[surface_id]})),
                 verdict=best,
-                reason=reason,
+                reason=self._reasons.get(first, ""),
             )
             found.append(check)
         return found
@@ -224,12 +235,11 @@ class _RunCheck:
 
     async def _correct_nodes(self, nodes: Sequence[str]) -> _CorrectedRun | None:
         """Correct these nodes and the common ones in turn; None if the run could not be replayed or scored."""
-        state = _CorrectedRun(self.row)
+        state, left_out = _CorrectedRun(self.row), self.nodes.keys() - set(nodes)
         for step_id, node_id in self.steps.items():
-            is_left_out = node_id in self.nodes and node_id not in nodes
-            if is_left_out or state.row.passed:
+            if node_id in left_out or state.row.passed:
                 continue
-            step = next((each for each in (await self._load_trace(state.row)).steps if each.id == step_id), None)
+            step = await self._find_step(step_id, state.row)
             if step is None:  # an earlier correction led to another path
                 continue
             correction = await self._correct_step(step, state)
@@ -247,13 +257,22 @@ class _RunCheck:
         return state
 
     async def _correct_step(self, step: Step, state: _CorrectedRun) -> Correction:
-        agent, snapshot = self.runs.agent, self.runs.agent.describe()
         mine = tuple(self.gradients[step.node_id])
-        if not isinstance(agent, SubstitutingAgent) or not agent.can_substitute(step.node_id):
+        if self._agent is None or not self._agent.can_substitute(step.node_id):
             return Correction(kind="unknown", reason="the agent cannot replace the output of this step")
-        request = await self._build_request(step, state, mine, snapshot)
-        if request is None:
+        loss = await self._find_loss(state.row)
+        if loss is None:
             return Correction(kind="unknown", reason="the run has no losses to correct")
+        request = CorrectionRequest(
+            case_loss=loss,
+            trace=await self._load_trace(state.row),
+            step=step,
+            gradients=mine,
+            surfaces=tuple(
+                self.runs.profile.surface(each, self._snapshot) for each in sorted({each.surface_id for each in mine})
+            ),
+            references=self._references,
+        )
         found = Correction(kind="unknown", reason="no corrector knows a better output")
         for corrector in self.correctors:
             found = await _ask_corrector(corrector, request)
@@ -265,26 +284,20 @@ class _RunCheck:
             return Correction(kind="no_better", reason="the output was already correct")
         return found
 
-    async def _build_request(
-        self, step: Step, state: _CorrectedRun, mine: tuple[SurfaceGradient, ...], snapshot: StructureSnapshot
-    ) -> CorrectionRequest | None:
-        runs = self.runs
-        only = replace(runs.eval_set, cases=(self.case,))
-        evaluation = runs.evaluator.build_evaluation([state.row], only, runs.profile)
-        losses = await extract_losses(evaluation, only, runs.evaluator.trace_store.get)
-        loss = next((each for each in losses if each.turn == self.turn), None)
-        if loss is None:
-            return None
-        read = sorted({each.surface_id for each in mine})
-        others = (turn.expected for case in runs.eval_set.cases if case.id != self.case.id for turn in case.turns)
-        return CorrectionRequest(
-            case_loss=loss,
-            trace=await self._load_trace(state.row),
-            step=step,
-            gradients=mine,
-            surfaces=tuple(runs.profile.surface(each, snapshot) for each in read),
-            references=tuple(each for each in others if each is not None)[:40],
-        )
+    async def _find_loss(self, row: CaseRow) -> CaseLoss | None:
+        """The loss of this turn of a run, which all its steps share; None if there is none."""
+        if ById(row) not in self._losses:
+            only = replace(self.runs.eval_set, cases=(self.case,))
+            evaluation = self.runs.evaluator.build_evaluation([row], only, self.runs.profile)
+            losses = await extract_losses(evaluation, only, self._load)
+            self._losses[ById(row)] = next((each for each in losses if each.turn == self.turn), None)
+        return self._losses[ById(row)]
+
+    async def _find_step(self, step_id: str, row: CaseRow) -> Step | None:
+        digest = row.trace_digests[self.turn]
+        if digest not in self._steps:
+            self._steps[digest] = {step.id: step for step in (await self._load(digest)).steps}
+        return self._steps[digest].get(step_id)
 
     async def _replay(self, substitutes: tuple[Substitute, ...]) -> CaseRow:
         key = repr(substitutes)
@@ -297,7 +310,10 @@ class _RunCheck:
         return self._rows[key]
 
     async def _load_trace(self, row: CaseRow) -> ExecutionTrace:
-        digest = row.trace_digests[self.turn]
+        return await self._load(row.trace_digests[self.turn])
+
+    async def _load(self, digest: str) -> ExecutionTrace:
+        """Load a trace once."""
         if digest not in self._traces:
             self._traces[digest] = await self.runs.evaluator.trace_store.get(digest)
         return self._traces[digest]

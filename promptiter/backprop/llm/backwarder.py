@@ -9,12 +9,7 @@ from typing import ClassVar
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
 from promptiter.backprop.llm.reports import Report, cite_reports, collect_findings
-from promptiter.backprop.llm.step_prompt import (
-    alias_predecessors,
-    alias_step_reports,
-    alias_surfaces,
-    render_backward,
-)
+from promptiter.backprop.llm.step_prompt import StepPrompt
 from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket
@@ -27,17 +22,18 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
 
     def render_prompt(self, request: BackwardRequest) -> tuple[Message, ...]:
         """The messages to the model."""
-        return self.render(request) if self.render else render_backward(request, limit=self.max_prompt_tokens)
+        return self.render(request) if self.render else StepPrompt(request).render(limit=self.max_prompt_tokens)
 
     async def backward(self, request: BackwardRequest) -> BackwardResult:
         """Return gradients and packets. Raises a ModelError if there is no usable answer even after repair."""
         if not request.blamable and not request.predecessors:
             return BackwardResult(step_id=request.step.id)
-        surfaces, predecessors = alias_surfaces(request), alias_predecessors(request)
-        reports = alias_step_reports(request)
-        shape = build_answer_adapter(tuple(surfaces), tuple(predecessors), reports=tuple(reports))
-        answer = await self.ask(shape, self.render_prompt(request), request, node_id=request.step.node_id)
-        surface_ids = {name: name for name in request.blamable} | surfaces
+        shown = StepPrompt(request)
+        reports, predecessors = shown.reports, shown.predecessors
+        shape = build_answer_adapter(tuple(shown.surfaces), tuple(predecessors), reports=tuple(reports))
+        messages = self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
+        answer = await self.ask(shape, messages, request, node_id=request.step.node_id)
+        surface_ids = {name: name for name in request.blamable} | shown.surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
         gradients = [(resolve_id(blame.of, surface_ids), blame) for blame in answer.gradients]
@@ -79,11 +75,15 @@ def _build_packet(
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor, with all texts and the worst severity."""
     return tuple(
-        replace(
-            min(same, key=lambda packet: packet.severity),
-            text="\n".join(dict.fromkeys(packet.text for packet in same)),
-            findings=tuple({repr(each): each for packet in same for each in packet.findings}.values()),
-            reasons=tuple(dict.fromkeys(reason for packet in same for reason in packet.reasons)),
-        )
+        same[0] if len(same) == 1 else _merge_same(same)
         for same in group_by(packets, lambda packet: packet.target).values()
+    )
+
+
+def _merge_same(packets: Sequence[GradientPacket]) -> GradientPacket:
+    return replace(
+        min(packets, key=lambda packet: packet.severity),
+        text="\n".join(dict.fromkeys(packet.text for packet in packets)),
+        findings=tuple({repr(each): each for packet in packets for each in packet.findings}.values()),
+        reasons=tuple(dict.fromkeys(reason for packet in packets for reason in packet.reasons)),
     )

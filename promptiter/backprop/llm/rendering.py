@@ -43,10 +43,11 @@ def render_value(value: Json) -> str:
 
 def render_snapshot(snapshot: Snapshot) -> str:
     """Render the input or output of a step; blobs are only named."""
-    kept = [f"[{blob.media_type}, {blob.size:,} bytes, not shown]" for blob in snapshot.blobs]
-    if snapshot.text is not None:
-        return "\n".join([snapshot.text, *kept])
-    return "\n".join([*([render_value(snapshot.data)] if snapshot.data is not None else []), *kept])
+    value = snapshot.data if snapshot.text is None else snapshot.text
+    shown = [] if value is None else [render_value(value)]
+    if not snapshot.blobs:
+        return shown[0] if shown else ""
+    return "\n".join([*shown, *(f"[{blob.media_type}, {blob.size:,} bytes, not shown]" for blob in snapshot.blobs)])
 
 
 def name_node(node_id: str) -> tuple[list[str], list[Quote]]:
@@ -60,10 +61,12 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][\w~-]{0,39}(?:/[\w~-]{1,40}){0,4}", re.ASCI
 
 def refer_to_known(text: str, known: Mapping[str, str]) -> str:
     """Replace what is shown elsewhere in the prompt by its name, such as `[output of T1]`, the longest first."""
-    for name, part in sorted(known.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-        if len(part) >= SHORTEST_REFERENCE:
-            named = f"[what {name} said]" if name == USER else f"[output of {name}]"
-            text = text.replace(part, named).replace(orjson.dumps(escape_surrogates(part)).decode()[1:-1], named)
+    long = [(name, part) for name, part in known.items() if len(part) >= SHORTEST_REFERENCE]
+    for name, part in sorted(long, key=lambda pair: (-len(pair[1]), pair[0])):
+        named = f"[what {name} said]" if name == USER else f"[output of {name}]"
+        text = text.replace(part, named)
+        if '"' in part or "\\" in part or not part.isprintable():
+            text = text.replace(orjson.dumps(escape_surrogates(part)).decode()[1:-1], named)
     return text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
 
@@ -19,8 +19,6 @@ from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import BackwardRequest, SurfaceGradient
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from traces.model import Json
-
-W = TypeVar("W", Severity, Category)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +68,19 @@ def build_answer_adapter(
 
 def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
     """Resolve an alias or id; a blank means the only candidate."""
-    candidates = set(ids.values())
-    if not name and len(candidates) == 1:
+    if not name and len(candidates := set(ids.values())) == 1:
         return candidates.pop()
     return ids.get(name) or ids.get(name.upper())
 
 
 def grade(blame: BlameEntry, reports: Iterable[Report]) -> tuple[Severity, Category]:
     """Severity and category of an entry; an unknown or missing one is that of the worst report."""
+    severity, category = _SEVERITY_OF.get(blame.severity.upper()), _CATEGORY_OF.get(blame.category.lower())
     worst = min(reports, key=lambda report: report.severity, default=None)
-    severity: Severity = "P1" if worst is None else worst.severity
-    category: Category = "other" if worst is None else worst.category
-    return _match_word(blame.severity, SEVERITIES, severity), _match_word(blame.category, CATEGORIES, category)
+    return (
+        severity or ("P1" if worst is None else worst.severity),
+        category or ("other" if worst is None else worst.category),
+    )
 
 
 def build_gradient(
@@ -107,6 +106,9 @@ def build_gradient(
         reasons=tuple(report.text for report in reports),
     )
 
+
+_SEVERITY_OF: Mapping[str, Severity] = {severity.upper(): severity for severity in SEVERITIES}
+_CATEGORY_OF: Mapping[str, Category] = {category.lower(): category for category in CATEGORIES}
 
 _CONFIDENCE = {"type": "number", "minimum": 0, "maximum": 1}
 
@@ -188,7 +190,3 @@ def _build_entry(reply: _ReplyEntry, of: str, *, confidence: float = 1.0, step: 
         step=step,
         cited=tuple(each.upper() for each in reply.findings),
     )
-
-
-def _match_word(given: str, words: tuple[W, ...], default: W) -> W:
-    return next((word for word in words if word.lower() == given.lower()), default)

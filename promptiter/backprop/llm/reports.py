@@ -53,8 +53,8 @@ def cite_reports(
 
 def collect_findings(reports: Iterable[Report]) -> tuple[Finding, ...]:
     """The findings of reports, each once. Findings hold JSON values and cannot be hashed."""
-    found = {repr(finding): finding for report in reports for finding in report.findings}
-    return tuple(found.values())
+    findings = [finding for report in reports for finding in report.findings]
+    return tuple({repr(finding): finding for finding in findings}.values() if len(findings) > 1 else findings)
 
 
 def collect_criteria(losses: Iterable[Loss]) -> dict[str, str]:

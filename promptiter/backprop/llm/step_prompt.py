@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from promptiter.backprop.llm.blame_rules import BACKWARD, BEFORE, GRADES, MISSING_TOOL, TO_A_SURFACE
 from promptiter.backprop.llm.prompts import DATA_RULE, MAX_PROMPT_TOKENS, ROUTES
@@ -33,9 +34,10 @@ from promptiter.backprop.llm.reports import (
     collect_reports,
 )
 from promptiter.backprop.llm.truncation import PromptSection, Quote, compose, compute_room
-from promptiter.grouping import group_by
+from promptiter.grouping import ById, group_by
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import BackwardRequest
+from promptiter.stages.losses import Loss
 from traces import Step
 
 MOST_PREDECESSORS = 64
@@ -54,22 +56,55 @@ def _build_rules(*, has_predecessors: bool, has_tools: bool) -> str:
     )
 
 
-def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
-    """The blamable surfaces by their aliases in the prompt and in the answer."""
-    return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
+@dataclass(frozen=True, slots=True)
+class ShownReports:
+    """What went wrong, as far as a step is asked about it: by alias, and how a prompt shows it."""
+
+    by_alias: Mapping[str, Report]
+    sections: tuple[PromptSection, ...]
+    literals: tuple[str, ...]
+
+    @classmethod
+    def of(cls, reports: Iterable[Report], losses: Iterable[Loss], said: str, expected: str | None) -> ShownReports:
+        by_alias = alias_reports(reports)
+        texts = {report.text for report in by_alias.values()}
+        quotes = (
+            *quote_optional("user", said),
+            *(Quote(alias, report.text) for alias, report in by_alias.items()),
+            *quote_optional("expected", expected),
+        )
+        sections = (
+            PromptSection(title="# The run, and what is wrong with its result", quotes=quotes, weight=12),
+            *build_criteria_section(collect_criteria(loss for loss in losses if loss.report in texts)),
+        )
+        return cls(by_alias, sections, collect_literals(collect_findings(by_alias.values()), [expected]))
 
 
-def alias_step_reports(request: BackwardRequest) -> dict[str, Report]:
-    """What went wrong, as far as the incoming packets are about it, by alias."""
-    known = collect_reports(request.losses)
-    named = {reason for packet in request.incoming for reason in packet.reasons}
+@lru_cache(maxsize=256)
+def _show_known_reports(
+    losses: ById[tuple[Loss, ...]], named: frozenset[str] | None, said: str, expected: str | None
+) -> ShownReports | None:
+    """The reports of a run that packets are about, or all of them; None if there are none. Most steps share them."""
+    reports = [each for each in collect_reports(losses.value) if named is None or each.text in named]
+    return ShownReports.of(reports, losses.value, said, expected) if reports else None
+
+
+def show_reports(request: BackwardRequest) -> ShownReports:
+    """What went wrong, as far as the incoming packets are about it."""
     is_open = not all(packet.reasons for packet in request.incoming)
-    if reports := [report for report in known if is_open or report.text in named]:
-        return alias_reports(reports)
-    return alias_reports(
+    named = None if is_open else frozenset(reason for packet in request.incoming for reason in packet.reasons)
+    if known := _show_known_reports(ById(request.losses), named, request.input, request.expected):
+        return known
+    own = (
         Report(text=packet.text, severity=packet.severity, category=packet.category, findings=packet.findings)
         for packet in sorted(request.incoming, key=lambda packet: packet.text)
     )
+    return ShownReports.of(own, request.losses, request.input, request.expected)
+
+
+def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
+    """The blamable surfaces by their aliases in the prompt and in the answer."""
+    return {f"S{number}": name for number, name in enumerate(sorted(set(request.blamable)), 1)}
 
 
 def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
@@ -77,50 +112,61 @@ def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
     named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
     if len(named) > MOST_PREDECESSORS:
-        wrong = collect_wrong_values(collect_findings(alias_step_reports(request).values()))
+        wrong = collect_wrong_values(collect_findings(show_reports(request).by_alias.values()))
         named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
     return dict(named)
 
 
-def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
-    """Render the prompt that asks which surface or predecessor of a step is to blame."""
-    step, predecessors, reports = request.step, alias_predecessors(request), alias_step_reports(request)
-    aliases = {name: alias for alias, name in alias_surfaces(request).items()}
-    surfaces = sorted(request.surfaces, key=lambda surface: (surface.id not in aliases, surface.id))
-    shown = [surface for surface in surfaces if surface.id in aliases or is_worth_showing(surface)]
-    about = [loss for loss in request.losses if any(loss.report == report.text for report in reports.values())]
-    known = {alias: render_snapshot(before.output) for alias, before in predecessors.items()} | {USER: request.input}
-    sections = [
-        PromptSection(
-            title="# The run, and what is wrong with its result",
-            quotes=(
-                *quote_optional("user", request.input),
-                *(Quote(alias, report.text) for alias, report in reports.items()),
-                *quote_optional("expected", request.expected),
+class StepPrompt:
+    """The prompt about one step, with the names that the answer may use."""
+
+    def __init__(self, request: BackwardRequest) -> None:
+        self.request = request
+        self.shown = show_reports(request)
+        self.reports = self.shown.by_alias
+        self.surfaces = alias_surfaces(request)
+        self.predecessors = alias_predecessors(request)
+
+    def render(self, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
+        """Render the prompt that asks which surface or predecessor of the step is to blame."""
+        request, step, predecessors = self.request, self.request.step, self.predecessors
+        known = {alias: render_snapshot(each.output) for alias, each in predecessors.items()} | {USER: request.input}
+        sections = [
+            *self.shown.sections,
+            *build_optional_section(
+                "# What the steps that read its output say", tuple(_quote_packets(request, self.reports)), weight=6
             ),
-            weight=12,
-        ),
-        *build_criteria_section(collect_criteria(about)),
-        *build_optional_section(
-            "# What the steps that read its output say", tuple(_quote_packets(request, reports)), weight=6
-        ),
-        build_step_section(step, known),
-        *build_optional_section(
-            "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
-        ),
-        PromptSection(
-            title="# Its surfaces" + ("" if aliases else ": none may be blamed"),
-            quotes=tuple(quote_surface(surface, name=aliases.get(surface.id, "fixed")) for surface in shown),
-            weight=6,
-        ),
-        *_build_predecessor_sections(request, predecessors),
-        *build_optional_section(ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4),
-    ]
-    has_tools = bool(step.tool_calls) or any(surface.type == "tool" for surface in request.surfaces)
-    rules = _build_rules(has_predecessors=bool(predecessors), has_tools=has_tools)
-    around = collect_literals(collect_findings(reports.values()), [request.expected])
-    content = compose(sections, compute_room(rules, limit=limit), around=around)
-    return Message("system", rules), Message("user", content)
+            build_step_section(step, known),
+            *build_optional_section(
+                "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
+            ),
+            self._build_surface_section(),
+            *_build_predecessor_sections(request, predecessors, known),
+            *build_optional_section(
+                ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4
+            ),
+        ]
+        has_tools = bool(step.tool_calls) or any(surface.type == "tool" for surface in request.surfaces)
+        rules = _build_rules(has_predecessors=bool(predecessors), has_tools=has_tools)
+        content = compose(sections, compute_room(rules, limit=limit), around=self.shown.literals)
+        return Message("system", rules), Message("user", content)
+
+    def _build_surface_section(self) -> PromptSection:
+        aliases = {name: alias for alias, name in self.surfaces.items()}
+        surfaces = {surface.id: surface for surface in self.request.surfaces}
+        order = sorted(surfaces, key=lambda name: (name not in aliases, name))
+        quotes = tuple(
+            quote_surface(surfaces[name], name=aliases.get(name, "fixed"))
+            for name in order
+            if name in aliases or is_worth_showing(surfaces[name])
+        )
+        title = "# Its surfaces" + ("" if aliases else ": none may be blamed")
+        return PromptSection(title=title, quotes=quotes, weight=6)
+
+
+def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
+    """Render the prompt about one step."""
+    return StepPrompt(request).render(limit=limit)
 
 
 def _quote_packets(request: BackwardRequest, reports: Mapping[str, Report]) -> Iterator[Quote]:
@@ -136,26 +182,31 @@ def _quote_packets(request: BackwardRequest, reports: Mapping[str, Report]) -> I
         yield Quote(f"from {' '.join(name) or 'a later step'}{about}", text)
 
 
-def _build_predecessor_sections(request: BackwardRequest, predecessors: Mapping[str, Step]) -> Iterator[PromptSection]:
+def _build_predecessor_sections(
+    request: BackwardRequest, predecessors: Mapping[str, Step], outputs: Mapping[str, str]
+) -> Iterator[PromptSection]:
     if not predecessors:
         return
-    unread = [alias for alias, before in predecessors.items() if before.id in request.step.unread]
+    not_read = request.step.unread
+    unread = [alias for alias, before in predecessors.items() if before.id in not_read]
     left_out = len({step.id for step in request.predecessors}) - len(predecessors)
     notes = [
         *([f"it was run after {', '.join(unread)}, but did not read that output"] if unread else []),
         *([f"{left_out:,} more are not shown and cannot be blamed"] if left_out else []),
     ]
-    quotes = tuple(Quote(alias, _render_result(before)) for alias, before in predecessors.items())
+    quotes = tuple(Quote(alias, _render_result(before, outputs[alias])) for alias, before in predecessors.items())
     yield PromptSection(title="; ".join(["# Its predecessors", *notes]), quotes=quotes, weight=6)
 
 
-def _render_result(step: Step) -> str:
+def _render_result(step: Step, output: str) -> str:
     """Render the node and the output of a predecessor."""
     failed = f", failed: {step.error}" if step.error is not None else ""
-    return f"node {step.node_id}{failed}\n\n{render_snapshot(step.output)}"
+    return f"node {step.node_id}{failed}\n\n{output}"
 
 
 def _describe_routes(request: BackwardRequest, predecessors: Mapping[str, Step]) -> str:
+    if not request.missed_routes and not request.absent_owners:
+        return ""
     names = {request.step.id: "This step", **{step.id: alias for alias, step in predecessors.items()}}
     lines = (
         *describe_routes(request.missed_routes, names=names),

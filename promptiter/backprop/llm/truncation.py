@@ -9,10 +9,10 @@ import string
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
-from promptiter.evaluation.metrics.judge_prompts import quote_data
+from promptiter.evaluation.metrics.judge_prompts import quote_whole
 from traces.snapshots import escape_surrogates
 
 SHORTEST_SHOWN = 60
@@ -45,7 +45,13 @@ def count_prompt_tokens(texts: Iterable[str]) -> int:
 
 def compute_room(rules: str, *, limit: int) -> int:
     """The number of tokens that the rules of a prompt leave for its other message."""
-    return limit - count_prompt_tokens([rules, ""])
+    return limit - _count_with_rules(rules)
+
+
+@lru_cache(maxsize=64)
+def _count_with_rules(rules: str) -> int:
+    """The number of tokens of the rules and of another message without text. There are few different rules."""
+    return count_prompt_tokens([rules, ""])
 
 
 def truncate(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
@@ -84,29 +90,27 @@ class Quote:
     name: str
     text: str
 
-    @cached_property
-    def whole(self) -> str:
-        """The quote with its whole text. A lone surrogate, which no request can contain, is escaped."""
-        text = escape_surrogates(self.text)
-        return quote_data(self.name, text, limit=len(text))
+    def render(self) -> str:
+        """Render the quote with its whole text. A lone surrogate, which no request can contain, is escaped."""
+        return quote_whole(self.name, escape_surrogates(self.text))
 
     @cached_property
     def size(self) -> int:
-        return approximate_tokens(self.whole) + 1
+        return approximate_tokens(self.render()) + 1
 
     @cached_property
     def least(self) -> int:
         """The minimum room for the quote to be shown."""
-        return min(self.size, approximate_tokens(quote_data(self.name, "")) + 1 + SHORTEST_SHOWN)
+        return min(self.size, approximate_tokens(quote_whole(self.name, "")) + 1 + SHORTEST_SHOWN)
 
     def fit(self, limit: int, *, around: Sequence[str] = ()) -> str:
         """Render the quote in at most `limit` tokens. Quoting escapes marks, so a cut text may have to be cut again."""
         if self.size <= limit:
-            return self.whole
+            return self.render()
         room = limit
         while True:
             shown = truncate(self.text, room, around=around)
-            block = quote_data(self.name, shown, limit=len(shown))
+            block = quote_whole(self.name, shown)
             excess = approximate_tokens(block) + 1 - limit
             if excess <= 0 or not shown:
                 return block
@@ -123,7 +127,11 @@ class PromptSection:
 
     @property
     def whole(self) -> str:
-        return "\n".join([self.title, *(quote.whole for quote in self.quotes)])
+        """The section with its whole texts, joined once: steps of one run share some sections."""
+        known: str | None = self.__dict__.get("_whole")
+        if known is None:
+            known = self.__dict__["_whole"] = "\n".join([self.title, *[quote.render() for quote in self.quotes]])
+        return known
 
     @cached_property
     def size(self) -> int:
@@ -159,8 +167,9 @@ def compose(sections: Sequence[PromptSection], limit: int, *, around: Sequence[s
     Long texts are cut around the literals. If there is not enough room for a part of each section, the sections with
     the smallest weights are left out.
     """
-    if sum(section.size for section in sections) <= limit:
-        return "\n\n".join(section.whole for section in sections)
+    whole = "\n\n".join([section.whole for section in sections])
+    if _bound_size(whole, sections) <= limit or sum(section.size for section in sections) <= limit:
+        return whole
     kept, room = list(sections), limit
     needed = sum(section.least for section in sections)
     if needed > room:
@@ -178,6 +187,12 @@ def compose(sections: Sequence[PromptSection], limit: int, *, around: Sequence[s
     if dropped := len(sections) - len(kept):
         shown.append(_render_dropped(dropped))
     return "\n\n".join(shown)
+
+
+def _bound_size(whole: str, sections: Sequence[PromptSection]) -> int:
+    """An upper bound of the size of sections, which most prompts are far below: two bytes are at most one token."""
+    length = len(whole) if whole.isascii() else len(whole) * _MOST_BYTES
+    return length // 2 + 2 * sum([1 + len(section.quotes) for section in sections])
 
 
 def _share_above_least(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -202,6 +217,9 @@ def _render_more(number: int) -> str:
 def _render_dropped(number: int) -> str:
     return f"[… sections left out: {number:,} …]"
 
+
+_MOST_BYTES = 4
+"""Maximum number of bytes of a character."""
 
 _LIGHT = (string.ascii_letters + string.whitespace).encode()
 

@@ -114,8 +114,13 @@ def render_conversation(messages: Sequence[Message]) -> str:
 
 
 def quote_data(name: str, text: str, *, limit: int = MAX_QUOTED) -> str:
-    """A text between tags that it cannot close itself."""
-    return f'<data name="{name}">\n{_MARK.sub("&lt;", truncate_middle(text, limit))}\n</data>'
+    """A text between tags that it cannot close itself, cut to this number of characters."""
+    return quote_whole(name, truncate_middle(text, limit))
+
+
+def quote_whole(name: str, text: str) -> str:
+    """A text of any length between tags that it cannot close itself."""
+    return f'<data name="{name}">\n{_MARK.sub("&lt;", text) if "<" in text else text}\n</data>'
 
 
 def truncate_middle(text: str, limit: int) -> str:

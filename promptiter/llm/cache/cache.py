@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from promptiter.errors import SetupError
 from promptiter.llm.cache.file import FileCache
@@ -21,6 +21,7 @@ from promptiter.llm.cache.keys import CacheKey, CacheStats, StoredAnswer, ToolAn
 from promptiter.llm.cache.sqlite import SqliteCache
 from promptiter.llm.cache.storage import SUFFIXES, NoAccount, explain_errors
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
+from promptiter.llm.messages import ModelReply
 
 __all__ = [
     "Cache",
@@ -111,25 +112,32 @@ class MemoryCache(NoAccount):
     """A cache in the memory of one process."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, bytes] = {}
+        self._answers: dict[CacheKey, bytes | ModelReply] = {}
         self._hits = 0
 
     async def get(self, key: CacheKey) -> StoredAnswer | None:
-        raw = self._answers.get(key.digest)
-        if raw is None:
+        stored = self._answers.get(key)
+        if stored is None:
             return None
         self._hits += 1
-        return decode_answer(raw)
+        return decode_answer(stored) if isinstance(stored, bytes) else stored
 
     async def _put(self, key: CacheKey, answer: StoredAnswer) -> StoredAnswer:
-        return decode_answer(self._answers.setdefault(key.digest, encode_answer(key, answer)))
+        kept = answer if _is_plain(answer) else encode_answer(key, answer)
+        stored = self._answers.setdefault(key, kept)
+        return decode_answer(stored) if isinstance(stored, bytes) else stored
 
     async def sync(self) -> None:
         """Nothing is on disk."""
 
     def stats(self) -> CacheStats:
-        held = sum(map(len, self._answers.values()))
+        held = sum(len(each if isinstance(each, bytes) else each.text) for each in self._answers.values())
         return CacheStats(entries=len(self._answers), hits=self._hits, bytes=held)
 
     def close(self) -> None:
         self._answers.clear()
+
+
+def _is_plain(answer: StoredAnswer) -> TypeGuard[ModelReply]:
+    """Whether an answer as JSON would be read as the same answer: then it need not be written."""
+    return isinstance(answer, ModelReply) and not answer.tool_requests and answer.text.isascii()

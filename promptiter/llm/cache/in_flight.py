@@ -3,37 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from promptiter.llm.cache.keys import CacheKey, StoredAnswer
 
+Work: TypeAlias = Callable[[], Awaitable[StoredAnswer]]
+"""Makes a call and stores its answer."""
+
 
 class InFlightCall:
-    """One call that several callers wait for. It is cancelled only when the last of them is.
+    """One call that several callers wait for, each in a future of its own. It is cancelled only when the last is.
 
-    `forget` is called before it is cancelled, so that no new caller can join it. It `is_sent` while an attempt of it
-    waits for an answer.
+    It removes itself from the `calls` under way before it ends, so that no new caller can join it. It `is_sent` while
+    an attempt of it waits for an answer.
     """
 
-    def __init__(self, task: asyncio.Future[StoredAnswer], forget: Callable[[], None]) -> None:
-        self.task = task
+    def __init__(self, work: Work, *, key: CacheKey, calls: dict[CacheKey, InFlightCall]) -> None:
         self.is_sent = False
-        self._forget = forget
-        self._callers = 0
+        self._key = key
+        self._calls = calls
+        self._callers: set[asyncio.Future[StoredAnswer]] = set()
+        self.task = asyncio.get_running_loop().create_task(self._answer(work))
 
     async def join(self) -> StoredAnswer:
-        self._callers += 1
+        caller: asyncio.Future[StoredAnswer] = self.task.get_loop().create_future()
+        self._callers.add(caller)
         try:
-            return await asyncio.shield(self.task)
+            return await caller
         except asyncio.CancelledError:
-            if self._callers == 1:
+            if self._callers == {caller}:
                 self._forget()
                 self.task.cancel()
             raise
         finally:
-            self._callers -= 1
+            self._callers.discard(caller)
+
+    async def _answer(self, work: Work) -> None:
+        """Make the call and give its answer, or its error, to all callers."""
+        try:
+            answer = await work()
+        except asyncio.CancelledError:
+            self._end(lambda caller: caller.cancel())
+            raise
+        except BaseException as error:
+            failure = error
+            self._end(lambda caller: caller.set_exception(failure))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._end(lambda caller: caller.set_result(answer))
+
+    def _forget(self) -> None:
+        if self._calls.get(self._key) is self:
+            del self._calls[self._key]
+
+    def _end(self, settle: Callable[[asyncio.Future[StoredAnswer]], object]) -> None:
+        self._forget()
+        for caller in self._callers:
+            if not caller.done():
+                settle(caller)
 
 
 class CallsInFlight:
@@ -47,31 +76,15 @@ class CallsInFlight:
         call = self._calls.get(key)
         return call if call is not None and call.task.get_loop() is asyncio.get_running_loop() else None
 
-    def start(self, key: CacheKey, work: Coroutine[Any, Any, StoredAnswer]) -> InFlightCall:
+    def start(self, key: CacheKey, work: Work) -> InFlightCall:
         """Start a call, which others can join until it ends."""
-
-        def forget() -> None:
-            if self._calls.get(key) is call:
-                del self._calls[key]
-
-        call = self._calls[key] = InFlightCall(asyncio.ensure_future(work), forget)
-        call.task.add_done_callback(lambda _: forget())
-        # Retrieve the error even if no caller waits any more; otherwise asyncio logs it as never retrieved.
-        call.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        call = self._calls[key] = InFlightCall(work, key=key, calls=self._calls)
         return call
 
-    @contextmanager
-    def sending(self, key: CacheKey) -> Iterator[None]:
-        """In this block, an attempt of a call waits for its answer."""
-        call = self._calls.get(key)
-        if call is not None:
-            call.is_sent = True
-        try:
-            yield
-        except BaseException:
-            if call is not None:
-                call.is_sent = False
-            raise
+    def mark_sent(self, key: CacheKey, *, is_sent: bool) -> None:
+        """Note that an attempt of a call waits for its answer, or has failed."""
+        if (call := self._calls.get(key)) is not None:
+            call.is_sent = is_sent
 
     async def finish(self) -> None:
         """Wait until the calls that have been sent have ended, and their answers are stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -32,11 +32,15 @@ class CacheKey:
     step_id: str = ""
     number: int = 0
     seed: int = 0
+    _digest: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.role != "agent":
+        if self.role != "agent" and (self.case_id or self.step_id or self.number):
             for name, empty in (("case_id", ""), ("step_id", ""), ("number", 0)):
                 object.__setattr__(self, name, empty)
+
+    def __hash__(self) -> int:
+        return hash((self.request_digest, self.repeat))
 
     @classmethod
     def of(cls, site: CallSite, request_digest: str, *, seed: int = 0) -> CacheKey:
@@ -53,14 +57,21 @@ class CacheKey:
     @property
     def digest(self) -> str:
         """A hash that is the same for equal keys in every process and release."""
-        return digest(list(self.as_json().values()))
+        if not self._digest:  # a call needs it several times: to look for its answer, to send it and to store it
+            object.__setattr__(self, "_digest", digest(list(self.as_json().values())))
+        return self._digest
 
     def as_json(self) -> dict[str, Json]:
         """The fields by name. Seed 0 is left out, so that caches written before keys had seeds remain valid."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.seed:
-            del given["seed"]
-        return given
+        given: dict[str, Json] = {
+            "role": self.role,
+            "request_digest": self.request_digest,
+            "case_id": self.case_id,
+            "repeat": self.repeat,
+            "step_id": self.step_id,
+            "number": self.number,
+        }
+        return given | {"seed": self.seed} if self.seed else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +105,13 @@ def redact_answer(answer: StoredAnswer, redactor: Redactor) -> StoredAnswer:
     """An answer without known secrets. It is stored and also used like this, so a run and its replay are equal."""
     if isinstance(answer, ToolAnswer):
         return replace(answer, value=redactor.redact_known_json(answer.value))
+    text = redactor.redact_known(answer.text)
+    if not answer.tool_requests:
+        return answer if text is answer.text else replace(answer, text=text)
     requests = (
         replace(request, arguments=redactor.redact_known_json(request.arguments)) for request in answer.tool_requests
     )
-    return replace(answer, text=redactor.redact_known(answer.text), tool_requests=tuple(requests))
+    return replace(answer, text=text, tool_requests=tuple(requests))
 
 
 def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
@@ -113,15 +127,20 @@ def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Jso
         document["model"] = {
             "text": answer.text,
             "tool_requests": [{"id": r.id, "name": r.name, "arguments": r.arguments} for r in answer.tool_requests],
-            "usage": {f.name: value for f in fields(Usage) if (value := getattr(answer.usage, f.name)) is not None},
+            "usage": {name: value for name in Usage.__slots__ if (value := getattr(answer.usage, name)) is not None},
             "finish_reason": answer.finish_reason,
         }
     if paid is not None:
         document["paid"] = dict(paid)
-    if holds_non_finite(document):
+    raw = _write(document, key)
+    if b"null" in raw and holds_non_finite(document):
         raise SetupError(
             f"an answer of {key.step_id or key.role!r} has a NaN or infinite number; return it as text or null"
         )
+    return raw
+
+
+def _write(document: dict[str, Json], key: CacheKey) -> bytes:
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError:

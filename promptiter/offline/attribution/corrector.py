@@ -8,18 +8,23 @@ lacks nothing that can be searched for, or what it lacks was never there, the co
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar
 
 import orjson
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, parse_like
 from promptiter.backprop.step_text import json_text, snapshot_text
+from promptiter.grouping import ById, group_by
 from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
 from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name, split_values
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_whole, read_document
 from promptiter.offline.text.tokens import parse_number, tokenize
+from promptiter.stages.losses import CaseLoss
+from traces import ExecutionTrace, Step
 
 
 class ReferenceCorrector:
@@ -43,7 +48,7 @@ def find_values_lost_earlier(request: CorrectionRequest, output: str) -> list[st
     return [
         value.text
         for value in flow.wanted
-        if corrected.contains(value) and not flow.received.contains(value) and flow.upstream.contains(value)
+        if corrected.contains(value) and not flow.received.contains(value) and flow.is_upstream(value)
     ]
 
 
@@ -61,40 +66,90 @@ def _correct(request: CorrectionRequest, expected: str) -> Correction:
     return Correction(kind="unknown", reason="what the answer lacks cannot be searched for in this step")
 
 
-class _ValueFlow:
-    """The values that the answer of a run lacks, seen from one step: received, lost here, or lost before."""
+class _RunValues:
+    """The values that the answer of a run lacks, and where in the run they are. All steps of a run share it."""
 
-    def __init__(self, request: CorrectionRequest) -> None:
-        self.request = request
-        step, texts = request.step, TraceTexts(request.trace)
-        self.output = texts.output(step.id)
-        passed_on = (texts.output(source).raw for source in step.sources)
-        self.received = SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
-        ancestors = _list_ancestors(request)
-        outputs = [request.case_loss.input, *(texts.output(each).raw for each in ancestors)]
-        self.upstream = SearchText("\n".join((*outputs, *(texts.tool_results(each).raw for each in ancestors))))
-        references = find_common_traits((*request.references, request.expected))
-        losses = request.case_loss.losses
-        ends = [each for each in request.trace.steps if each.id in {loss.step_id for loss in losses}]
+    def __init__(self, case_loss: CaseLoss, trace: ExecutionTrace, references: tuple[str, ...]) -> None:
+        self.texts = TraceTexts(trace)
+        self._trace = trace
+        self._said = SearchText(case_loss.input)
+        losses = list(group_by(case_loss.losses, lambda loss: repr(replace(loss, step_id=""))).values())
+        expected = next((loss.expected for loss in case_loss.losses if loss.expected is not None), None)
+        traits = find_common_traits((*references, expected))
+        places = {loss.step_id for loss in case_loss.losses}
+        ends = [each for each in trace.steps if each.id in places]
         final = snapshot_text(ends[-1].output) if ends else ""
-        analyses = [analyze_loss(loss, references, output=final, user_input=request.case_loss.input) for loss in losses]
-        self._texts = texts
-        self._answer = SearchText(final)
-        self._missing = [mismatch for each in analyses for mismatch in each.of_kind("missing")]
-        self._replaced = [mismatch for each in analyses for mismatch in each.of_kind("replaced")]
-        self.wanted = self._collect_wanted(analyses)
+        analyses = [analyze_loss(same[0], traits, output=final, user_input=case_loss.input) for same in losses]
+        self.missing = [mismatch for each in analyses for mismatch in each.of_kind("missing")]
+        self.replaced = [mismatch for each in analyses for mismatch in each.of_kind("replaced")]
+        self.wanted = self._collect_wanted(analyses, SearchText(final))
+        self._upstream: dict[tuple[tuple[str, ...], bool], set[str]] = {}
+        self._losing: dict[tuple[str, ...], set[str]] = {}
 
-    def _collect_wanted(self, analyses: list[LossAnalysis]) -> list[Value]:
+    def _collect_wanted(self, analyses: list[LossAnalysis], answer: SearchText) -> list[Value]:
         """What the answer should contain and does not, or not written so: only what is hardly there by chance."""
-        strong = [mismatch.value for mismatch in self._missing if mismatch.is_strong]
+        strong = [mismatch.value for mismatch in self.missing if mismatch.is_strong]
         rewritten = [
             value
             for each in analyses
             for value in each.needed
             if value.kind in ("date", "number")
-            if self._answer.contains(value) and not self._answer.contains_verbatim(value)
+            if answer.contains(value) and not answer.contains_verbatim(value)
         ]
         return list({value.key: value for value in (*strong, *rewritten)}.values())
+
+    def is_upstream(self, value: Value, step: Step, *, verbatim: bool) -> bool:
+        """Whether the user said a value, or a step that this one depends on had it."""
+        key = (*value.key, value.text), verbatim
+        if key not in self._upstream:
+            self._upstream[key] = self._find_steps_after(value, verbatim=verbatim)
+        return step.id in self._upstream[key]
+
+    def _find_steps_after(self, value: Value, *, verbatim: bool) -> set[str]:
+        def has(text: SearchText) -> bool:
+            return text.contains_verbatim(value) if verbatim else text.contains(value)
+
+        if has(self._said):
+            return {step.id for step in self._trace.steps}
+        having: set[str] = set()
+        after: set[str] = set()
+        for step in self._trace.steps:
+            if not having.isdisjoint(step.sources) or not after.isdisjoint(step.sources):
+                after.add(step.id)
+            if has(self.texts.output(step.id)) or has(self.texts.tool_results(step.id)):
+                having.add(step.id)
+        return after
+
+    def find_losing_nodes(self, value: Value) -> set[str]:
+        """The nodes that read a value, written exactly so, and did not pass it on."""
+        key = (*value.key, value.text)
+        if key not in self._losing:
+            texts = self.texts
+            self._losing[key] = {
+                step.node_id
+                for step in self._trace.steps
+                if step.sources and step.surface_reads != {} and not texts.output(step.id).contains_verbatim(value)
+                if any(texts.output(source).contains_verbatim(value) for source in step.sources)
+            }
+        return self._losing[key]
+
+
+@lru_cache(maxsize=16)
+def _read_run(case_loss: ById[CaseLoss], trace: ById[ExecutionTrace], references: tuple[str, ...]) -> _RunValues:
+    return _RunValues(case_loss.value, trace.value, references)
+
+
+class _ValueFlow:
+    """The values that the answer of a run lacks, seen from one step: received, lost here, or lost before."""
+
+    def __init__(self, request: CorrectionRequest) -> None:
+        self.request = request
+        self._run = _read_run(ById(request.case_loss), ById(request.trace), request.references)
+        step, texts = request.step, self._run.texts
+        self.output = texts.output(step.id)
+        passed_on = (texts.output(source).raw for source in step.sources)
+        self.received = SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
+        self.wanted = self._run.wanted
 
     @property
     def lost_here(self) -> list[Value]:
@@ -104,27 +159,15 @@ class _ValueFlow:
             for value in self.wanted
             if self.received.contains_verbatim(value) and not self.output.contains_verbatim(value)
         ]
-        return [value for value in mine if self._find_losing_nodes(value) <= {self.request.step.node_id}]
-
-    def _find_losing_nodes(self, value: Value) -> set[str]:
-        texts = self._texts
-        return {
-            step.node_id
-            for step in self.request.trace.steps
-            if step.sources and step.surface_reads != {} and not texts.output(step.id).contains_verbatim(value)
-            if any(texts.output(source).contains_verbatim(value) for source in step.sources)
-        }
+        return [value for value in mine if self._run.find_losing_nodes(value) <= {self.request.step.node_id}]
 
     @property
     def is_input_incomplete(self) -> bool:
         """Whether the answer needs something that did not reach the step, or not as it was once written."""
         return (
-            any(not self.received.contains(mismatch.value) for mismatch in self._missing)
-            or any(map(self._is_received_wrong, (*self._missing, *self._replaced)))
-            or any(
-                not self.received.contains_verbatim(value) and self.upstream.contains_verbatim(value)
-                for value in self.wanted
-            )
+            any(not self.received.contains(mismatch.value) for mismatch in self._run.missing)
+            or any(map(self._is_received_wrong, (*self._run.missing, *self._run.replaced)))
+            or any(map(self._is_lost_before, self.wanted))
         )
 
     def _is_received_wrong(self, mismatch: Mismatch) -> bool:
@@ -138,7 +181,7 @@ class _ValueFlow:
             return False
         if value.kind == "pair":
             return not self.received.contains(value)
-        texts, step = self._texts, self.request.step
+        texts, step = self._run.texts, self.request.step
         given = (texts.input(step.id).raw, "\n".join(texts.output(source).raw for source in step.sources))
         found = _count_value(value, texts.tool_results(step.id).raw) + max(_count_value(value, each) for each in given)
         return found < _count_value(value, self.request.expected or "")
@@ -147,23 +190,22 @@ class _ValueFlow:
     def is_blameless(self) -> bool:
         """Whether everything that the answer lacks was passed on by the step, or lost before it."""
         return bool(self.wanted) and all(
-            self.output.contains_verbatim(value)
-            or (not self.received.contains_verbatim(value) and self.upstream.contains_verbatim(value))
-            for value in self.wanted
+            self.output.contains_verbatim(value) or self._is_lost_before(value) for value in self.wanted
         )
+
+    def is_upstream(self, value: Value) -> bool:
+        """Whether the user said the value, or a step that this one depends on had it, however it is written."""
+        return self._run.is_upstream(value, self.request.step, verbatim=False)
+
+    def _is_lost_before(self, value: Value) -> bool:
+        """Whether the value did not reach the step, written exactly so, although it was there before."""
+        if self.received.contains_verbatim(value):
+            return False
+        return self._run.is_upstream(value, self.request.step, verbatim=True)
 
 
 def _count_value(value: Value, text: str) -> int:
     return sum(each.key == value.key for each in split_values(text))
-
-
-def _list_ancestors(request: CorrectionRequest) -> list[str]:
-    """The steps that the step depends on."""
-    ancestors = set(request.step.sources)
-    for step in reversed(request.trace.steps):
-        if step.id in ancestors:
-            ancestors.update(step.sources)
-    return [step.id for step in request.trace.steps if step.id in ancestors]
 
 
 def _restore_values(request: CorrectionRequest, lost: list[Value]) -> object:
