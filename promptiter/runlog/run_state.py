@@ -13,7 +13,7 @@ from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.pairing import leave_out_lost_pairs
-from promptiter.policies.stopping import StopDecision
+from promptiter.policies.stop_decision import StopDecision
 from promptiter.profile import Profile
 from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import DetailsPayload

@@ -28,7 +28,7 @@ from promptiter.errors import JournalError, NonDeterministicSearchError, SetupEr
 from promptiter.evaluation.result import CaseRow
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.policies.stop_decision import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import BUILT_IN, Event, Payload, Phase, UnknownPayload, event_type
