@@ -102,7 +102,7 @@ async def converse(
         if text is None:
             return AgentRun.of_turns(runs)
         asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))
-        run = await agent.run(asked, profile, replace(context, turn=len(runs)))
+        run = await agent.run(asked, profile, replace(context, turn=len(runs)) if runs else context)
         runs.append(run)
         if run.error is not None:
             return AgentRun.of_turns(runs)
