@@ -1,4 +1,4 @@
-"""Help texts for 80 columns: plain text, without Python types. Usage errors with their control characters shown."""
+"""Help texts for 80 columns: plain text, without Python types. Usage errors in the same words as others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from promptiter.terminal import show_controls
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
 _TYPE = re.compile(r"(?m)^(  [A-Z_|]+)( <[\w \[\]]+>)")
+_OF_PYDANTIC = "Value error, "
+"""What pydantic, which typer checks options with, puts before a message."""
 _REQUIRED = re.compile(r"\{([A-Z_|]+)\}")
 
 
@@ -26,21 +28,21 @@ class PlainCommand(TyperCommand):
 
 
 class SafeGroup(TyperGroup):
-    """Commands whose usage errors show the control characters of an argument."""
+    """Commands whose usage errors show the control characters of an argument, and nothing of how it was checked."""
 
     def make_context(self, *given: Any, **options: Any) -> Any:
-        with _show_controls_in_errors():
+        with _clean_usage_errors():
             return super().make_context(*given, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with _show_controls_in_errors():
+        with _clean_usage_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _show_controls_in_errors() -> Iterator[None]:
+def _clean_usage_errors() -> Iterator[None]:
     try:
         yield
     except _USAGE_ERROR as error:
-        error.message = show_controls(error.message)
+        error.message = show_controls(error.message.removeprefix(_OF_PYDANTIC))
         raise

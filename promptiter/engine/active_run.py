@@ -21,11 +21,12 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import protect_cases
 from promptiter.policies.stopping import Progress, complete_stop, reads_score
+from promptiter.runlog.candidates import ValidatedProfile
 from promptiter.runlog.case_uses import CaseUses
 from promptiter.runlog.event_log import EventLog
 from promptiter.runlog.events import Payload, Phase, check_payload_class
 from promptiter.runlog.payloads import BudgetEnded, StopDecided, StopMeasured
-from promptiter.runlog.run_state import RunState, ValidatedProfile
+from promptiter.runlog.run_state import RunState
 from promptiter.wording import shorten
 from traces import ExecutionTrace, digest
 from traces.model import Json

@@ -26,10 +26,11 @@ from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
 from promptiter.policies.evidence import Evidence, MoreEvidence
 from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.profile import Profile
+from promptiter.runlog.candidates import ValidatedProfile
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import ReadsAudited
 from promptiter.runlog.results import RunShape
-from promptiter.runlog.run_state import RunState, ValidatedProfile
+from promptiter.runlog.run_state import RunState
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 from traces.model import Json

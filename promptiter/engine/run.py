@@ -21,7 +21,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
 from promptiter.policies.goals import check_scores
-from promptiter.policies.stopping import StopDecision, stop_if
+from promptiter.policies.stop_decision import StopDecision, stop_if
 from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain

@@ -11,7 +11,7 @@ the end, whether a gain holds for new cases. A search that needs more calls `rea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from promptiter.agents.base import Agent
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Reviewer
 from promptiter.engine.session_checks import check_candidate, check_event, check_pairs, includes_case
@@ -39,7 +40,7 @@ from promptiter.runlog.payloads import (
     ValidationRead,
 )
 from promptiter.runlog.results import RunShape
-from promptiter.runlog.run_state import ENGINE_PHASES, RunState
+from promptiter.runlog.run_state import ENGINE_PHASES
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 from traces.model import Json
@@ -52,35 +53,6 @@ class Search(Protocol):
 
     async def search(self, session: Session) -> None:
         """Look for better profiles until `session.should_stop()`. Accepted candidates are kept, whatever is raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionProfile:
-    """A profile of a run as its search sees it: without its validation."""
-
-    profile: Profile
-
-    @property
-    def validation(self) -> NoReturn:
-        raise _build_hidden_error("validation")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationRecord:
-    """What validation says: its cases, and the `state` of the run, which changes with every event.
-
-    The state has the validation of the baseline, of the accepted profile and of the candidates of the round, and the
-    decisions with their reasons.
-    """
-
-    eval_set: EvalSet
-    state: RunState
-
-    @property
-    def accepted(self) -> Evaluation:
-        """The validation of the best profile so far."""
-        assert self.state.accepted is not None, "the baseline is validated before a search starts"
-        return self.state.accepted.validation
 
 
 class Session:
@@ -112,11 +84,11 @@ class Session:
 
     @property
     def validation(self) -> NoReturn:
-        raise _build_hidden_error("validation")
+        raise build_hidden_error("validation")
 
     @property
     def state(self) -> NoReturn:
-        raise _build_hidden_error("state")
+        raise build_hidden_error("state")
 
     @property
     def round(self) -> int:
@@ -370,12 +342,3 @@ class Session:
     def _check_round(self) -> None:
         if self.round == 0:
             raise RuntimeError("a candidate belongs to a round; call session.begin_round first")
-
-
-def _build_hidden_error(name: str) -> AttributeError:
-    """The error of a search that reads validation results without saying so."""
-    return AttributeError(
-        f"{name!r} is hidden from the search, so that validation cases can show whether a gain holds for new cases; "
-        "a search that needs validation results calls `await session.read_validation()`, and without a test set its "
-        "verdict is then at most improved_on_validation"
-    )

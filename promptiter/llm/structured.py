@@ -156,6 +156,6 @@ def _describe_error(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}"
+        f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg'].removeprefix('Value error, ')}"
         for each in error.errors(include_url=False)[:MOST_PROBLEMS]
     )

@@ -13,6 +13,7 @@ from promptiter.policies.final_test import FinalTest as FinalTest
 from promptiter.policies.goals import Goal as Goal
 from promptiter.policies.non_inferiority import NonInferior as NonInferior
 from promptiter.policies.sigma_gain import SigmaGain as SigmaGain
+from promptiter.policies.stop_decision import StopDecision as StopDecision
 from promptiter.policies.stop_limits import Deadline as Deadline
 from promptiter.policies.stop_limits import MaxCalls as MaxCalls
 from promptiter.policies.stop_limits import MaxEvaluations as MaxEvaluations
@@ -22,7 +23,6 @@ from promptiter.policies.stopping import ComposableStop as ComposableStop
 from promptiter.policies.stopping import MaxRounds as MaxRounds
 from promptiter.policies.stopping import Patience as Patience
 from promptiter.policies.stopping import RequiredMetrics as RequiredMetrics
-from promptiter.policies.stopping import StopDecision as StopDecision
 from promptiter.policies.stopping import StopFile as StopFile
 from promptiter.policies.stopping import StopPolicy as StopPolicy
 from promptiter.policies.stopping import TargetScore as TargetScore

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from promptiter.errors import SetupError
 from promptiter.numbers import is_number
-from promptiter.policies.stopping import Progress, ScorelessStop, StopDecision, check_count, stop_if
+from promptiter.policies.stop_decision import StopDecision, stop_if
+from promptiter.policies.stopping import Progress, ScorelessStop, check_count
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -13,12 +13,13 @@ from typing import overload
 
 from promptiter.errors import JournalError
 from promptiter.profile import Profile
+from promptiter.runlog.candidates import build_candidate
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import EventReader
 from promptiter.runlog.payloads import CandidateProposed
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.runlog.round_index import RoundIndex
-from promptiter.runlog.run_state import RunState, build_candidate
+from promptiter.runlog.run_state import RunState
 
 
 def fold(events: Iterable[Event]) -> RunResult:

@@ -15,7 +15,7 @@ from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.paired_runs import NO_RUNS, PairedRuns
-from promptiter.policies.stopping import StopDecision
+from promptiter.policies.stop_decision import StopDecision
 from promptiter.policies.verdict import Conclusion, Verdict
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type

@@ -8,7 +8,7 @@ from dataclasses import replace
 from promptiter.evaluation.result import Evaluation
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.policies.evidence_record import EvidenceRecord
-from promptiter.policies.stopping import StopDecision
+from promptiter.policies.stop_decision import StopDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.details import DetailsPayload, RoundDetails
 from promptiter.runlog.results import CandidateResult, RoundResult, SearchNote

@@ -6,15 +6,16 @@ It holds the run so far and the current round only, whatever the number of round
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from promptiter.errors import JournalError, SetupError
+from promptiter.errors import JournalError
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
 from promptiter.policies.pairing import leave_out_lost_pairs
-from promptiter.policies.stopping import StopDecision
+from promptiter.policies.stop_decision import StopDecision
 from promptiter.profile import Profile
+from promptiter.runlog.candidates import ValidatedProfile, build_candidate
 from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import DetailsPayload
 from promptiter.runlog.events import ENGINE_EVENTS, Event, Payload, UnknownPayload
@@ -43,24 +44,16 @@ from promptiter.runlog.payloads import (
     ValidationReader,
 )
 from promptiter.runlog.recorded_rows import RecordedRows
+from promptiter.runlog.result_draft import ResultDraft
 from promptiter.runlog.results import RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
 from promptiter.runlog.round_state import RoundState
-from promptiter.structure import StructureSnapshot
 
 OUTSIDE_ROUNDS = frozenset(("baseline", "ablation", "final_test", "test"))
 """Phases before the first round and after the last."""
 
 ENGINE_PHASES = OUTSIDE_ROUNDS | {"validation", "train_again"}
 """Phases of evaluations that the engine makes. Searches name others."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValidatedProfile:
-    """A profile with its validation: the best so far, or the initial one."""
-
-    profile: Profile
-    validation: Evaluation
 
 
 class RunState:
@@ -81,9 +74,7 @@ class RunState:
         self._validation_reader: ValidationReader | None = None
         self._validation_use = ValidationUse()
         self._use_id = ""
-        self._run = run
-        self._evaluations: list[Evaluation] = []
-        self._notes: list[SearchNote] = []
+        self._draft = ResultDraft(run)
         self._stop: StopDecision | None = None
         self._unread = frozenset(() if run is None else run.unread_surfaces)
         self._counted_round: RoundState | None = None
@@ -93,14 +84,7 @@ class RunState:
     @property
     def run(self) -> RunResult:
         """The run so far, without its rounds."""
-        evaluations = tuple(sorted(self._evaluations, key=lambda each: each.number or 0))
-        return replace(self._so_far, evaluations=evaluations, notes=tuple(self._notes))
-
-    @property
-    def _so_far(self) -> RunResult:
-        """The run so far, without its rounds, evaluations and notes."""
-        assert self._run is not None, "a run begins with run_started"
-        return self._run
+        return self._draft.build()
 
     @property
     def round(self) -> RoundResult | None:
@@ -171,11 +155,12 @@ class RunState:
 
     def take(self, event: Event) -> None:
         """Take one event. An event after the end of a run means that the run was resumed."""
-        if self._run is not None and self._run.status != "running" and event.type != RunCompleted.event_type:
-            self._change(status="running", verdict="no_evidence", stop=self._stop, error=None, is_final=False)
+        if event.type != RunCompleted.event_type:
+            self._draft.reopen(self._stop)
         match event.payload:
             case RunStarted() as started:
-                self._start(started, event.run_id)
+                self._start(started)
+                self._draft.start(started, event.run_id)
             case ReferencesWritten() as references:
                 self._references = references
             case EvaluationStarted() as started_evaluation:
@@ -193,9 +178,9 @@ class RunState:
                 self._decide(decided)
             case ReadsAudited(undeclared=undeclared) if undeclared:
                 self._unread = frozenset()  # a node reads more than its traces record, so unread surfaces are unknown
-                self._change(unread_surfaces=())
+                self._draft.change(unread_surfaces=())
             case CasesUsed() as used:
-                self._remember(
+                self._draft.remember(
                     CaseUseHistory(
                         validation_cases=used.validation_cases,
                         earlier_runs=used.earlier_runs,
@@ -203,8 +188,8 @@ class RunState:
                     )
                 )
             case OpenedTestSet(opened_before=opened, seen_cases=seen):
-                known = self._so_far.case_history
-                self._remember(replace(known, test_opened=opened, seen_test_cases=seen))
+                known = self._draft.current.case_history
+                self._draft.remember(replace(known, test_opened=opened, seen_test_cases=seen))
             case ValidationRead(by=reader):
                 self._validation_reader = reader
             case StopDecided(decision=decision, reads_score=reads_score):
@@ -214,14 +199,14 @@ class RunState:
                     self._round.stop(decision)
                 stop = decision if decision.stop else None
                 self._stop = None if decision.is_user_stop else stop  # a resumed run continues after a user's stop
-                if stop != self._so_far.stop:
-                    self._change(stop=stop)
+                if stop != self._draft.current.stop:
+                    self._draft.change(stop=stop)
             case AblationFinished() as ablated:
                 self._ablate(ablated)
             case RunConcluded() as concluded:
                 self._conclude(concluded)
             case RunCompleted() as completed:
-                self._complete(completed, event.run_id)
+                self._draft.complete(completed, event.run_id)
             case (
                 RoundCompleted()
                 | BudgetReserved()
@@ -237,38 +222,24 @@ class RunState:
                 self._take_from_search(payload, event)
         self._index.end = event.seq + 1
 
-    def _start(self, started: RunStarted, run_id: str) -> None:
+    def _start(self, started: RunStarted) -> None:
         self._use_id = started.measured.use_id
         self._validation_use = ValidationUse(acceptance_share=find_acceptance_share(started.max_rounds))
         self._unread = frozenset(started.targets)
-        self._run = RunResult(
-            status="running",
-            verdict="no_evidence",
-            structure=StructureSnapshot.from_json(started.structure),
-            targets=started.targets,
-            objective=started.objective,
-            shape=started.shape,
-            goal=started.goal,
-            initial_profile=started.profile,
-            accepted_profile=started.profile,
-            working_profile=started.profile,
-        )
-        measured = replace(self._so_far.measured, run_id=run_id, started_at=started.measured.started_at)
-        self._change(measured=measured)
 
     def _finish_evaluation(self, finished: EvaluationFinished, phase: str) -> None:
         evaluation = self._rows.finish(finished, phase)
         if evaluation is None:
             return
-        if len(self._unread) < len(self._so_far.unread_surfaces) or self._so_far.baseline is None:
-            self._change(unread_surfaces=tuple(sorted(self._unread)))
+        if len(self._unread) < len(self._draft.current.unread_surfaces) or self._draft.current.baseline is None:
+            self._draft.change(unread_surfaces=tuple(sorted(self._unread)))
         if self._round is not None and phase not in OUTSIDE_ROUNDS:
             self._round.add_evaluation(evaluation)
             return
-        self._evaluations.append(evaluation)
+        self._draft.evaluations.append(evaluation)
         if phase == "baseline":
-            self._baseline = self._accepted = ValidatedProfile(self._so_far.initial_profile, evaluation)
-            self._change(baseline=evaluation, accepted=evaluation)
+            self._baseline = self._accepted = ValidatedProfile(self._draft.current.initial_profile, evaluation)
+            self._draft.change(baseline=evaluation, accepted=evaluation)
         elif phase == "final_test":
             known = self._again.get(evaluation.profile_digest)
             merged = merge_evaluations([evaluation] if known is None else [known, evaluation])
@@ -276,7 +247,7 @@ class RunState:
             self._again[evaluation.profile_digest] = merged
 
     def _start_round(self, digest: str, event: Event) -> None:
-        accepted = self._so_far.working_profile
+        accepted = self._draft.current.working_profile
         if digest != accepted.digest:
             raise JournalError(
                 f"event {event.seq} of the journal starts a round from the profile {digest[:12]}…, but the accepted "
@@ -288,7 +259,7 @@ class RunState:
 
     def _propose(self, proposed: CandidateProposed, seq: int) -> None:
         if self._round is not None:
-            profile = build_candidate(proposed, self._so_far.structure)
+            profile = build_candidate(proposed, self._draft.current.structure)
             self._round.propose(profile, parents=proposed.parents, patches=proposed.patches, seq=seq)
 
     def _decide(self, decided: CandidateDecided) -> None:
@@ -307,7 +278,8 @@ class RunState:
             seen = () if decided.evidence is None else decided.evidence.candidate
             first = next((each for each in candidate.evaluations if each.number in seen), None)
             self._accept(candidate.profile, first)  # later candidates are compared with its first validation
-            self._change(accepted=candidate.validation or self._so_far.accepted)  # the result shows all of them
+            if candidate.validation is not None:
+                self._draft.change(accepted=candidate.validation)  # the result shows all of them
 
     def _count_round(self, accepted: bool) -> None:
         """Count rounds since the last acceptance; a round with several decisions counts once."""
@@ -319,49 +291,32 @@ class RunState:
 
     def _accept(self, profile: Profile, validation: Evaluation | None) -> None:
         """Make a profile the best so far. Without a validation, none of its cases has been run."""
-        baseline = self._so_far.baseline
+        baseline = self._draft.current.baseline
         if validation is None and baseline is not None:
             validation = replace(baseline, rows=(), profile_digest=profile.digest, number=None, phase="validation")
-        self._change(accepted_profile=profile, working_profile=profile, accepted=validation)
+        self._draft.change(accepted_profile=profile, working_profile=profile, accepted=validation)
         if validation is not None:
             self._accepted = ValidatedProfile(profile, validation)
 
     def _ablate(self, ablated: AblationFinished) -> None:
         """Remove parts of the accepted profile. It keeps its validation, because the ablation runs train cases."""
-        run, found = self._so_far, ablated.ablation
+        run, found = self._draft.current, ablated.ablation
         if found.dropped:
             left = run.working_profile.reset(found.dropped, to=run.initial_profile, snapshot=run.structure)
             self._accept(left, run.accepted)
-        self._change(ablation=found)
+        self._draft.change(ablation=found)
 
     def _conclude(self, concluded: RunConcluded) -> None:
         """Adopt the accepted profile if the final test shows a gain, otherwise the initial one."""
-        found, run = concluded.conclusion, self._so_far
+        found, run = concluded.conclusion, self._draft.current
         before = self._again.get(run.initial_profile.digest, run.baseline)
         after = self._again.get(run.working_profile.digest, run.accepted)
         if self._again and before is not None and after is not None:
             before, after = leave_out_lost_pairs(before, after)
         profile, accepted = (run.working_profile, after) if found.adopts else (run.initial_profile, before)
-        self._change(
+        self._draft.change(
             conclusion=found, verdict=found.verdict, baseline=before, accepted_profile=profile, accepted=accepted
         )
-
-    def _complete(self, completed: RunCompleted, run_id: str) -> None:
-        known = self._so_far.measured
-        measured = replace(
-            completed.measured, run_id=run_id, started_at=known.started_at, case_history=known.case_history
-        )
-        self._change(
-            status=completed.status,
-            verdict=completed.verdict,
-            error=completed.error,
-            is_final=completed.is_final,
-            stop=completed.stop or self._so_far.stop,
-            measured=measured,
-        )
-
-    def _remember(self, history: CaseUseHistory) -> None:
-        self._change(measured=replace(self._so_far.measured, case_history=history))
 
     def _take_from_search(self, payload: Payload, event: Event) -> None:
         """Keep what a search recorded, in the details of the round or as a note."""
@@ -372,21 +327,4 @@ class RunState:
         if self._round is not None:
             self._round.add_note(note)
         else:
-            self._notes.append(note)
-
-    def _change(self, **fields: object) -> None:
-        self._run = replace(self._so_far, **fields)  # type: ignore[arg-type]
-
-
-def build_candidate(proposed: CandidateProposed, structure: StructureSnapshot) -> Profile:
-    """The profile of a candidate. JournalError if its values do not fit the structure or their digest."""
-    name = f"{proposed.profile_digest[:12]}…"
-    try:
-        profile = Profile.of(structure, proposed.values)
-    except SetupError as error:
-        raise JournalError(f"the candidate {name} does not fit the structure of its run: {error}") from error
-    if profile.digest != proposed.profile_digest:
-        raise JournalError(
-            f"the values of the candidate {name} make {profile.digest[:12]}…; restore the journal from a copy"
-        )
-    return profile
+            self._draft.notes.append(note)

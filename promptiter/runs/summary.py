@@ -22,6 +22,7 @@ from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
+from promptiter.runs.blame_summary import BlameReason, BlameSummary
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
@@ -30,8 +31,6 @@ from promptiter.runs.judge_checks import describe_judges, read_checks
 from promptiter.runs.lock import find_holder
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
-    BlameReason,
-    BlameSummary,
     EvaluationSummary,
     RejectionSummary,
     RoundSummary,

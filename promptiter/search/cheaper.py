@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from promptiter.engine.hidden_validation import ValidationRecord
 from promptiter.engine.outline import SearchOutline
-from promptiter.engine.session import Session, ValidationRecord
+from promptiter.engine.session import Session
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.prices import Price
 from promptiter.policies.goals import list_other_models

@@ -43,6 +43,11 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
+def test_a_wrong_choice_of_an_option_is_reported_in_plain_words(run: Run, desk: Path) -> None:
+    shown = run("run", desk, "--require", "seen", code=2)
+    assert "Invalid value for '--require': 'seen' is not one of 'unseen'" in " ".join(shown.split())
+
+
 PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); write provider/model"
 
 

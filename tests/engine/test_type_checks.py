@@ -20,7 +20,8 @@ from promptiter.offline import EvidenceAttributor
 from promptiter.policies.acceptance import AnyGain, ComposablePolicy, MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
 from promptiter.policies.final_test import FinalTest
-from promptiter.policies.stopping import ComposableStop, MaxRounds, Patience, Progress, StopDecision, TargetScore
+from promptiter.policies.stop_decision import StopDecision
+from promptiter.policies.stopping import ComposableStop, MaxRounds, Patience, Progress, TargetScore
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk

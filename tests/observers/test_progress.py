@@ -18,7 +18,7 @@ from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
 from promptiter.observers.progress import RunProgress
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.policies.stop_decision import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event, Payload, Phase

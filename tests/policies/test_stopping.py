@@ -15,21 +15,18 @@ from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
+from promptiter.policies.stop_decision import CONTINUE, STOP_KINDS, StopDecision, StopReason
 from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
 from promptiter.policies.stopping import (
-    CONTINUE,
-    STOP_KINDS,
     ComposableStop,
     MaxRounds,
     Patience,
     Progress,
     RequiredMetrics,
-    StopDecision,
     StopFile,
     StopOnAll,
     StopOnAny,
     StopPolicy,
-    StopReason,
     TargetScore,
     UserStop,
     check_metrics,

@@ -28,8 +28,9 @@ from promptiter.errors import JournalError, NonDeterministicSearchError, SetupEr
 from promptiter.evaluation.result import CaseRow
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.policies.stopping import StopDecision, StopReason
+from promptiter.policies.stop_decision import StopDecision, StopReason
 from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.runlog.candidates import build_candidate
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import BUILT_IN, Event, Payload, Phase, UnknownPayload, event_type
 from promptiter.runlog.fold import LazyRounds, fold, fold_lazily
@@ -49,7 +50,6 @@ from promptiter.runlog.payloads import (
     StopDecided,
 )
 from promptiter.runlog.results import RoundResult, RunResult
-from promptiter.runlog.run_state import build_candidate
 from promptiter.runs.file_journal import FileJournal
 from promptiter.stages.contracts import AggregateResult, Rejection
 from promptiter.stages.losses import CaseLoss

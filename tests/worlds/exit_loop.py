@@ -15,14 +15,12 @@ from promptiter.agents.edges import Choice, Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.nodes import ModelNode
-from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
-from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.data.case import Turn
 from promptiter.llm.messages import ModelReply, ModelRequest
-from tests.worlds.planted_world import Answer, PlantedWorld
+from tests.worlds.planted_world import Answer, PlantedWorld, make_exact_world
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Complaint, Faults
 
-TRAIN, VALIDATION = 12, 12
 EARLY = "You review packing lists. Answer done once the list has a first item."
 LATE = "You review packing lists. Answer done once the list has six items."
 RIGHT = "Answer done as soon as the list has every item of the request, otherwise again."
@@ -32,28 +30,21 @@ _ITEMS = ("tent", "rope", "lamp", "stove", "map", "knife", "mug", "soap", "towel
 
 def make_exit_loop_world(seed: int, *, slip: float = 0.0) -> PlantedWorld:
     """The loop. `slip` is about the chance per case run that a review decides wrongly by accident."""
-    rng = Random(f"exit loop {seed}")
-    return PlantedWorld(
-        name="exit loop",
+    return make_exact_world(
+        "exit loop",
+        make_turn,
         agent=_make_agent(LATE if seed % 2 else EARLY),
         answer=make_task_model(slip=slip),
-        metrics=build_metrics([{"metric_name": "exact_match"}]),
-        train=make_cases("train", TRAIN, rng),
-        validation=make_cases("validation", VALIDATION, rng),
         fixes={"review#instruction": f"You review packing lists. {RIGHT}"},
         knowledge=LoopKnowledge(),
         seed=seed,
     )
 
 
-def make_cases(name: str, count: int, rng: Random) -> EvalSet:
-    """Requests of two to four items."""
-    cases = []
-    for number in range(count):
-        items = rng.sample(_ITEMS, rng.choice((2, 3, 4)))
-        turn = Turn(user=f"Trip {name} {number + 1}: pack {', '.join(items)}.", expected=f"Packed: {', '.join(items)}")
-        cases.append(EvalCase(id=f"{name}-{number}", turns=(turn,)))
-    return EvalSet(id=name, cases=tuple(cases))
+def make_turn(name: str, number: int, rng: Random) -> Turn:
+    """A request of two to four items."""
+    items = ", ".join(rng.sample(_ITEMS, rng.choice((2, 3, 4))))
+    return Turn(user=f"Trip {name} {number}: pack {items}.", expected=f"Packed: {items}")
 
 
 def make_task_model(*, slip: float) -> Answer:

@@ -16,8 +16,9 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
-from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric import Metric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -33,6 +34,7 @@ from tests.worlds.sighted_expert import Knowledge, SightedExpert, Spending
 from traces.model import Json
 
 EXPERT = "expert"
+CASES = 12
 AFTER_SEARCH = frozenset(("ablation", "final_test", "test"))
 """The phases of a run after its search."""
 
@@ -102,6 +104,43 @@ class PlantedWorld:
         evaluator = self.build_evaluator()
         found = [await evaluator.evaluate(self.agent, each, profile) for each in (self.train, self.validation)]
         return sum((each.mean_score or 0.0) * len(each.rows) for each in found) / sum(len(each.rows) for each in found)
+
+
+def make_exact_world(
+    name: str,
+    make_turn: Callable[[str, int, Random], Turn],
+    *,
+    agent: GraphAgent,
+    answer: Answer,
+    fixes: Mapping[str, str],
+    knowledge: Knowledge,
+    seed: int,
+) -> PlantedWorld:
+    """A world of CASES train and validation cases each, whose answers have to match exactly.
+
+    `make_turn` makes the turn of a case, given the name of its set, its number from 1, and what it may draw from.
+    """
+    rng = Random(f"{name} {seed}")
+    train, validation = (
+        EvalSet(
+            id=each,
+            cases=tuple(
+                EvalCase(id=f"{each}-{number}", turns=(make_turn(each, number + 1, rng),)) for number in range(CASES)
+            ),
+        )
+        for each in ("train", "validation")
+    )
+    return PlantedWorld(
+        name=name,
+        agent=agent,
+        answer=answer,
+        metrics=build_metrics([{"metric_name": "exact_match"}]),
+        train=train,
+        validation=validation,
+        fixes=fixes,
+        knowledge=knowledge,
+        seed=seed,
+    )
 
 
 class _SearchMeter:

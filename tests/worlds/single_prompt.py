@@ -13,14 +13,12 @@ from random import Random
 
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
-from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
-from promptiter.evaluation.metrics.builtin import build_metrics
+from promptiter.evaluation.data.case import Turn
 from promptiter.llm.messages import ModelReply, ModelRequest
-from tests.worlds.planted_world import Answer, PlantedWorld
+from tests.worlds.planted_world import Answer, PlantedWorld, make_exact_world
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Complaint, Faults
 
-TRAIN, VALIDATION = 12, 12
 INSTRUCTION = "You add up orders. Answer with the sum."
 DECIMALS = "Write the sum with two decimals."
 CURRENCY = "Write the currency after the sum."
@@ -30,29 +28,23 @@ _CURRENCIES = ("EUR", "CHF", "SEK")
 
 def make_single_prompt_world(seed: int, *, slip: float = 0.0) -> PlantedWorld:
     """The clerk. `slip` is the chance of a wrong sum."""
-    rng = Random(f"single prompt {seed}")
-    return PlantedWorld(
-        name="single prompt",
+    return make_exact_world(
+        "single prompt",
+        make_turn,
         agent=GraphAgent(name="clerk", nodes=(ModelNode(name="clerk", model="clerk", instruction=INSTRUCTION),)),
         answer=make_task_model(slip=slip),
-        metrics=build_metrics([{"metric_name": "exact_match"}]),
-        train=make_cases("train", TRAIN, rng),
-        validation=make_cases("validation", VALIDATION, rng),
         fixes={"clerk#instruction": f"{INSTRUCTION} {DECIMALS} {CURRENCY}"},
         knowledge=ClerkKnowledge(),
         seed=seed,
     )
 
 
-def make_cases(name: str, count: int, rng: Random) -> EvalSet:
-    cases = []
-    for number in range(count):
-        amount, price = rng.randrange(2, 9), rng.randrange(3, 60) + 0.5
-        currency = rng.choice(_CURRENCIES)
-        user = f"{amount} {rng.choice(_PRODUCTS)} at {price:g} {currency} each, order {number + 1}"
-        turn = Turn(user=user, expected=f"{amount * price:.2f} {currency}")
-        cases.append(EvalCase(id=f"{name}-{number}", turns=(turn,)))
-    return EvalSet(id=name, cases=tuple(cases))
+def make_turn(_name: str, number: int, rng: Random) -> Turn:
+    """An order of a few things of one kind."""
+    amount, price = rng.randrange(2, 9), rng.randrange(3, 60) + 0.5
+    currency = rng.choice(_CURRENCIES)
+    user = f"{amount} {rng.choice(_PRODUCTS)} at {price:g} {currency} each, order {number}"
+    return Turn(user=user, expected=f"{amount * price:.2f} {currency}")
 
 
 def make_task_model(*, slip: float) -> Answer:

@@ -18,7 +18,8 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.round_summary import BlameOutcome, EvaluationSummary, RejectionSummary
+from promptiter.runs.blame_summary import BlameOutcome
+from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
