@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from random import Random
 
 from promptiter.agents.base import Agent, Substitute, SubstitutingAgent
@@ -30,6 +31,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import RUN_LIMITS
+from promptiter.grouping import group_by
 from promptiter.profile import Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import find_most_blamed, run_of, sample_runs
@@ -39,6 +41,12 @@ from traces import ExecutionTrace, Step
 
 MOST_CHECKED = 12
 """Maximum number of checks per round; one check is one blamed surface in one failed run."""
+
+MOST_REFERENCES = 40
+"""Maximum number of expected answers of other cases that a corrector is shown."""
+
+MOST_VISITS = 8
+"""Maximum number of visits of a node that are corrected in one run. Each may need a replay of the whole run."""
 
 BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")
 """Categories about what a step did, not about its output. Replacing the output cannot correct them."""
@@ -146,7 +154,18 @@ class _RunCheck:
         }
         for node_id, gradient in common_gradients.items():
             self.gradients[node_id].append(gradient)
-        self.steps = {step.id: step.node_id for step in steps if step.node_id in self.gradients}
+        self.steps = self._choose_steps(steps)
+
+    def _choose_steps(self, steps: Sequence[Step]) -> dict[str, str]:
+        """The visits to correct and their nodes, in the order of the run; of many visits, those that are blamed."""
+        blamed = {each.step_id for each in self.blamed}
+        of_node = group_by((step for step in steps if step.node_id in self.gradients), lambda step: step.node_id)
+        chosen = {
+            step.id
+            for visits in of_node.values()
+            for step in sorted(visits, key=lambda step: step.id not in blamed)[:MOST_VISITS]
+        }
+        return {step.id: step.node_id for step in steps if step.id in chosen}
 
     @classmethod
     async def begin(
@@ -283,7 +302,7 @@ class _RunCheck:
             step=step,
             gradients=mine,
             surfaces=tuple(runs.profile.surface(each, snapshot) for each in read),
-            references=tuple(each for each in others if each is not None)[:40],
+            references=tuple(islice((each for each in others if each is not None), MOST_REFERENCES)),
         )
 
     async def _replay(self, substitutes: tuple[Substitute, ...]) -> CaseRow:
