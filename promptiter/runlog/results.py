@@ -317,21 +317,10 @@ class RunResult:
         return file.getvalue()
 
     def write_json(self, file: IO[bytes]) -> None:
-        """Write the content of result.json, with one round in memory at a time."""
-        import orjson
+        """Write the content of result.json, with one row in memory at a time."""
+        from promptiter.runlog.result_file import write_result
 
-        from promptiter.runlog.codec import to_plain
-
-        layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        document = {"schema_version": SCHEMA_VERSION, **to_plain(replace(self, rounds=()))}
-        # JSON strings contain no raw line breaks, so these bytes occur only at the key itself.
-        before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
-        file.write(before + key)
-        separator = b"\n    "
-        for each in self.rounds:
-            file.write(separator + orjson.dumps(to_plain(each), option=layout).replace(b"\n", b"\n    "))
-            separator = b",\n    "
-        file.write((b"\n  " if self.rounds else b"") + after + b"\n")
+        write_result(self, file)
 
     @staticmethod
     def from_json(raw: bytes) -> RunResult:
