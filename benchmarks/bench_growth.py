@@ -1,12 +1,13 @@
 """How a whole run grows with its cases, its surfaces and the steps of its traces, with models that take no time.
 
-A run has everything: baseline, train cases, blame, gradient check, merge, patch, re-run, validation, ablation, final test
-and test set. The agent is a chain of model nodes, one of which spoils the answer of every other case; a loop walks the
-chain as often as it takes to make long traces. The shipped LLM stages ask a scripted expert.
+A run has everything: baseline, train cases, blame by a walk, gradient check, merge, patches, re-run, validation,
+ablation, final test and test set. The agent is a chain of model nodes, two of which lose a value of some cases. For long
+traces, the chain is walked through again and again. The shipped LLM stages ask a scripted expert.
 
-Each size runs in a process of its own, after a small run that imports everything. `CPU` is the processor time of the run,
-`memory` how much its peak memory exceeds that of the small run. The exponent compares two sizes: 1 is linear. Goals: at most
-1.15 at the largest sizes, which n log n stays below, and at most 5 kB of memory per case.
+Each size runs in a process of its own, after a small run that imports everything. CPU is the processor time of the run;
+memory is by how much its peak exceeds that of the small run. An exponent compares two sizes: 1 is linear, and n log n is
+below 1.15 at these sizes. Goals: an exponent of at most 1.15 between the largest sizes, and at most 5 kB of memory per
+case. A run in memory keeps its journal and all answers there, so it has no goal for memory.
 
     python -m benchmarks.bench_growth [--quick] [--axis cases] [--in-memory]
 """
@@ -46,21 +47,24 @@ from tests.worlds.sighted_expert import Complaint, Faults, SightedExpert
 
 MAX_EXPONENT, MAX_KILOBYTES = 1.15, 5.0
 EXPERT, TASK = "expert", "task"
-RULE = "Keep every order number."
-GOOD, BAD = "order 4711", "no order"
+RULES = {"order 4711": "Keep every order number.", "due Friday": "Keep every due date."}
+"""The values of a case, and what a node must be told so that it does not lose a fragile one."""
+
+WORDS = ("kettle", "parcel", "return", "money", "broken", "colour", "invoice", "green", "late", "Tuesday", "garden")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A run: its cases, half of them for training, the nodes of its agent, and how often a case run walks through them."""
+    """A run: its cases, half of them for training; the nodes of its agent; how often a case run walks through them."""
 
     cases: int = 16
     nodes: int = 3
     loops: int = 1
 
     @property
-    def faulty(self) -> str:
-        return f"node{self.nodes // 2}"
+    def faults(self) -> dict[str, str]:
+        """The value that each faulty node loses: the first two nodes, if there are two."""
+        return dict(zip(("node0", "node1")[: self.nodes], RULES, strict=False))
 
 
 SMALL = Size()
@@ -85,41 +89,10 @@ class Axis:
 
 
 AXES = (
-    Axis(name="cases", counts=(10, 100, 1_000, 10_000), quick=(10, 100, 1_000)),
-    Axis(name="surfaces", counts=(1, 5, 50, 500), quick=(1, 10, 100)),
-    Axis(name="steps", counts=(10, 100, 1_000, 10_000), quick=(10, 100, 1_000)),
+    Axis(name="cases", counts=(10, 100, 1_000, 10_000), quick=(10, 100, 400)),
+    Axis(name="surfaces", counts=(1, 10, 100, 500), quick=(1, 10, 50)),
+    Axis(name="steps", counts=(10, 100, 1_000, 10_000), quick=(10, 50, 200)),
 )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="without the largest sizes")
-    parser.add_argument("--axis", choices=[axis.name for axis in AXES], help="measure this one only")
-    parser.add_argument("--in-memory", action="store_true", help="runs without a folder")
-    options = parser.parse_args()
-    for axis in AXES:
-        if options.axis in (None, axis.name):
-            report(axis, axis.quick if options.quick else axis.counts, in_folder=not options.in_memory)
-
-
-def report(axis: Axis, counts: Sequence[int], *, in_folder: bool) -> None:
-    print(f"{axis.name:>10}{'CPU, s':>10}{'exponent':>10}{'memory, MB':>12}{'runs':>8}{'stage calls':>13}", flush=True)
-    found: list[Figures] = []
-    for count in counts:
-        figures: Figures = measure(run_once, axis.make_size(count), in_folder).result
-        exponent = f"{find_exponent(counts, [*found, figures]):.2f}" if found else ""
-        print(
-            f"{count:>10,}{figures.cpu_s:>10.2f}{exponent:>10}{figures.grown_bytes / 1e6:>12.1f}"
-            f"{figures.case_runs:>8,}{figures.stage_calls:>13,}",
-            flush=True,
-        )
-        found.append(figures)
-    print(format_goal("exponent at the largest sizes", find_exponent(counts, found), MAX_EXPONENT))
-    if axis.name == "cases":
-        (low, high), (few, many) = found[-2:], counts[-2:]
-        kilobytes = (high.grown_bytes - low.grown_bytes) / (many - few) / 1e3
-        print(format_goal("kB of memory per case", kilobytes, MAX_KILOBYTES))
-    print()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,15 +105,43 @@ class Figures:
     stage_calls: int
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, which show little of the exponents")
+    parser.add_argument("--axis", choices=[axis.name for axis in AXES], help="measure this one only")
+    parser.add_argument("--in-memory", action="store_true", help="runs without a folder")
+    options = parser.parse_args()
+    for axis in AXES:
+        if options.axis in (None, axis.name):
+            report(axis, axis.quick if options.quick else axis.counts, in_folder=not options.in_memory)
+
+
+def report(axis: Axis, counts: Sequence[int], *, in_folder: bool) -> None:
+    print(f"{axis.name:>10}{'CPU, s':>10}{'exponent':>10}{'memory, MB':>12}{'case runs':>11}{'stage calls':>13}")
+    found: list[Figures] = []
+    for count in counts:
+        found.append(measure(measure_run, axis.make_size(count), in_folder).result)
+        last = found[-1]
+        exponent = f"{find_exponent(counts, found):.2f}" if len(found) > 1 else ""
+        line = f"{count:>10,}{last.cpu_s:>10.2f}{exponent:>10}{last.grown_bytes / 1e6:>12.1f}"
+        print(f"{line}{last.case_runs:>11,}{last.stage_calls:>13,}", flush=True)
+    print(f"overall: {find_exponent((counts[0], counts[-1]), (found[0], found[-1])):.2f}")
+    print(format_goal("exponent between the largest sizes", find_exponent(counts, found), MAX_EXPONENT))
+    if axis.name == "cases" and in_folder:
+        kilobytes = (found[-1].grown_bytes - found[-2].grown_bytes) / (counts[-1] - counts[-2]) / 1e3
+        print(format_goal("kB of memory per case", kilobytes, MAX_KILOBYTES))
+    print()
+
+
 def find_exponent(counts: Sequence[int], found: Sequence[Figures]) -> float:
-    """The slope between the last two sizes, if both are on logarithmic scales."""
-    before, after = found[-2:]
+    """The exponent between the last two sizes that were measured."""
     few, many = counts[len(found) - 2 : len(found)]
+    before, after = found[-2:]
     return log(after.cpu_s / before.cpu_s) / log(many / few)
 
 
-def run_once(size: Size, in_folder: bool) -> Figures:
-    """Run a small run, then one of this size, and measure the second."""
+def measure_run(size: Size, in_folder: bool) -> Figures:
+    """Make a small run, then one of this size, and measure the second."""
     run(SMALL, in_folder=in_folder)
     peak, started = read_peak_bytes(), time.process_time()
     case_runs, stage_calls = run(size, in_folder=in_folder)
@@ -160,7 +161,7 @@ def run(size: Size, *, in_folder: bool) -> tuple[int, int]:
     """Make a whole run and return its case runs and stage calls."""
     expert = SightedExpert(Knowledge())
     evaluator = Evaluator(
-        [FunctionMetric(name="order", function=judge, needs_reference=True)],
+        [FunctionMetric(name="values", function=judge, needs_reference=True)],
         gateway=Gateway(models={EXPERT: expert, TASK: TaskModel(size)}),
     )
     stages = LLMBackwarder(EXPERT), LLMAggregator(EXPERT), LLMOptimizer(EXPERT)
@@ -177,8 +178,9 @@ def run(size: Size, *, in_folder: bool) -> tuple[int, int]:
             result = RunDirectory.begin(folder, engine, request).run_sync()
     else:
         result = engine.run_sync(request)
-    if [change.surface_id for change in result.changes or result.initial_profile.changes(result.working_profile, result.structure)] != [f"{size.faulty}#instruction"]:
-        raise AssertionError(f"the run found {result.changes}, verdict {result.verdict}")
+    changed = result.initial_profile.changes(result.working_profile, result.structure)
+    if {change.surface_id for change in changed} != {f"{node}#instruction" for node in size.faults}:
+        raise AssertionError(f"the search ended with {changed}, verdict {result.verdict}")
     return result.measured.case_runs, expert.spent.calls
 
 
@@ -186,13 +188,13 @@ def make_agent(size: Size) -> GraphAgent:
     names = [f"node{number}" for number in range(size.nodes)]
     edges: list[AnyEdge] = [Edge(one, other) for one, other in pairwise(names)]
     if size.loops > 1:
-        names.append("end")
-        last, loops = names[-2], size.loops
+        last = names[-1]
 
         def route(context: NodeContext) -> str:
-            return "again" if context.visits(last) < loops else "end"
+            return "again" if context.visits(last) < size.loops else "end"
 
         edges.append(Choice(last, route, {"again": names[0], "end": "end"}))
+        names.append("end")
     return GraphAgent(
         name="growth",
         nodes=tuple(ModelNode(name=name, instruction=f"You are {name}.", model=TASK) for name in names),
@@ -202,49 +204,50 @@ def make_agent(size: Size) -> GraphAgent:
 
 
 class TaskModel:
-    """Passes the order number on. The faulty node loses it in every other case, unless its instruction has the rule."""
+    """Passes the text on, and counts the calls at its end. A faulty node loses its value if that is fragile."""
 
     def __init__(self, size: Size) -> None:
-        self.faulty = f"You are {size.faulty}."
+        self.lost = {f"You are {node}": value for node, value in size.faults.items()}
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - it has no luck
         instruction, text = request.messages[0].content, request.messages[-1].content
-        if instruction.startswith(self.faulty) and RULE not in instruction and "even" in text:
-            text = text.replace(GOOD, BAD)
-        return ModelReply(text=text)
+        head, _, calls = text.rpartition(" ")
+        value = self.lost.get(instruction.partition(".")[0])
+        if value is not None and RULES[value] not in instruction:
+            head = head.replace(f"fragile {value}", "")
+        return ModelReply(text=f"{head} {int(calls) + 1}")
 
 
 class Knowledge:
-    """What the expert knows: no step may lose the order number."""
+    """What the expert knows: no step may lose a value."""
 
     def find_faults(self, step: ShownStep, surfaces: Mapping[str, ShownSurface], run: ShownRun) -> Faults:  # noqa: ARG002 - the step shows it
-        return dict.fromkeys(step.blamable, Complaint(RULE)) if GOOD in step.input and BAD in step.output else {}
+        lost = [rule for value, rule in RULES.items() if value in step.input and value not in step.output]
+        return dict.fromkeys(step.blamable, Complaint(" ".join(lost))) if lost else {}
 
-    def is_spoiled(self, output: str, run: ShownRun) -> bool:  # noqa: ARG002 - the output shows it
-        return BAD in output
+    def is_spoiled(self, output: str, run: ShownRun) -> bool:
+        return any(value in run.user and value not in output for value in RULES)
 
     def rewrite(self, prompt: OptimizePrompt) -> str:
-        return f"{prompt.surface.value} {RULE}"
+        return " ".join([prompt.surface.value, *(rule for rule in RULES.values() if rule in prompt.signal)])
 
-    def correct(self, step: ShownStep, run: ShownRun) -> str | None:  # noqa: ARG002 - the step shows it
-        return step.output.replace(BAD, GOOD) if GOOD in step.input else None
+    def correct(self, step: ShownStep, run: ShownRun) -> str | None:  # noqa: ARG002 - no corrector asks
+        return None
 
 
-def judge(case: EvalCase, run: AgentRun) -> bool:
-    return run.output == case.turns[0].expected
+def judge(_case: EvalCase, run: AgentRun) -> bool:
+    return all(value in run.output for value in RULES)
 
 
 def make_cases(name: str, count: int) -> EvalSet:
-    """Cases with a text of about 500 characters each."""
+    """Cases with texts of about 500 characters. One value is fragile in every second case, the other in every third."""
     cases = []
     for number in range(count):
+        order, day = ("fragile " * (number % every == 0) + value for every, value in zip((2, 3), RULES, strict=True))
         words = " ".join(Random(f"{name} {number}").choices(WORDS, k=75))
-        text = f"{name} {number}, {'odd' if number % 2 else 'even'}: {GOOD}. {words}"
+        text = f"{name} {number}: {order}, {day}. {words} 0"
         cases.append(EvalCase(id=f"{name}-{number}", turns=(Turn(user=text, expected=text),)))
     return EvalSet(id=name, cases=tuple(cases))
-
-
-WORDS = ("kettle", "parcel", "return", "money", "broken", "colour", "invoice", "green", "late", "Tuesday", "garden")
 
 
 if __name__ == "__main__":
