@@ -56,7 +56,7 @@ def find_unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> fro
         if reads is None or None in reads.values():
             return frozenset()
         if left:
-            left = left.difference(*reads.values())
+            left = left.difference(*(read for read in reads.values() if read is not None))
     return left
 
 

@@ -7,7 +7,7 @@ that differs between equal runs is in a block called `measured`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import IO, Annotated, Literal, TypeAlias
 
