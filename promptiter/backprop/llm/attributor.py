@@ -31,6 +31,9 @@ MOST_RUNS = 12
 BATCH_TOKENS = 16_000
 """Maximum number of tokens of a prompt with several traces."""
 
+CUT_SURFACE = 6_000
+"""A surface of more tokens is cut to this number if that makes several traces fit into one prompt."""
+
 ANSWER_TOKENS = 400
 """Room for the answer about one trace, in tokens."""
 
@@ -111,16 +114,15 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         """Pack traces in their order into batches that fit into one prompt."""
         if self.render is not None:
             return [[view] for view in views]
-        limit = min(self.max_prompt_tokens, BATCH_TOKENS)
         batches: list[list[TraceView]] = []
         surfaces: dict[str, int] = {}
         used = steps = 0
         for view in views:
             run = TracePrompt.of(view)
-            of_surfaces, of_run = run.measure()
+            of_surfaces, of_run = _measure_cut(run)
             new = sum(size for name, size in of_surfaces.items() if name not in surfaces)
             count = len(run.runs[0].steps)
-            is_full = used + new + of_run > limit or steps + count > MOST_STEPS
+            is_full = used + new + of_run > self._batch_tokens or steps + count > MOST_STEPS
             if not batches or is_full or len(batches[-1]) == MOST_RUNS:
                 batches.append([])
                 surfaces, used, steps = {}, RULE_TOKENS, 0
@@ -130,14 +132,42 @@ class LLMAttributor(ModelStage[AttributeRequest]):
             used, steps = used + new + of_run, steps + count
         return batches
 
-    def render_prompt(self, request: AttributeRequest, shown: TracePrompt) -> tuple[Message, ...]:
-        """The messages to the model."""
-        return self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
+    @property
+    def _batch_tokens(self) -> int:
+        return min(self.max_prompt_tokens, BATCH_TOKENS)
 
-    def count_whole_tokens(self, request: AttributeRequest, shown: TracePrompt) -> int | None:
-        """The number of tokens of the prompt of one trace before truncation; None if it does not fit."""
-        tokens = count_prompt_tokens(each.content for each in self.render(request)) if self.render else shown.tokens
-        return tokens if tokens <= self.max_prompt_tokens and not shown.runs[0].left_out else None
+    def render_prompt(self, request: AttributeRequest, shown: TracePrompt) -> tuple[Message, ...]:
+        """The messages to the model. Long surfaces are cut if the prompt is too long for one with several traces."""
+        if self.render:
+            return self.render(request)
+        most = self.max_prompt_tokens if len(shown.runs) == 1 else self._batch_tokens
+        surfaces, of_runs = _measure_cut(shown)
+        cut = RULE_TOKENS + sum(surfaces.values()) + of_runs
+        is_cut = shown.tokens > most and cut <= self._batch_tokens
+        return shown.render(limit=cut if is_cut else self.max_prompt_tokens)
+
+    def estimate_tokens(self, request: AttributeRequest, shown: TracePrompt, *, together: int) -> int | None:
+        """The number of tokens of the prompt for one trace; None if it does not fit.
+
+        Traces that are asked about `together` share the rules and surfaces, and long surfaces may then be cut.
+        """
+        if self.render:
+            tokens = count_prompt_tokens(each.content for each in self.render(request))
+            return tokens if tokens <= self.max_prompt_tokens else None
+        if shown.runs[0].left_out:
+            return None
+        surfaces, of_run = shown.measure() if together == 1 else _measure_cut(shown)
+        once = RULE_TOKENS + sum(surfaces.values())
+        if once + of_run > self.max_prompt_tokens:
+            return None
+        fitting = max(1, (self._batch_tokens - once) // of_run)
+        return of_run + once // min(together, fitting, MOST_RUNS)
+
+
+def _measure_cut(shown: TracePrompt) -> tuple[dict[str, int], int]:
+    """The numbers of tokens of the surfaces, cut where they are long, and of everything else but the rules."""
+    surfaces, others = shown.measure()
+    return {name: min(size, CUT_SURFACE) for name, size in surfaces.items()}, others
 
 
 def build_failure(error: ModelError, request: AttributeRequest) -> BackwardResult:

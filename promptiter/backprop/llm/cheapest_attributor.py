@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.llm.attributor import MOST_RUNS, LLMAttributor, build_failure
+from promptiter.backprop.llm.attributor import LLMAttributor, build_failure
 from promptiter.backprop.llm.backwarder import LLMBackwarder
-from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
+from promptiter.backprop.llm.trace_prompt import TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.backprop.propagate import CONCURRENCY, StepwiseAttributor, TraceView
 from promptiter.concurrency import run_together
@@ -85,18 +85,17 @@ class CheapestAttributor:
         return _add_note(answer, choice.reason)
 
     def choose(self, request: AttributeRequest, *, together: int = 1) -> AttributionChoice:
-        """Choose the cheaper method for one trace; the rules are shared by traces that are asked about `together`.
+        """Choose the cheaper method for one trace; traces that are asked about `together` share rules and surfaces.
 
         Calls no model; equal requests give equal choices.
         """
         view = TraceView(request)
         shown = TracePrompt.of(view)
-        whole = self.whole.count_whole_tokens(request, shown)
+        whole = self.whole.estimate_tokens(request, shown, together=together)
         if whole is None:
             most = self.whole.max_prompt_tokens
             return AttributionChoice(how="walk", reason=f"walked: the whole trace does not fit into {most:,} tokens")
-        shared = 1 if self.whole.render else min(together, MOST_RUNS)
-        whole += ANSWER_TOKENS - RULE_TOKENS + RULE_TOKENS // shared
+        whole += ANSWER_TOKENS
         walk, calls = self._estimate_walk(view)
         if whole < walk:
             reason = f"whole trace: {whole:,} tokens expected, {walk:,} in {calls:.1f} calls for a walk"

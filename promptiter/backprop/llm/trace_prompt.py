@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from promptiter.backprop.llm.blame_rules import GRADES, MISSING_TOOL, TO_A_SURFACE, WHOLE_TRACE
 from promptiter.backprop.llm.prompts import DATA_RULE
@@ -30,7 +31,7 @@ RULE_TOKENS = count_prompt_tokens([_RULES, ""])
 """The number of tokens of the rules, which every prompt has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that sections are built once
 class TracePrompt:
     """Some runs, and the surfaces that may be blamed in them, by alias. Aliases are numbered through all runs."""
 
@@ -51,11 +52,11 @@ class TracePrompt:
     @property
     def tokens(self) -> int:
         """The number of tokens of the prompt before truncation."""
-        return RULE_TOKENS + sum(section.size for section in self._build_sections())
+        return RULE_TOKENS + sum(section.size for section in self._sections)
 
     def measure(self) -> tuple[dict[str, int], int]:
         """The numbers of tokens of the surfaces, by id, and of everything else but the rules."""
-        section, *others = self._build_sections()
+        section, *others = self._sections
         surfaces = dict(zip(self._list_surfaces(), (quote.size for quote in section.quotes), strict=True))
         return surfaces, sum(each.size for each in others)
 
@@ -63,10 +64,11 @@ class TracePrompt:
         """Render the runs in at most `limit` tokens, cut around expected and actual values."""
         found = [finding for run in self.runs for finding in collect_findings(run.reports.values())]
         around = collect_literals(found, [run.view.expected for run in self.runs])
-        content = compose(self._build_sections(), compute_room(_RULES, limit=limit), around=around)
+        content = compose(self._sections, compute_room(_RULES, limit=limit), around=around)
         return Message("system", _RULES), Message("user", content)
 
-    def _build_sections(self) -> list[PromptSection]:
+    @cached_property
+    def _sections(self) -> list[PromptSection]:
         named = {surface_id: alias for alias, surface_id in self.surfaces.items()}
         losses = [loss for run in self.runs for loss in run.view.split_losses]
         return [

@@ -14,9 +14,9 @@ import orjson
 
 from promptiter.backprop.corrections import Correction, CorrectionRequest, parse_like
 from promptiter.backprop.step_text import json_text, snapshot_text
-from promptiter.offline.attribution.expected_values import LossAnalysis, analyze_loss
+from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
 from promptiter.offline.attribution.references import find_common_traits
-from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name
+from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name, split_values
 from promptiter.offline.text.dates import find_dates
 from promptiter.offline.text.matching import contains_whole, read_document
 from promptiter.offline.text.tokens import parse_number, tokenize
@@ -81,6 +81,7 @@ class _ValueFlow:
         self._texts = texts
         self._answer = SearchText(final)
         self._missing = [mismatch for each in analyses for mismatch in each.of_kind("missing")]
+        self._replaced = [mismatch for each in analyses for mismatch in each.of_kind("replaced")]
         self.wanted = self._collect_wanted(analyses)
 
     def _collect_wanted(self, analyses: list[LossAnalysis]) -> list[Value]:
@@ -117,10 +118,30 @@ class _ValueFlow:
     @property
     def is_input_incomplete(self) -> bool:
         """Whether the answer needs something that did not reach the step, or not as it was once written."""
-        return any(not self.received.contains(mismatch.value) for mismatch in self._missing) or any(
-            not self.received.contains_verbatim(value) and self.upstream.contains_verbatim(value)
-            for value in self.wanted
+        return (
+            any(not self.received.contains(mismatch.value) for mismatch in self._missing)
+            or any(map(self._is_received_wrong, (*self._missing, *self._replaced)))
+            or any(
+                not self.received.contains_verbatim(value) and self.upstream.contains_verbatim(value)
+                for value in self.wanted
+            )
         )
+
+    def _is_received_wrong(self, mismatch: Mismatch) -> bool:
+        """Whether the step already received what the answer has in place of the expected value.
+
+        The expected value may be in its input as well, for another part of the answer: then it is there less often than
+        the answer needs it.
+        """
+        value, other = mismatch.value, mismatch.counterpart
+        if other is None or not self.received.contains(other):
+            return False
+        if value.kind == "pair":
+            return not self.received.contains(value)
+        texts, step = self._texts, self.request.step
+        given = (texts.input(step.id).raw, "\n".join(texts.output(source).raw for source in step.sources))
+        found = _count_value(value, texts.tool_results(step.id).raw) + max(_count_value(value, each) for each in given)
+        return found < _count_value(value, self.request.expected or "")
 
     @property
     def is_blameless(self) -> bool:
@@ -130,6 +151,10 @@ class _ValueFlow:
             or (not self.received.contains_verbatim(value) and self.upstream.contains_verbatim(value))
             for value in self.wanted
         )
+
+
+def _count_value(value: Value, text: str) -> int:
+    return sum(each.key == value.key for each in split_values(text))
 
 
 def _list_ancestors(request: CorrectionRequest) -> list[str]:

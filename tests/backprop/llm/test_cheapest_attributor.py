@@ -4,10 +4,12 @@ import json
 import re
 from dataclasses import replace
 
-from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.attributor import CUT_SURFACE, LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.shown_run import MOST_STEPS
+from promptiter.backprop.llm.trace_prompt import RULE_TOKENS
+from promptiter.backprop.llm.truncation import count_prompt_tokens
 from promptiter.errors import BadRequestError, RateLimitedError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
@@ -68,6 +70,19 @@ def test_a_trace_that_does_not_fit_is_walked() -> None:
     assert choice.how == "walk"
     assert choice.reason == "walked: the whole trace does not fit into 12,000 tokens"
     assert cheapest(whole_limit=10**9).choose(chain(MOST_STEPS + 1)).how == "walk"
+
+
+async def test_traces_that_share_a_long_surface_share_a_prompt_that_shows_it_once() -> None:
+    long = "\n".join(f"Section {number}: a rule of the house." for number in range(4_000))
+    request = request_of([step("writer")], writer=long)
+    model = ScriptedModel([NOTHING_IN_IT])
+    stage = cheapest(model)
+    assert stage.choose(request).how == "walk"
+    await stage.attribute_batch([request] * 8)
+    [asked] = model.requests
+    assert [asked.text.count(line) for line in ("Section 0:", "Section 3999:")] == [1, 1]
+    assert asked.text.count("# Run ") == 8
+    assert count_prompt_tokens([asked.text]) < CUT_SURFACE + 8 * 300 + RULE_TOKENS
 
 
 def test_without_blamable_surfaces_nothing_is_compared() -> None:

@@ -106,6 +106,18 @@ async def test_the_answering_step_gets_the_expected_answer_if_its_input_had_all_
     assert await reference(ExecutionTrace(id="t", steps=(*trace.steps, copied)), "b") == ("corrected", EXPECTED)
 
 
+@pytest.mark.parametrize("joint", [": ", " "])
+async def test_an_answer_is_undecided_if_one_of_its_parts_was_wrong_before(joint: str) -> None:
+    """The word that replaces it is elsewhere in the input, for another part."""
+    both_good, one_bad, both_bad = (
+        f"A-17 / left{joint}{left} / right{joint}{right}"
+        for left, right in (("good", "good"), ("good", "bad"), ("bad", "bad"))
+    )
+    assert (await reference(chain(one_bad, both_bad), "b", expected=both_good))[0] == "unknown"
+    assert await reference(chain(both_good, one_bad), "b", expected=both_good) == ("corrected", both_good)
+    assert await reference(chain(both_good, both_bad), "b", expected=both_good) == ("corrected", both_good)
+
+
 async def test_data_stays_data() -> None:
     fields = {"order": "A-17", "city": "Lyon", "day": "2026-03-14", "cost": "45.75"}
     less = {name: value for name, value in fields.items() if name != "city"}
