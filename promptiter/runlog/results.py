@@ -319,9 +319,28 @@ class RunResult:
 
     def write_json(self, file: IO[bytes]) -> None:
         """Write the content of result.json, with one row in memory at a time."""
-        from promptiter.runlog.result_file import write_result
+        from promptiter.runlog.json_pieces import open_evaluation, open_record, write_pieces
 
-        write_result(self, file)
+        document = open_record(
+            self,
+            baseline=open_evaluation(self.baseline),
+            accepted=open_evaluation(self.accepted),
+            evaluations=map(open_evaluation, self.evaluations),
+            rounds=(
+                open_record(
+                    each,
+                    candidates=(
+                        open_record(candidate, evaluations=map(open_evaluation, candidate.evaluations))
+                        for candidate in each.candidates
+                    ),
+                    evaluations=map(open_evaluation, each.evaluations),
+                )
+                for each in self.rounds
+            ),
+        )
+        document["schema_version"] = SCHEMA_VERSION
+        write_pieces(file, document)
+        file.write(b"\n")
 
     @staticmethod
     def from_json(raw: bytes) -> RunResult:

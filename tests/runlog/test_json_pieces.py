@@ -8,7 +8,6 @@ import orjson
 
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import SCHEMA_VERSION
-from promptiter.runlog.result_file import write_result
 from promptiter.testing.small_run import SmallRun
 
 
@@ -26,7 +25,7 @@ async def test_a_result_is_written_as_one_document_would_be_without_ever_holding
     small = SmallRun()
     result = await small.engine.run(small.request)
     file = CountingFile()
-    write_result(result, file)
+    result.write_json(file)
     document = {"schema_version": SCHEMA_VERSION, **to_plain(result)}
     assert file.getvalue() == orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
     assert len(result.rounds) > 1
