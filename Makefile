@@ -55,6 +55,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_leaks
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
+	$(BIN)/python -m benchmarks.bench_growth
 	$(BIN)/python -m benchmarks.bench_bars
 	$(BIN)/python -m benchmarks.bench_worlds
 	$(BIN)/python -m benchmarks.bench_forecast

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
@@ -66,6 +66,15 @@ class FanOut:
 
 
 AnyEdge: TypeAlias = Edge | Choice | Join | FanOut
+
+
+def group_by_source(edges: Iterable[AnyEdge]) -> dict[str, list[tuple[int, AnyEdge]]]:
+    """The edges that leave each node, in their order, with their numbers."""
+    found: dict[str, list[tuple[int, AnyEdge]]] = {}
+    for number, edge in enumerate(edges):
+        for source in dict.fromkeys(edge.sources if isinstance(edge, Join) else (edge.source,)):
+            found.setdefault(source, []).append((number, edge))
+    return found
 
 
 def is_over_output(edge: AnyEdge) -> TypeGuard[FanOut]:

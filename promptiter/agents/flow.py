@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, check_data, copy_value, to_text
-from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join
-from promptiter.agents.node_context import NodeContext
+from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, group_by_source
+from promptiter.agents.node_context import NodeContext, Visit
 from promptiter.agents.nodes import GraphNode
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.errors import FATAL_ERRORS, AgentError, PromptiterError
@@ -60,20 +60,12 @@ async def run_graph(
     return flow.get_output()
 
 
-class _Visit(NamedTuple):
-    """The last visit of a node on a path: its number, its output, and the steps that it consists of."""
-
-    number: int
-    output: Json
-    steps: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Token:
     """A path through the graph: the steps it came from, and the last visit of each node."""
 
     steps: tuple[str, ...] = ()
-    visits: Mapping[str, _Visit] = field(default_factory=dict)
+    visits: Mapping[str, Visit] = field(default_factory=dict)
     predecessors: tuple[str, ...] = ()
 
 
@@ -87,8 +79,10 @@ class _Flow:
         ids = child_ids((node.name for node in graph.nodes), parent=prefix)
         self.nodes = {node.name: (node, node_id) for node, node_id in zip(graph.nodes, ids, strict=True)}
         self.waiting: dict[int, dict[str, deque[_Token]]] = {}
-        self.last: dict[str, _Visit] = {}
+        self.last: dict[str, Visit] = {}
         self.order = {node.name: number for number, node in enumerate(graph.nodes)}
+        self.names = tuple(self.order)
+        self.leaving = group_by_source(graph.edges)
         self.failures: list[tuple[int, int, Exception]] = []
 
     def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
@@ -153,7 +147,7 @@ class _Flow:
                 raise next((each for each in done if isinstance(each, FATAL_ERRORS)), error)
             finished = [each for each in done if not isinstance(each, BaseException)]
             steps, output = tuple(step_id for step_id, _ in finished) or token.steps, [value for _, value in finished]
-        done_visit = _Visit(visit, output, steps)
+        done_visit = Visit(visit, output, steps)
         if name not in self.last or visit >= self.last[name].number:
             self.last[name] = done_visit
         return _Token(steps, {**token.visits, name: done_visit}, (name,))
@@ -185,23 +179,20 @@ class _Flow:
 
     def _leave(self, name: str, token: _Token) -> None:
         """Send a token along all edges that leave a node."""
-        if not self.graph.edges:
-            return
-        node_context, _ = self._build_context(token).track_reads()
-        for number, edge in enumerate(self.graph.edges):
+        for number, edge in self.leaving.get(name, ()):
             match edge:
-                case Edge(source=source, target=target) if source == name:
+                case Edge(target=target):
                     self._spawn(target, token)
-                case FanOut(source=source, target=target, items=items) if source == name:
-                    found = items(node_context)
+                case FanOut(target=target, items=items):
+                    found = items(self._build_context(token).track_reads()[0])
                     if not isinstance(found, list | tuple):
                         raise AgentError(
                             f"the fan-out after {name!r} got {shorten(found)}; its items must be a list: return one "
                             "from the node, or make one with items=..."
                         )
                     self._spawn(target, token, found)
-                case Choice(source=source, route=route, branches=branches) if source == name:
-                    key = route(node_context)
+                case Choice(route=route, branches=branches):
+                    key = route(self._build_context(token).track_reads()[0])
                     if key is not None and key not in branches:
                         raise AgentError(
                             f"the route after {name!r} returned {key!r}, not one of its branches "
@@ -209,19 +200,16 @@ class _Flow:
                         )
                     if key is not None:
                         self._spawn(branches[key], token)
-                case Join(sources=sources, target=target) if name in sources:
+                case Join():
                     self._wait(number, edge, name, token)
-                case _:
-                    continue
 
     def _build_context(self, token: _Token) -> NodeContext:
         return NodeContext(
             case=self.case,
             outputs={name: visit.output for name, visit in token.visits.items()},
             predecessors=token.predecessors,
-            node_names=tuple(self.order),
-            _visits={name: visit.number for name, visit in token.visits.items()},
-            _steps={name: visit.steps for name, visit in token.visits.items()},
+            node_names=self.names,
+            _visits=token.visits,
             _triggers=token.steps,
         )
 
@@ -236,7 +224,7 @@ class _Flow:
 
 def _merge_tokens(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:
     """Merge the tokens of a join: of each node the latest visit, on a tie that of the first source."""
-    visits: dict[str, _Visit] = {}
+    visits: dict[str, Visit] = {}
     for token in tokens:
         for name, visit in token.visits.items():
             if name not in visits or visit.number > visits[name].number:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
 from promptiter.agents.argument_checks import check_items, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, copy_value, to_answer, to_text
-from promptiter.agents.edges import AnyEdge, Choice, Join, is_over_output, list_arrows
+from promptiter.agents.edges import AnyEdge, Choice, Join, group_by_source, is_over_output, list_arrows
 from promptiter.agents.failures import describe_error
 from promptiter.agents.flow import AnyNode, Graph, run_graph
 from promptiter.agents.nodes import FunctionNode, ModelNode
@@ -204,12 +205,13 @@ def _check(agent: GraphAgent) -> None:
     for end in (end for edge in agent.edges for source, target, _ in list_arrows(edge) for end in (source, target)):
         if end not in names:
             raise SetupError(f"{place} an edge names {shorten(end)}, which is not a node; known are {', '.join(names)}")
+    fanned_out = {edge.source for edge in agent.edges if is_over_output(edge)}
     for node in agent.nodes:
         if isinstance(node, FunctionNode):
             find_input_parameter(node.name, node.function, names)
         elif isinstance(node, ModelNode):
             node.check_prompt(names)
-            if node.schema is None and any(is_over_output(edge) and edge.source == node.name for edge in agent.edges):
+            if node.schema is None and node.name in fanned_out:
                 raise SetupError(
                     f"{place} the fan-out after {node.name!r} needs a list, but that node returns a text; make a list "
                     "of it, such as items=lambda context: context.incoming.splitlines()"
@@ -243,14 +245,16 @@ def _find_final_nodes(agent: GraphAgent) -> tuple[str, ...]:
 
 def _find_reached(agent: GraphAgent, *, certainly: bool) -> set[str]:
     """The nodes that a run may reach, or those that every run reaches."""
-    reached = {agent.entry}
-    while True:
-        found = set(reached)
-        for edge in agent.edges:
+    leaving, arrived = group_by_source(agent.edges), Counter[int]()
+    reached, waiting = {agent.entry}, [agent.entry]
+    while waiting:
+        for number, edge in leaving.get(waiting.pop(), ()):
+            arrived[number] += 1
             if isinstance(edge, Join):
-                found |= {edge.target} if reached.issuperset(edge.sources) else set()
-            elif edge.source in reached and not (certainly and isinstance(edge, Choice)):
-                found |= {target for _, target, _ in list_arrows(edge)}
-        if found == reached:
-            return reached
-        reached = found
+                is_followed = arrived[number] == len(set(edge.sources))
+            else:
+                is_followed = not (certainly and isinstance(edge, Choice))
+            new = {target for _, target, _ in list_arrows(edge)} - reached if is_followed else set()
+            reached |= new
+            waiting += new
+    return reached

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptiter.agents.base import CaseInput, copy_value
 from promptiter.errors import SetupError
@@ -14,13 +14,21 @@ NO_ITEM = object()
 """Marks the absence of an item, since an item may be None."""
 
 
+class Visit(NamedTuple):
+    """The last visit of a node on a path: its number, its output, and the steps that it consists of."""
+
+    number: int
+    output: Json
+    steps: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
     """What a node sees: the case, and by name the outputs of the nodes that ran before it on its path.
 
     `item` is its item of a fan-out (`NO_ITEM` outside one); `predecessors` names the nodes directly before it, and
-    `node_names` all nodes of the graph. Internal: how often each node has run on this path, the steps behind each
-    output, and the steps directly before it.
+    `node_names` all nodes of the graph. Internal: the last visit of each node on this path, and the steps directly
+    before it.
     """
 
     case: CaseInput
@@ -28,8 +36,7 @@ class NodeContext:
     predecessors: tuple[str, ...] = ()
     item: Json = NO_ITEM
     node_names: tuple[str, ...] = ()
-    _visits: Mapping[str, int] = field(default_factory=dict)
-    _steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    _visits: Mapping[str, Visit] = field(default_factory=dict)
     _triggers: tuple[str, ...] = ()
 
     def visits(self, name: str) -> int:
@@ -39,7 +46,7 @@ class NodeContext:
         """
         if name not in self.node_names:
             raise SetupError(f"visits({name!r}): no node has this name; known are {', '.join(self.node_names)}")
-        return self._visits.get(name, 0)
+        return self._visits[name].number if name in self._visits else 0
 
     @property
     def input(self) -> str:
@@ -64,8 +71,11 @@ class NodeContext:
 
     def find_sources(self, names: Iterable[str]) -> frozenset[str]:
         """The steps whose results these names hold. A name that is not a node's is that of the node's input."""
-        found = (() if name == "input" else self._steps.get(name, self._triggers) for name in names)
+        found = (() if name == "input" else self._find_steps(name) for name in names)
         return frozenset(step_id for steps in found for step_id in steps)
+
+    def _find_steps(self, name: str) -> tuple[str, ...]:
+        return self._visits[name].steps if name in self._visits else self._triggers
 
     def track_reads(self) -> tuple[NodeContext, TrackedOutputs]:
         """A copy of this context for a function of the user, and its outputs, which know what was read of them."""

@@ -45,7 +45,7 @@ class PassageIndex:
         self._ids = [case.id for case in cases]
         self._case_texts: list[str] = []
         self._cases_with: dict[str, list[int]] = {}
-        literals: set[tuple[str, ...]] = set()
+        literals: set[str] = set()
         for number, case in enumerate(cases):
             texts = list(collect_texts(case))
             word_lists = [split_words(text) for text in texts]
@@ -53,15 +53,14 @@ class PassageIndex:
             for words in word_lists:
                 for at in range(0, len(words) - PIECE + 1, PIECE):
                     self._cases_with.setdefault(" ".join(words[at : at + PIECE]), []).append(number)
-            literals.update(tuple(split_words(text)) for text in _collect_odd_tokens(texts))
-            own = [tuple(value.words.split()) for value in values[number] if not value.is_label and not value.is_plain]
+            found = [split_words(text) for text in _collect_odd_tokens(texts)]
+            own = [value.words.split() for value in values[number] if not value.is_label and not value.is_plain]
             if own:  # an answer that has only labels shows the form of all answers
-                own += (tuple(split_words(turn.expected)) for turn in case.turns if turn.expected)
-            literals.update(own)
-            inputs = (tuple(split_words(text)) for text in collect_inputs(case))
-            literals.update(words for words in inputs if len(words) >= SHORTEST_INPUT)
-        short = (" ".join(words) for words in literals if _measure_run(words) is None)  # longer ones are found as runs
-        self._literals = frozenset(text for text in short if len(text) >= SHORTEST_LITERAL)
+                own += (split_words(turn.expected) for turn in case.turns if turn.expected)
+            inputs = (words for text in collect_inputs(case) if len(words := split_words(text)) >= SHORTEST_INPUT)
+            short = (words for words in (*found, *own, *inputs) if _measure_run(words) is None)  # others are runs
+            literals.update(text for words in short if len(text := " ".join(words)) >= SHORTEST_LITERAL)
+        self._literals = frozenset(literals)
         self._literal_lengths = sorted({text.count(" ") + 1 for text in self._literals})
 
     def find_passages(self, text: str, current: str) -> list[Passage]:

@@ -118,8 +118,9 @@ class _Parts:
         return {part: losses for part, losses in found.items() if losses}
 
     def _build_request(self, parts: Collection[str], case_ids: Collection[str], repeats: range) -> EvaluationRequest:
-        train, removed = self.active.train, tuple(part for part in self.all if part not in parts)
-        cases = tuple(case for case in train.cases if case.id in case_ids)
+        train, kept, wanted = self.active.train, frozenset(parts), frozenset(case_ids)
+        removed = tuple(part for part in self.all if part not in kept)
+        cases = tuple(case for case in train.cases if case.id in wanted)
         return EvaluationRequest(
             eval_set=train,
             profile=self.whole.reset(removed, to=self.initial, snapshot=self.active.snapshot),

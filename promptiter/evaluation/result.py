@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import AnswerError, MetricError, ModelNotFoundError
 from promptiter.evaluation.score import JUDGE_FAILED, Score
-from promptiter.evaluation.surface_reads import Reads
+from promptiter.evaluation.surface_reads import Reads, share_reads
 from promptiter.grouping import group_by
 from promptiter.outages import is_outage_name
 from traces import Failure, Usage
@@ -85,6 +85,9 @@ class CaseRow:
     trace_digests: tuple[str, ...] = ()
     reads: Reads | None = None
     measured: Measured = field(default=Measured(), compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", share_reads(self.reads))
 
     @property
     def origin(self) -> Origin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 from promptiter.structure import StructureSnapshot
@@ -27,22 +28,35 @@ def collect_reads(traces: Iterable[ExecutionTrace | None]) -> Reads | None:
     return {node: None if read is None else tuple(sorted(read)) for node, read in sorted(found.items())}
 
 
+def share_reads(reads: Reads | None) -> Reads | None:
+    """Reads that are equal, as one object in memory: most runs of an agent read the same surfaces."""
+    return None if reads is None else _share(tuple(reads.items()))
+
+
+@lru_cache(maxsize=64)
+def _share(items: tuple[tuple[str, tuple[str, ...] | None], ...]) -> Reads:
+    return dict(items)
+
+
 def merge_reads(one: Reads | None, other: Reads | None) -> Reads | None:
     """What either run read, for each node."""
-    if one is None or other is None:
-        return None
+    if one is other or not one or other is None:
+        return None if one is None else other
     found = dict(one)
     for node, read in other.items():
         known = found.get(node, ())
         found[node] = None if known is None or read is None else tuple(sorted({*known, *read}))
-    return found
+    return share_reads(found)
 
 
 def find_unread(surface_ids: Iterable[str], runs: Iterable[Reads | None]) -> frozenset[str]:
     """The surfaces that no run has read. A run with unknown reads may have read all of them."""
     left = frozenset(surface_ids)
     for reads in runs:
-        left = frozenset(each for each in left if not may_touch(reads, (each,)))
+        if reads is None or None in reads.values():
+            return frozenset()
+        if left:
+            left = left.difference(*(read for read in reads.values() if read is not None))
     return left
 
 
@@ -67,4 +81,5 @@ def may_touch(reads: Reads | None, surface_ids: Collection[str], *, unsure: Coll
     """Whether changing these surfaces may change the run. The reads of `unsure` nodes count as unknown."""
     if reads is None:
         return True
-    return any(read is None or node in unsure or not set(surface_ids).isdisjoint(read) for node, read in reads.items())
+    changed = frozenset(surface_ids)
+    return any(read is None or node in unsure or not changed.isdisjoint(read) for node, read in reads.items())

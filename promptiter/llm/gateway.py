@@ -100,7 +100,7 @@ class Gateway:
         self._home = HomeLoop(outlives_callers=False)
         self._in_flight = CallsInFlight()
         self._paid_since: int | None = None
-        self._paid: set[CacheKey] = set()  # calls made since then
+        self._paid: set[int] = set()  # hashes of the calls made since then: a large evaluation makes many
         self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
         self._find_stop_request: Callable[[], str | None] = lambda: None
@@ -334,7 +334,7 @@ class Gateway:
         async def execute_and_store() -> StoredAnswer:
             answer, paid = await self._execute(call, execute)
             if self._paid_since is not None:
-                self._paid.add(call.key)
+                self._paid.add(hash(call.key))
             return await self.cache.put(call.key, answer, paid=paid)
 
         return await self._in_flight.start(call.key, execute_and_store).join()
@@ -343,7 +343,7 @@ class Gateway:
         """Whether the answer in the cache was paid since the mark from which on answers count as paid."""
         if self._paid_since is None:
             return False
-        return key in self._paid or await self.cache.is_since(key, self._paid_since)
+        return hash(key) in self._paid or await self.cache.is_since(key, self._paid_since)
 
     async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
         """The answer in the cache, or that of an equal call in flight."""

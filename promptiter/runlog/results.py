@@ -7,7 +7,7 @@ that differs between equal runs is in a block called `measured`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import IO, Annotated, Literal, TypeAlias
 
@@ -318,21 +318,29 @@ class RunResult:
         return file.getvalue()
 
     def write_json(self, file: IO[bytes]) -> None:
-        """Write the content of result.json, with one round in memory at a time."""
-        import orjson
+        """Write the content of result.json, with one row in memory at a time."""
+        from promptiter.runlog.json_pieces import open_evaluation, open_record, write_pieces
 
-        from promptiter.runlog.codec import to_plain
-
-        layout = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        document = {"schema_version": SCHEMA_VERSION, **to_plain(replace(self, rounds=()))}
-        # JSON strings contain no raw line breaks, so these bytes occur only at the key itself.
-        before, key, after = orjson.dumps(document, option=layout).partition(b'\n  "rounds": [')
-        file.write(before + key)
-        separator = b"\n    "
-        for each in self.rounds:
-            file.write(separator + orjson.dumps(to_plain(each), option=layout).replace(b"\n", b"\n    "))
-            separator = b",\n    "
-        file.write((b"\n  " if self.rounds else b"") + after + b"\n")
+        document = open_record(
+            self,
+            baseline=open_evaluation(self.baseline),
+            accepted=open_evaluation(self.accepted),
+            evaluations=map(open_evaluation, self.evaluations),
+            rounds=(
+                open_record(
+                    each,
+                    candidates=(
+                        open_record(candidate, evaluations=map(open_evaluation, candidate.evaluations))
+                        for candidate in each.candidates
+                    ),
+                    evaluations=map(open_evaluation, each.evaluations),
+                )
+                for each in self.rounds
+            ),
+        )
+        document["schema_version"] = SCHEMA_VERSION
+        write_pieces(file, document)
+        file.write(b"\n")
 
     @staticmethod
     def from_json(raw: bytes) -> RunResult:

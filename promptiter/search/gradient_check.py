@@ -45,6 +45,9 @@ MOST_CHECKED = 12
 MOST_REFERENCES = 40
 """Maximum number of expected answers of other cases that a corrector is shown."""
 
+MOST_VISITS = 8
+"""Maximum number of visits of a node that are corrected in one run. Each may need a replay of the whole run."""
+
 BEYOND_OUTPUTS = ("wrong_tool", "wrong_arguments", "route")
 """Categories about what a step did, not about its output. Replacing the output cannot correct them."""
 
@@ -158,7 +161,18 @@ class _RunCheck:
         }
         for node_id, gradient in common_gradients.items():
             self.gradients[node_id].append(gradient)
-        self.steps = {step.id: step.node_id for step in steps if step.node_id in self.gradients}
+        self.steps = self._choose_steps(steps)
+
+    def _choose_steps(self, steps: Sequence[Step]) -> dict[str, str]:
+        """The visits to correct and their nodes, in the order of the run; of many visits, those that are blamed."""
+        blamed = {each.step_id for each in self.blamed}
+        of_node = group_by((step for step in steps if step.node_id in self.gradients), lambda step: step.node_id)
+        chosen = {
+            step.id
+            for visits in of_node.values()
+            for step in sorted(visits, key=lambda step: step.id not in blamed)[:MOST_VISITS]
+        }
+        return {step.id: step.node_id for step in steps if step.id in chosen}
 
     @classmethod
     async def begin(

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptiter.evaluation.result import CaseRow
 from promptiter.evaluation.surface_reads import (
     Reads,
     collect_reads,
@@ -23,6 +24,14 @@ steps = st.lists(st.tuples(st.sampled_from(("draft", "polish")), reads), min_siz
 def trace(found: list[tuple[str, dict[str, str] | None]]) -> ExecutionTrace:
     made = (Step(id=f"{node}~{number}", node_id=node, surface_reads=read) for number, (node, read) in enumerate(found))
     return ExecutionTrace(id="run", steps=tuple(made))
+
+
+def test_rows_with_equal_reads_share_them() -> None:
+    one, other = (CaseRow(case_id=case, reads={"draft": ("draft#instruction",)}) for case in "ab")
+    assert one.reads is other.reads
+    assert merge_reads(one.reads, other.reads) is one.reads
+    more = {"draft": ("draft#model",)}
+    assert merge_reads(one.reads, more) is merge_reads(other.reads, dict(more))
 
 
 @given(one=st.none() | steps.map(trace), other=st.none() | steps.map(trace))

@@ -10,17 +10,23 @@ import orjson
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.edges import Choice
 from promptiter.agents.graph import GraphAgent
+from promptiter.agents.node_context import NodeContext
+from promptiter.agents.nodes import FunctionNode
 from promptiter.backprop.corrections import Correction, CorrectionRequest
 from promptiter.backprop.record import GradientsChecked, get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.errors import BudgetEndedError, SetupError
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
-from promptiter.search.gradient_check import GradientCheck, ReplayContext, is_about_output
+from promptiter.search.gradient_check import MOST_VISITS, GradientCheck, ReplayContext, is_about_output
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
 from promptiter.structure import Node, StructureSnapshot, Surface
@@ -180,6 +186,32 @@ async def test_correctors_are_asked_in_turn_until_one_knows() -> None:
     found = await GradientCheck(broken).check([blame("second", "c0")], runs, rng=Random(0))
     assert found.checks[0].reason.startswith("RuntimeError: no idea")
     assert found.checks[0].verdict == "unknown"
+
+
+async def test_of_a_node_that_is_visited_often_only_some_visits_are_corrected_the_blamed_ones_first() -> None:
+    visits = MOST_VISITS + 4
+
+    def route(context: NodeContext) -> str | None:
+        return "again" if context.visits("draft") < visits else None
+
+    agent = GraphAgent(
+        name="loop",
+        nodes=(FunctionNode(name="draft", function=lambda text: text, declared={"instruction": "Draft."}),),
+        edges=(Choice("draft", route, {"again": "draft"}),),
+        max_visits=visits,
+        output="draft",
+    )
+    eval_set = EvalSet(id="train", cases=(EvalCase(id="c0", turns=(Turn(user="A-1", expected="A-2"),)),))
+    wrong = Evaluator([FunctionMetric(name="wrong", function=lambda _case, _run: 0.0)])
+    evaluation, profile = await wrong.evaluate(agent, eval_set), Profile.baseline(agent.describe())
+    runs = ReplayContext(agent=agent, evaluator=wrong, eval_set=eval_set, evaluation=evaluation, profile=profile)
+    trace = await wrong.trace_store.get(evaluation.rows[0].trace_digests[0])
+    last = trace.steps[-1].id
+    corrector = Says(Correction(kind="no_better"))
+    gradient = SurfaceGradient(surface_id="draft#instruction", case_id="c0", step_id=last, text="another order")
+    await GradientCheck(corrector).check([gradient], runs, rng=Random(0))
+    asked = [each.step.id for each in corrector.asked]
+    assert asked == [*(step.id for step in trace.steps[: MOST_VISITS - 1]), last]
 
 
 class CorrectsInAThread:

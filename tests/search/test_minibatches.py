@@ -18,7 +18,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.search.minibatches import Minibatches
+from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import OptimizeRequest
 from tests.worlds import desk
@@ -131,6 +131,16 @@ async def test_a_round_blames_only_the_cases_of_its_batch() -> None:
     assert len(only.train.rows) == 2
     assert len(backwarder.asked) == 4
     assert result.accepted_score == 1.0
+
+
+@pytest.mark.slow
+async def test_a_run_with_ten_thousand_train_cases_runs_a_first_batch_of_them() -> None:
+    search = BackpropRounds(Blames(), Merges(), Writes(), check=None)
+    asked = desk.request(train=desk.eval_set("train", 10_000), max_rounds=2)
+    result = await Engine(desk.agent(), desk.evaluator(), search=search).run(asked)
+    assert result.accepted_score == 1.0
+    assert [len(each.train.rows) for each in result.rounds if each.train is not None] == [MINIBATCH]
+    assert result.measured.case_runs < 4 * MINIBATCH
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import add
 from random import Random
 from typing import TypeAlias
 
@@ -230,5 +231,7 @@ def _convolve(tables: Iterable[_Sums]) -> dict[int, int] | None:
 
 
 def _sample_p_value(pools: Iterable[_PooledCase], observed: int, random: Random, samples: int) -> float:
-    totals = map(sum, zip(*(pool.sample(random, samples) for pool in pools), strict=True))
+    totals = [0] * samples
+    for pool in pools:  # one at a time, because there may be thousands
+        totals = list(map(add, totals, pool.sample(random, samples)))
     return (1 + sum(total >= observed for total in totals)) / (1 + samples)
