@@ -47,6 +47,7 @@ schema: $(VENV)/.dev   ## generate the JSON Schema of promptiter.yaml again
 	$(BIN)/python -m promptiter.config.schema
 
 bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
+	$(BIN)/python -m benchmarks.bench_imports
 	$(BIN)/python -m benchmarks.bench_traces
 	$(BIN)/python -m benchmarks.bench_evaluate
 	$(BIN)/python -m benchmarks.bench_backward

@@ -1,10 +1,13 @@
-"""How fast read_otel is, compared with a lower bound measured in the same run.
+"""How fast traces are read and written, compared with a lower bound measured in the same run.
 
-The lower bound does only what is unavoidable: it parses JSON lines with orjson or protobuf into flat tuples, and builds
-a plain networkx graph of the steps, with the garbage collector paused as in read_otel. read_otel also checks every
-field, builds the steps, and orders and verifies each trace. Goal: at most twice the lower bound.
+Own trace files are compared with orjson on the same data, in CPU time: it reads the lines into plain dicts, and writes
+these. Goal: at most 2.5 times that, both for reading and for writing.
 
-    python -m benchmarks.bench_traces [--spans 100000] [--steps 1000000]
+For OpenTelemetry, the lower bound does only what is unavoidable: it parses JSON lines with orjson or protobuf into flat
+tuples, and builds a plain networkx graph of the steps, with the garbage collector paused as in read_otel. That also
+checks every field, builds the steps, and orders and verifies each trace. Goal: at most twice the lower bound.
+
+    python -m benchmarks.bench_traces [--spans 100000] [--steps 1000000] [--own]
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import gc
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ import networkx as nx
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from benchmarks.measure import Measurement, measure, measure_in_turn
+from benchmarks.measure import Measurement, format_goal, measure, measure_cpu_in_turn, measure_in_turn
 from traces import (
     ExecutionTrace,
     Snapshot,
@@ -34,6 +37,7 @@ from traces import (
     write_otel,
     write_traces,
 )
+from traces.files import pause_gc
 
 STEPS_PER_TRACE = 50
 WORDS = ["plan", "search", "quote", "answer", "check", "draft", "cite", "merge", "verify", "route", "rank", "review"]
@@ -43,8 +47,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spans", type=int, default=100_000, help="spans in many traces")
     parser.add_argument("--steps", type=int, default=1_000_000, help="steps in one trace")
+    parser.add_argument("--own", action="store_true", help="own trace files only")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        report_own_files(Path(folder))
+        if chosen.own:
+            return
         report_many_traces(Path(folder), chosen.spans)
         report_long_trace(Path(folder), chosen.steps)
 
@@ -59,11 +67,27 @@ def report_many_traces(folder: Path, spans: int) -> None:
         print_row(f"{name}, {path.stat().st_size / 1e6:.0f} MB: bound", base, spans, base)
         print_row(f"{name}: read_otel", bare, spans, base)
         print_row(f"{name}: read_otel and TraceGraph", graphs, spans, base)
-    path = folder / "traces.jsonl"
-    write_traces(path, make_traces(spans // (STEPS_PER_TRACE + 1)))
-    base, bare = measure_in_turn([load_lines, read_lines], str(path))
-    print_row(f"own JSON lines, {path.stat().st_size / 1e6:.0f} MB: orjson", base, spans, base)
-    print_row("own JSON lines: read_traces", bare, spans, base)
+
+
+def report_own_files(folder: Path, *, traces: int = 20) -> None:
+    """CPU time of reading and writing our own files, and that of orjson for the same data."""
+    path, scratch = folder / "traces.jsonl", folder / "scratch.jsonl"
+    made = list(make_traces(traces))
+    write_traces(path, made)
+    documents = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    print(f"{traces} own traces of {STEPS_PER_TRACE} steps, {path.stat().st_size / 1e6:.1f} MB (best of 40 tries)\n")
+    works: list[Callable[[], object]] = [
+        lambda: load_lines(path),
+        lambda: list(read_traces(path)),
+        lambda: dump_lines(scratch, documents),
+        lambda: write_traces(scratch, made),
+    ]
+    read_bound, read, write_bound, write = measure_cpu_in_turn(works, tries=40)
+    for what, bound, found in (("reading", read_bound, read), ("writing", write_bound, write)):
+        per_step = [seconds / (traces * STEPS_PER_TRACE) * 1e6 for seconds in (bound, found)]
+        print(f"  {what}: {per_step[0]:.1f} us of CPU per step with orjson, {per_step[1]:.1f} with traces")
+        print(f"    {format_goal('times orjson', found / bound, 2.5)}")
+    print()
 
 
 def report_long_trace(folder: Path, steps: int) -> None:
@@ -88,18 +112,19 @@ def read_graphs(path: str) -> int:
     return sum(len(TraceGraph(trace).terminals) for trace in read_otel(path))
 
 
-def read_lines(path: str) -> int:
-    return sum(len(trace.steps) for trace in list(read_traces(path)))
-
-
 def write_long_trace(path: str, steps: int) -> int:
     return write_otel(path, [make_trace("one", steps)])
 
 
-def load_lines(path: str) -> int:
-    gc.disable()
-    with Path(path).open("rb") as file:
-        return len([orjson.loads(line) for line in file])
+def load_lines(path: Path) -> list[Any]:
+    with pause_gc(), path.open("rb") as file:
+        return [orjson.loads(line) for line in file]
+
+
+def dump_lines(path: Path, documents: list[Any]) -> None:
+    with path.open("wb") as file:
+        for document in documents:
+            file.write(orjson.dumps(document) + b"\n")
 
 
 def load_json(path: str) -> int:

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cache
 from queue import Empty, SimpleQueue
-from types import FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,9 +47,14 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
-    if isinstance(function, FunctionType):
-        return inspect.iscoroutinefunction(function)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if isinstance(function, FunctionType | MethodType):
+        return _is_async(function)
+    return _is_async(type(function).__call__) or inspect.iscoroutinefunction(function)
+
+
+def _is_async(function: Any) -> bool:
+    code: CodeType | None = getattr(function, "__code__", None)
+    return (code is not None and bool(code.co_flags & inspect.CO_COROUTINE)) or inspect.iscoroutinefunction(function)
 
 
 async def call_in_thread(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:

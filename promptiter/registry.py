@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
 
 from promptiter.errors import SetupError, UnknownNameError
@@ -42,11 +41,11 @@ class Registry(Generic[T]):
         return tuple(sorted(self._built_in))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._items or name in self._list_importable()
+        return name in self._items or name in self._built_in or name in self._list_installed()
 
     def names(self) -> tuple[str, ...]:
         """Return the known names, sorted."""
-        return tuple(sorted({*self._items, *self._list_importable()}))
+        return tuple(sorted({*self._items, *self._built_in, *self._list_installed()}))
 
     def get(self, name: str) -> T:
         """Return the item with this name, or raise UnknownNameError with the nearest known name."""
@@ -64,19 +63,23 @@ class Registry(Generic[T]):
                 found[name] = self._items[name]
             elif ":" in name:
                 found[name] = self._import(name)
-            elif name in (importable := self._list_importable()):
-                found[name] = self._import(importable[name])
+            elif name in self._built_in:
+                found[name] = self._import(self._built_in[name])
+            elif name in (installed := self._list_installed()):
+                found[name] = self._import(installed[name])
             else:
                 unknown.append(name)
         if unknown:
             raise UnknownNameError(self.what, unknown, known={*self.names(), *also_known})
         return found
 
-    def _list_importable(self) -> dict[str, str]:
+    def _list_installed(self) -> dict[str, str]:
+        """The items that installed packages offer. Only a name that is not known here is looked for among them."""
         if self._entry_point_group is None:
-            return self._built_in
-        installed = {point.name: point.value for point in entry_points(group=self._entry_point_group)}
-        return {**installed, **self._built_in}
+            return {}
+        from importlib.metadata import entry_points
+
+        return {point.name: point.value for point in entry_points(group=self._entry_point_group)}
 
     def _import(self, path: str) -> T:
         return cast("T", load_reference(path))

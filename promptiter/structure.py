@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from promptiter.errors import InvalidStructureError, SurfaceValueError, UnknownSurfaceError
@@ -204,13 +204,18 @@ def escape_segment(name: str) -> str:
 
 def child_ids(names: Iterable[str], *, parent: str = "") -> list[str]:
     """Return the node ids of a node's children: escaped, below its path, repeated names numbered from 2."""
+    return list(_build_child_ids(tuple(names), parent))
+
+
+@lru_cache(maxsize=256)  # every run of an agent asks for the same
+def _build_child_ids(names: tuple[str, ...], parent: str) -> tuple[str, ...]:
     seen: dict[str, int] = {}
     ids = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
         segment = escape_segment(name) + (f"~{seen[name]}" if seen[name] > 1 else "")
         ids.append(f"{parent}/{segment}" if parent else segment)
-    return ids
+    return tuple(ids)
 
 
 def _check_structure(snapshot: StructureSnapshot) -> None:

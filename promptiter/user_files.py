@@ -72,6 +72,7 @@ class FileObject(BaseModel):
         extra="forbid",
         strict=True,
         hide_input_in_errors=True,  # a traceback must not show a secret
+        defer_build=True,  # a process reads few kinds of objects
         alias_generator=AliasGenerator(validation_alias=spell),
     )
 

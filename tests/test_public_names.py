@@ -71,8 +71,43 @@ def test_names_of_commands() -> None:
     assert ", ".join(sorted(found)) == COMMANDS
 
 
+SCRIPT = """
+from promptiter import (
+    Edge, Engine, Evaluator, Gateway, GraphAgent, ModelNode, Profile, RunRequest, Tool,
+    build_eval_set, build_metrics, load_eval_config, load_eval_set,
+)
+from promptiter.agents import agent, ask, surface
+from promptiter.policies import Patience, TargetScore
+"""
+
+
+def find_loaded(code: str, modules: list[str]) -> list[str]:
+    """Which of these modules and packages a new process has loaded after this code."""
+    show = f"import sys; print(*(name for name in {modules!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def test_importing_loads_nothing_heavy() -> None:
     heavy = ["networkx", "pydantic", "opentelemetry", "litellm", "rich", "typer", "orjson", "google", "asyncio"]
-    code = f"import sys, promptiter, traces; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert find_loaded("import promptiter, traces", heavy) == []
+
+
+@pytest.mark.slow
+def test_the_names_of_a_script_load_no_heavy_library() -> None:
+    heavy = ["pydantic", "networkx", "jsonschema", "yaml", "litellm", "importlib.metadata", "urllib.request", "email"]
+    assert find_loaded(SCRIPT, heavy) == []
+
+
+@pytest.mark.slow
+def test_the_names_of_a_script_load_nothing_that_only_a_run_needs() -> None:
+    packages = ["runlog", "runs", "search", "backprop", "offline", "forecast", "config", "cli", "evaluation.stats"]
+    modules = ["engine.run", "engine.session", "engine.request_checks", "stages.contracts", "evaluation.metrics.judge"]
+    assert find_loaded(SCRIPT, [f"promptiter.{name}" for name in packages + modules]) == []
+
+
+@pytest.mark.slow
+def test_metrics_load_only_what_reads_them() -> None:
+    code = f"{SCRIPT}\nbuild_metrics([{{'metric_name': 'exact_match'}}])"
+    wanted = ["pydantic", "promptiter.evaluation.metrics.criterion_files"]
+    assert find_loaded(code, [*wanted, "promptiter.evaluation.metrics.judge", "promptiter.runlog"]) == wanted

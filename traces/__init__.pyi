@@ -68,16 +68,11 @@ from traces.model import (
 from traces.model import (
     digest as digest,
 )
+from traces.open_step import OpenStep as OpenStep
 from traces.otel.processor import TraceProcessor as TraceProcessor
 from traces.otel.read import read as read
 from traces.otel.read import read_otel as read_otel
 from traces.otel.write import write_otel as write_otel
-from traces.recorder import (
-    OpenStep as OpenStep,
-)
-from traces.recorder import (
-    Recording as Recording,
-)
 from traces.recorder import (
     current_step as current_step,
 )
@@ -90,3 +85,4 @@ from traces.recorder import (
 from traces.recorder import (
     step as step,
 )
+from traces.recording import Recording as Recording

@@ -43,6 +43,8 @@ S = TypeVar("S", bound=ScopedStep)
 class ControlScope(Generic[R, S]):
     """A line of control inside a recording or a step; its next step follows the `tips`."""
 
+    __slots__ = ("branches", "has_moved", "loop_inside", "outer", "owner", "parent", "recording", "start", "tips")
+
     def __init__(
         self, recording: R, *, parent: S | None, outer: ControlScope[R, S] | None = None, tips: frozenset[str]
     ) -> None:
@@ -89,6 +91,8 @@ class ControlScope(Generic[R, S]):
 
     def join(self) -> frozenset[str]:
         """Return the last steps of this line, and of its branches that have ended since they were last joined."""
+        if not self.branches:
+            return (self.tips - self.recording.followed) or self.tips
         with self.recording.lock:
             joined = set(self.tips)
             waiting = list(self.branches)
@@ -102,8 +106,9 @@ class ControlScope(Generic[R, S]):
 
     def take_over(self, inner: ControlScope[R, S]) -> None:
         """Keep the branches that outlive a nested step, so that they are joined later."""
-        with self.recording.lock:
-            self.branches += inner.branches
+        if inner.branches:
+            with self.recording.lock:
+                self.branches += inner.branches
 
     def is_running(self) -> bool:
         """Whether this line may open more steps. For a pool's thread that is unknown, so it counts as ended."""

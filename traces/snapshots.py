@@ -28,6 +28,8 @@ Blobs = MutableMapping[str, bytes]
 
 def take_snapshot(value: Any, blobs: Blobs) -> Snapshot:
     """Copy any value into a Snapshot."""
+    if type(value) is str and len(value) <= INLINE_LIMIT:
+        return Snapshot(escape_surrogates(value))
     if value is None or isinstance(value, Snapshot):
         return value or EMPTY
     stored: list[Blob] = []
@@ -59,6 +61,8 @@ def to_plain_json(
     value: Any, blobs: Blobs | None = None, stored: list[Blob] | None = None, _above: tuple[int, ...] = ()
 ) -> Json:
     """Copy any value into plain JSON. Bytes are stored as blobs and replaced by their digest, size and type."""
+    if type(value) is str:
+        return escape_surrogates(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):  # first, because it may be a str or an int too

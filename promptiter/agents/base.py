@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -25,6 +27,8 @@ from promptiter.wording import shorten
 from traces import ExecutionTrace, Failure, OpenStep, ToolCall, Usage
 from traces.model import Json, sum_usage
 from traces.snapshots import to_plain_json
+
+logger = logging.getLogger(__name__)
 
 _MAX_DEPTH = 100
 """Data that is nested deeper is probably a circle."""
@@ -127,6 +131,18 @@ class RestoringAgent(Agent, Protocol):
 
     async def aclose(self) -> object:
         """Restore the baseline. Called by the engine at the end of each optimization, however it ended."""
+
+
+async def restore_agent(agent: Agent) -> None:
+    """Restore the files of an agent that runs candidates in place. A failure is logged: the run is over by now."""
+    if not isinstance(agent, RestoringAgent):
+        return
+    try:
+        await agent.aclose()
+    except asyncio.CancelledError:
+        pass  # it restores first
+    except Exception as error:  # noqa: BLE001 - the result must not be lost
+        logger.warning("the baseline could not be restored: %s; run `promptiter restore`", error)
 
 
 SUBSTITUTED = "promptiter.substituted"

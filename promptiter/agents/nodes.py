@@ -30,9 +30,8 @@ from promptiter.concurrency import call_in_thread, is_async
 from promptiter.errors import AgentError, SetupError, nearest
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolSpec
 from promptiter.llm.options import check_options
-from promptiter.llm.structured import Attempt, ask_until_usable
 from promptiter.registry import DEFAULT_MODEL
-from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType
+from promptiter.structure import NO_LIMITS, Limits, NodeKind, Surface, SurfaceType, surface_id
 from traces import OpenStep
 from traces.model import Json
 from traces.snapshots import to_plain_json
@@ -112,7 +111,7 @@ class FunctionNode:
             calls.step.input = unwrap_only(received) if received else context.incoming
         arguments.update({name: copy_value(value) for name, value in received.items()})
         node_id = calls.step.node_id
-        surface_ids = tuple(each.id for each in self.surfaces(node_id))
+        surface_ids = self._list_surface_ids(node_id)
         with open_scope(node_id, surface_ids):
             if self.version is not None:
                 read = {each.removeprefix(f"{node_id}#"): calls.step.read_surface(each) for each in surface_ids}
@@ -125,6 +124,13 @@ class FunctionNode:
                     calls.step.input = context.describe_input(received, outputs.names_read)
                     received_input = () if context.predecessors and context.item is NO_ITEM else ("item",)
                     calls.step.read_from(context.find_sources((*received, *outputs.names_read, *received_input)))
+
+    def _list_surface_ids(self, node_id: str) -> tuple[str, ...]:
+        return tuple(
+            surface_id(node_id, kind, part)
+            for kind, declared in self.declared.items()
+            for part in (declared if isinstance(declared, Mapping) else ("",))
+        )
 
     async def _execute(self, arguments: Mapping[str, Json]) -> Json:
         positional, named = split_arguments(self.function, arguments)
@@ -235,6 +241,7 @@ class ModelNode:
         schema = request.schema
         if schema is None:
             return (await self._ask(request, calls)).text
+        from promptiter.llm.structured import Attempt, ask_until_usable  # it needs pydantic, and plain text does not
 
         async def ask(attempt: Attempt) -> ModelReply:
             return await self._ask(replace(request, messages=attempt.messages), calls)

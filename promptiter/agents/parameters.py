@@ -40,7 +40,8 @@ def bind_arguments(
     node_name: str, function: Callable[..., Any], *, known: Mapping[str, Json], names: Collection[str], incoming: Json
 ) -> dict[str, Json]:
     """The arguments of a call. `known` has the values by name, `names` are the nodes, `incoming` is its input."""
-    input_parameter = find_input_parameter(node_name, function, names)
+    find = _find_input_once if isinstance(function, FunctionType) else find_input_parameter
+    input_parameter = find(node_name, function, tuple(names))
     arguments: dict[str, Json] = {}
     for name, parameter in list_parameters(function).items():
         if name in known:
@@ -84,3 +85,5 @@ def _inspect(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 _inspect_once = lru_cache(maxsize=256)(_inspect)
 """A function is called in every step, and inspecting it takes long enough to matter."""
+
+_find_input_once = lru_cache(maxsize=256)(find_input_parameter)

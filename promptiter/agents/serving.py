@@ -20,7 +20,8 @@ from promptiter.llm.gateway import Gateway, find_active_gateway
 from promptiter.profile import Profile, list_active_profiles
 from traces import record, step
 from traces.model import Json
-from traces.recorder import Recording, current_recording
+from traces.recorder import current_recording
+from traces.recording import Recording
 
 ReadSurface: TypeAlias = Callable[[str], Json]
 """Returns the value of a surface by its id."""

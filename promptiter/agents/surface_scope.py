@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from promptiter.errors import SetupError, UnknownSurfaceError
 from traces import current_step
 from traces.model import Json
-from traces.recorder import Recording, current_recording
+from traces.recorder import current_recording
+from traces.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)

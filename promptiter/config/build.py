@@ -30,7 +30,8 @@ from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.errors import RequestError, UnknownSurfaceError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor
-from promptiter.evaluation.metrics.metric_config import EvalConfig, load_eval_config, parse_eval_config
+from promptiter.evaluation.metrics.eval_config import EvalConfig
+from promptiter.evaluation.metrics.metric_config import load_eval_config, parse_eval_config
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain

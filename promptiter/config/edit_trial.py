@@ -26,8 +26,8 @@ from promptiter.evaluation.stats.permutation import has_run_noise
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.policies.evidence import leave_out_lost_pairs, pair_scores
 from promptiter.policies.final_test import FinalTest
+from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores
 from promptiter.profile import Profile, ProfileDiff, SurfacePatch
 from promptiter.runlog.case_uses import CaseUse, list_case_digests
 from promptiter.runs.case_use_file import CaseUseFile

@@ -52,7 +52,7 @@ from promptiter.config.sections import (
 )
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from promptiter.evaluation.metrics.metric_config import MetricsFile
+from promptiter.evaluation.metrics.metric_files import MetricsFile
 from promptiter.evaluation.result import Objective
 from promptiter.user_files import Location, describe_problems
 from promptiter.wording import shorten

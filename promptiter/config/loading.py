@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from promptiter.agents.runner import Runner
     from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
     from promptiter.evaluation.executor import Executor
-    from promptiter.evaluation.metrics.metric_config import EvalConfig
+    from promptiter.evaluation.metrics.eval_config import EvalConfig
     from promptiter.llm.gateway import Gateway
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from promptiter.config.fields import Section
 from promptiter.config.file import WITH_NULLS, RunConfig
 from promptiter.config.model_sections import Models
-from promptiter.evaluation.metrics.metric_config import MetricEntry, MetricOptions, MetricsFile, UserSimulatorEntry
+from promptiter.evaluation.metrics.metric_files import MetricEntry, MetricOptions, MetricsFile, UserSimulatorEntry
 from promptiter.registry import DEFAULT_MODEL, EXECUTORS, MODELS, SEARCHES
 from promptiter.user_files import FileObject, list_spellings
 from traces.model import Json

@@ -20,7 +20,8 @@ from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.evaluation.surface_reads import may_touch
-from promptiter.policies.evidence import Evidence, leave_out_lost_pairs
+from promptiter.policies.evidence import Evidence
+from promptiter.policies.pairing import leave_out_lost_pairs
 from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")

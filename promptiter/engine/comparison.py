@@ -23,7 +23,8 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.surface_reads import Reads, may_touch, merge_reads
-from promptiter.policies.evidence import Evidence, EvidenceRecord, MoreEvidence
+from promptiter.policies.evidence import Evidence, MoreEvidence
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.profile import Profile
 from promptiter.runlog.events import Payload, Phase
 from promptiter.runlog.payloads import ReadsAudited

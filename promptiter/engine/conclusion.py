@@ -37,9 +37,10 @@ from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
-from promptiter.policies.final_test import FEWEST_CASES, Conclusion, FinalTest, Verdict
-from promptiter.policies.goals import decide_for_goal
+from promptiter.policies.final_test import FinalTest
+from promptiter.policies.goal_test import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
+from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
 from promptiter.runlog.payloads import AblationFinished, FinalTestFinished, FinishedMeasured
 from promptiter.wording import join_names, plural
 

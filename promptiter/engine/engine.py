@@ -5,6 +5,8 @@
 
 The engine checks the request, validates the baseline, runs the search and the final test, and returns the result. A
 run that fails keeps its finished rounds. Stopping a run is not a failure.
+
+Everything that only a run needs is imported by the first run: about half of promptiter, and pydantic.
 """
 
 from __future__ import annotations
@@ -14,43 +16,29 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from promptiter.agents.base import Agent
-from promptiter.concurrency import run_in_thread
-from promptiter.engine.active_run import ActiveRun
+from promptiter.agents.base import Agent, check_agent, restore_agent
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
-from promptiter.engine.request_checks import CheckedRequest, check_request
-from promptiter.engine.review import Reviewer
-from promptiter.engine.run import Run, RunOutcome, restore_agent
-from promptiter.engine.services import RunServices, make_services
-from promptiter.engine.session import Search
-from promptiter.engine.type_checks import (
-    check_journal,
-    check_observers,
-    check_parts,
-    check_request_type,
-    check_structure,
-)
-from promptiter.errors import RequestError
+from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.scorer import NO_AGENT, DescribedAgent
-from promptiter.policies.combine import describe_policy
-from promptiter.references import refuse_while_importing
 from promptiter.registry import SEARCHES
-from promptiter.runlog.case_uses import CaseUses
-from promptiter.runlog.event_log import EventLog, is_finished
-from promptiter.runlog.events import Observer
-from promptiter.runlog.fold import fold_lazily
-from promptiter.runlog.journal import Journal
-from promptiter.runlog.meter import Meter
-from promptiter.runlog.results import RunResult
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
-from promptiter.stages.roles import REVIEWER, SEARCH, check_part
+from promptiter.stages.roles import SEARCH, check_part
 from promptiter.structure import StructureSnapshot
-from traces import digest
+from promptiter.wording import shorten
+
+if TYPE_CHECKING:
+    from promptiter.engine.request_checks import CheckedRequest
+    from promptiter.engine.review import Reviewer
+    from promptiter.engine.run import RunOutcome
+    from promptiter.engine.services import RunServices
+    from promptiter.engine.session import Search
+    from promptiter.runlog.case_uses import CaseUses
+    from promptiter.runlog.events import Observer
+    from promptiter.runlog.journal import Journal
+    from promptiter.runlog.results import RunResult
+    from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
 
 DEFAULT_SEARCH = "backprop"
 """It is named, not imported, because searches are a layer above the engine."""
@@ -79,10 +67,11 @@ class Engine:
     ) -> None:
         if search is not None and (backwarder or aggregator or optimizer):
             raise TypeError("give an Engine either the three stages or a search, not both")
-        check_parts(agent, evaluator)
+        self.agent = _prepare_agent(agent)
+        if not isinstance(evaluator, Evaluator):
+            raise SetupError(f"the evaluator is {shorten(evaluator)}; give an Evaluator, such as Evaluator(metrics)")
         if search is not None:
             check_part(search, SEARCH)
-        self.agent: Agent = DescribedAgent(agent) if isinstance(agent, StructureSnapshot) else agent
         self.evaluator = evaluator
         self.search = search or cast("Search", SEARCHES.get(DEFAULT_SEARCH)(backwarder, aggregator, optimizer))
         self._clock = clock
@@ -97,14 +86,9 @@ class Engine:
 
     def check(self, request: RunRequest | CheckedRequest) -> CheckedRequest:
         """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
-        if isinstance(request, CheckedRequest):
-            return request
-        check_request_type(request)
-        if isinstance(self.agent, DescribedAgent) and request.scorer is None:
-            raise RequestError([NO_AGENT])
-        snapshot = self.describe()
-        check_structure(snapshot, self.agent)
-        return check_request(request, snapshot, self.evaluator)
+        from promptiter.engine.request_checks import check_request_for
+
+        return check_request_for(self.agent, request, self.evaluator)
 
     async def run(
         self,
@@ -121,7 +105,7 @@ class Engine:
         run that is cancelled from outside writes its last event, then raises CancelledError.
         """
         checked = self.check(request)
-        services = make_services(checked.evaluator, journal=journal, case_uses=self._case_uses)
+        services = self._make_services(checked, journal)
         outcome = await self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer)
         return outcome.result_or_error()
 
@@ -141,12 +125,17 @@ class Engine:
         result. `notify` is called with a message for the user at each of them.
         """
         checked, interrupt = self.check(request), interrupt or Interrupt()
-        services = make_services(checked.evaluator, journal=journal, case_uses=self._case_uses)
+        services = self._make_services(checked, journal)
         return run_blocking(
             lambda: self.execute(checked, services, observers=observers, interrupt=interrupt, reviewer=reviewer),
             interrupt,
             notify=notify,
         ).result_or_failure()
+
+    def _make_services(self, checked: CheckedRequest, journal: Journal | None) -> RunServices:
+        from promptiter.engine.services import make_services
+
+        return make_services(checked.evaluator, journal=journal, case_uses=self._case_uses)
 
     async def execute(
         self,
@@ -158,40 +147,12 @@ class Engine:
         reviewer: Reviewer | None = None,
     ) -> RunOutcome:
         """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
-        check_observers(observers)
-        check_journal(services.journal)
-        if reviewer is not None:
-            check_part(reviewer, REVIEWER)
-        refuse_while_importing()
-        interrupt = interrupt or Interrupt()
-        gateway = services.evaluator.gateway.stopping_on(lambda: interrupt.reason)
-        evaluator = services.evaluator.with_gateway(gateway)
-        journal, request = services.journal, checked.request
-        if is_finished(await journal.last()):
-            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
-        await run_in_thread(lambda: self._check_models(evaluator, request))
-        started = self._now()
-        run_id = request.run_id or new_run_id(started, checked)
-        meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
-        log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
-        active = ActiveRun(
-            checked,
-            log,
-            agent=checked.choose_agent(self.agent),
-            evaluator=evaluator,
-            interrupt=interrupt,
-            reviewer=reviewer,
-            case_uses=services.case_uses,
-            place=services.place,
-        )
-        run = Run(active, self.search)
-        async with self.using_agent():
-            with evaluator.gateway.active():
-                return await run.execute(started)
+        from promptiter.engine.execution import Execution
 
-    def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
-        others = {"teacher": request.teacher if isinstance(request.teacher, str) else None}
-        check_models(self.agent, evaluator, profile=request.initial_profile, others=others, search=self.search)
+        execution = Execution(self.agent, self.search, using_agent=self.using_agent, clock=self._clock, now=self._now)
+        return await execution.execute(
+            checked, services, observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer
+        )
 
     @asynccontextmanager
     async def using_agent(self) -> AsyncIterator[None]:
@@ -207,23 +168,11 @@ class Engine:
                 await restore_agent(self.agent)
 
 
-def new_run_id(started: datetime, checked: CheckedRequest) -> str:
-    """Return a run id: the start time and a hash of the inputs."""
-    request = checked.request
-    inputs = digest(
-        [
-            checked.train.content_digest,
-            checked.validation.content_digest,
-            checked.test.content_digest if checked.test is not None else None,
-            list(checked.targets),
-            request.initial_profile.digest if request.initial_profile is not None else None,
-            request.objective,
-            describe_policy(request.goal),
-            describe_policy(request.acceptance),
-            describe_policy(request.final_test),
-            describe_policy(request.stop),
-            request.max_rounds,
-            request.seed,
-        ]
-    )
-    return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
+def _prepare_agent(agent: Agent | StructureSnapshot) -> Agent:
+    """The agent, or that of a structure. Raises SetupError if it is neither."""
+    if isinstance(agent, StructureSnapshot):
+        from promptiter.evaluation.scorer import DescribedAgent
+
+        return DescribedAgent(agent)
+    check_agent(agent)
+    return agent

@@ -24,9 +24,10 @@ from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import Spending
-from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores, renumber_repeats
+from promptiter.policies.evidence import Evidence
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.paired_runs import PairedRuns, count_paired_runs
+from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores, renumber_repeats
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
 

@@ -18,7 +18,8 @@ from promptiter.evaluation.data.splits import digest_input
 from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES, explain_too_few_new_cases, merge_cases
 from promptiter.evaluation.stats.permutation import PairedScores
-from promptiter.policies.goals import Goal, decide_for_goal_on_new_cases, pair_amounts
+from promptiter.policies.goal_test import decide_for_goal_on_new_cases, pair_amounts
+from promptiter.policies.goals import Goal
 from promptiter.runlog.case_uses import CaseUse, count_seen_cases, list_case_digests
 from promptiter.runlog.payloads import ValidationReader
 from promptiter.runlog.results import RunShape

@@ -34,8 +34,9 @@ from promptiter.evaluation.stats.final_test import Block, plan_blocks
 from promptiter.evaluation.stats.paired_difference import decide_difference
 from promptiter.evaluation.stats.permutation import mean_gain
 from promptiter.evaluation.stats.power import FinalTestPlan, estimate_run_noise
-from promptiter.policies.evidence import Evidence, leave_out_lost_pairs, pair_scores
+from promptiter.policies.evidence import Evidence
 from promptiter.policies.paired_runs import count_paired_runs
+from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores
 from promptiter.profile import Profile, ProfileDiff
 from promptiter.wording import plural
 

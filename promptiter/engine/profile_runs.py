@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, check_agent
+from promptiter.agents.base import Agent, check_agent, restore_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
-from promptiter.engine.run import restore_agent
 from promptiter.errors import BudgetEndedError, OutageError, SetupError, StopRequestedError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
 from promptiter.evaluation.evaluator import Evaluator, OnRow, list_case_runs

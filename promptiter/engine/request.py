@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from promptiter.agents.runner import Runner
 from promptiter.evaluation.data.case import EvalSet
-from promptiter.evaluation.evaluator import EvaluationOptions
-from promptiter.evaluation.result import Objective
-from promptiter.evaluation.scorer import Scorer, ScorerFunction
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import SCORE, Goal
-from promptiter.policies.stopping import StopPolicy
-from promptiter.profile import Profile
-from promptiter.stages.losses import LossHint, LossPlacement
+
+if TYPE_CHECKING:
+    from promptiter.agents.runner import Runner
+    from promptiter.evaluation.evaluator import EvaluationOptions
+    from promptiter.evaluation.result import Objective
+    from promptiter.evaluation.scorer import Scorer, ScorerFunction
+    from promptiter.policies.stopping import StopPolicy
+    from promptiter.profile import Profile
+    from promptiter.stages.losses import LossHint, LossPlacement
 
 EvalSets: TypeAlias = EvalSet | Sequence[EvalSet]
 

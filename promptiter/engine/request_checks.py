@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent
 from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
 from promptiter.engine.request import SETS, RunRequest
-from promptiter.engine.type_checks import find_wrong_types
+from promptiter.engine.type_checks import check_request_type, check_structure, find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import find_overlaps
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import TrajectoryMetric
 from promptiter.evaluation.metrics.judge import JudgeMetric
-from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, as_scorer
+from promptiter.evaluation.scorer import NO_AGENT, SCORER_SET, DescribedAgent, ScoredAgent, as_scorer
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import Protected
 from promptiter.policies.combine import describe_policy, iter_policies
@@ -55,6 +55,18 @@ class CheckedRequest:
     def with_run_id(self, run_id: str) -> CheckedRequest:
         """The same request for a run with this id."""
         return replace(self, request=replace(self.request, run_id=run_id))
+
+
+def check_request_for(agent: Agent, request: RunRequest | CheckedRequest, evaluator: Evaluator) -> CheckedRequest:
+    """Check a request of an engine with this agent and evaluator. One that was checked is returned as it is."""
+    if isinstance(request, CheckedRequest):
+        return request
+    check_request_type(request)
+    if isinstance(agent, DescribedAgent) and request.scorer is None:
+        raise RequestError([NO_AGENT])
+    snapshot = agent.describe()
+    check_structure(snapshot, agent)
+    return check_request(request, snapshot, evaluator)
 
 
 def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from promptiter.agents.base import Agent, RestoringAgent
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.active_run import ActiveRun
@@ -22,9 +20,9 @@ from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, Pro
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
-from promptiter.policies.final_test import Verdict
 from promptiter.policies.goals import check_scores
 from promptiter.policies.stopping import StopDecision, stop_if
+from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.fold import build_result, fold_lazily
@@ -38,8 +36,6 @@ from promptiter.runlog.payloads import (
     ValidationRead,
 )
 from promptiter.runlog.results import RunMeasured, RunResult, Status
-
-logger = logging.getLogger(__name__)
 
 
 class RunFailedError(PromptiterError):
@@ -289,18 +285,6 @@ class Run:
         )
         measured = StartMeasured(started_at=started.isoformat(timespec="seconds"), use_id=secrets.token_hex(8))
         await active.note(replace(head, measured=measured), request=to_plain(head))
-
-
-async def restore_agent(agent: Agent) -> None:
-    """Restore the files of an agent that runs candidates in place. A failure is logged: the run is over by now."""
-    if not isinstance(agent, RestoringAgent):
-        return
-    try:
-        await agent.aclose()
-    except asyncio.CancelledError:
-        pass  # it restores first
-    except Exception as error:  # noqa: BLE001 - the result must not be lost
-        logger.warning("the baseline could not be restored: %s; run `promptiter restore`", error)
 
 
 def _describe_failures(evaluation: Evaluation) -> str:

@@ -26,7 +26,8 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.sequential import decide_sequentially
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, Phase

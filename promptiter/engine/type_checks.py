@@ -1,4 +1,4 @@
-"""Checks that each part of a run is of the right kind: agent, evaluator, stages, search, observers, request."""
+"""Checks that each part of a run is of the right kind: structure, observers, journal, request."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
-from promptiter.agents.base import check_agent
 from promptiter.agents.runner import check_runner, is_runner
 from promptiter.engine.request import SETS, RunRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet, advise_eval_set
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
+from promptiter.evaluation.evaluator import EvaluationOptions
 from promptiter.evaluation.result import Objective
 from promptiter.evaluation.scorer import Scorer
 from promptiter.numbers import is_number
@@ -26,14 +25,6 @@ from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import OBSERVER, check_part, has_method
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import shorten
-
-
-def check_parts(agent: object, evaluator: object) -> None:
-    """Raise SetupError if the agent or the evaluator of an engine is something else."""
-    if not isinstance(agent, StructureSnapshot):
-        check_agent(agent)
-    if not isinstance(evaluator, Evaluator):
-        raise SetupError(f"the evaluator is {shorten(evaluator)}; give an Evaluator, such as Evaluator(metrics)")
 
 
 def check_structure(structure: object, agent: object) -> None:

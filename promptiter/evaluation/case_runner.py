@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.agents.failures import describe_error
@@ -107,7 +107,14 @@ class CaseRunner:
             return AgentRun.of_turns([_replay_turn(case, number, turn) for number, turn in enumerate(case.actual)])
         if not case.turns and (case.scenario is None or self.user_simulator is None):
             return AgentRun(error=Failure("EmptyCase", "the case has no turns"))
-        context = replace(self.context, case_id=case.id, repeat=job.repeat, substitutes=job.substitutes)
+        context = RunContext(
+            case_id=case.id,
+            repeat=job.repeat,
+            seed=self.context.seed,
+            role=self.context.role,
+            deadline_s=self.context.deadline_s,
+            substitutes=job.substitutes,
+        )
         return await converse(_GuardedAgent(self.agent), case, job.profile, context, self.user_simulator)
 
 

@@ -20,7 +20,8 @@ from typing import IO, TypeAlias
 
 from promptiter.errors import SetupError
 from traces import ExecutionTrace, TraceError
-from traces.files import from_json, write_atomically
+from traces.documents import from_json
+from traces.files import write_atomically
 
 FILE_NAME = "traces.jsonl.gz"
 
@@ -36,6 +37,9 @@ _FIELD = struct.Struct("<32sI")
 _HEADER_SIZE = len(_MAGIC) + _FIELD.size
 _TRAILER = struct.Struct("<II")
 _CHUNK = 1 << 20
+
+_LEVEL = 3
+"""How hard zlib tries: half the time of its default, and files that are a tenth larger."""
 
 
 class TraceFile:
@@ -122,8 +126,7 @@ class TraceFile:
     def _append(self, member: bytes) -> int:
         """Write a member and return where it starts: at the end of the file, even if another process has appended."""
         left = memoryview(member)
-        self._file.seek(0, os.SEEK_END)
-        while left:
+        while left:  # the file is open for appending, so each write goes to its end
             left = left[self._file.write(left) :]
         return self._file.tell() - len(member)
 
@@ -180,6 +183,6 @@ def keep_only(path: str | os.PathLike[str], names: Collection[str]) -> None:
 
 def _pack(digest: bytes, raw: bytes) -> bytes:
     """Compress a trace as a gzip member with its digest and size."""
-    body = zlib.compress(raw, wbits=-zlib.MAX_WBITS)
+    body = zlib.compress(raw, _LEVEL, wbits=-zlib.MAX_WBITS)
     size = _HEADER_SIZE + len(body) + _TRAILER.size
     return b"".join((_MAGIC, _FIELD.pack(digest, size), body, _TRAILER.pack(zlib.crc32(raw), len(raw) & 0xFFFFFFFF)))

@@ -12,7 +12,7 @@ from promptiter.concurrency import run_in_thread
 from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.redaction import Redactor
 from traces import ExecutionTrace, Failure, Step, digest
-from traces.files import to_json
+from traces.documents import to_json
 
 SMALL = 1 << 16
 """Bytes of a trace that is written on the event loop."""

@@ -9,17 +9,14 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from pydantic import BaseModel, ConfigDict
-
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.errors import EvalSetError, ModelError, SetupError
 from promptiter.evaluation.data.case import EvalCase, Scenario
+from promptiter.evaluation.metrics.eval_config import UserSimulatorConfig
 from promptiter.evaluation.metrics.judge_prompts import quote_data, render_conversation
-from promptiter.evaluation.metrics.metric_config import UserSimulatorConfig
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest
 from promptiter.llm.secret import secrets_in
-from promptiter.llm.structured import ask_for, build_shape
 from promptiter.profile import Profile
 from traces import Failure
 from traces.model import Json
@@ -69,6 +66,8 @@ class UserSimulator:
 
         `history` is the conversation so far, without the context of the case. Raises ModelError if the model fails.
         """
+        from promptiter.evaluation.user_reply import ask_for_message
+
         scenario = _require_scenario(case)
         if not history:
             return scenario.starting_prompt
@@ -78,7 +77,7 @@ class UserSimulator:
             model=self.model, messages=render_user_prompt(scenario, [*case.context, *history]), options=self.options
         )
         site = CallSite(role="user", case_id=case.id, repeat=repeat)
-        return await ask_for(_MESSAGE, request, site, self.gateway, node_id="user")
+        return await ask_for_message(request, site, self.gateway)
 
 
 async def converse(
@@ -103,7 +102,7 @@ async def converse(
         if text is None:
             return AgentRun.of_turns(runs)
         asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))
-        run = await agent.run(asked, profile, replace(context, turn=len(runs)))
+        run = await agent.run(asked, profile, replace(context, turn=len(runs)) if runs else context)
         runs.append(run)
         if run.error is not None:
             return AgentRun.of_turns(runs)
@@ -120,20 +119,3 @@ def _require_scenario(case: EvalCase) -> Scenario:
     if case.scenario is None:
         raise EvalSetError(f"case {case.id!r} has no scenario for a simulated user; give it a conversation_scenario")
     return case.scenario
-
-
-class _UserReply(BaseModel):
-    model_config = ConfigDict(title="Answer")
-    done: bool
-    message: str = ""
-
-
-def _read_message(reply: _UserReply) -> str | None:
-    if reply.done:
-        return None
-    if not reply.message.strip():
-        raise ValueError("the message is empty although the conversation is not done; say something, or be done")
-    return reply.message
-
-
-_MESSAGE = build_shape(_UserReply, _read_message)

@@ -7,7 +7,7 @@ a fact. So, while a run is scored, the gateway adds the place of the judgement t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -37,11 +37,9 @@ _NO_JUDGEMENT = Judgement()
 _active: ContextVar[Judgement] = ContextVar("promptiter_judgement", default=_NO_JUDGEMENT)
 
 
-@contextmanager
-def judge_repeat(repeat: int) -> Iterator[None]:
+def judge_repeat(repeat: int) -> AbstractContextManager[None]:
     """Score a run of this repeat in the block, including its tasks and threads."""
-    with _activate(Judgement(repeat)):
-        yield
+    return _activate(Judgement(repeat))
 
 
 @contextmanager

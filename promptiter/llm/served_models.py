@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from urllib.request import Request, urlopen
 
 import orjson
 
@@ -37,6 +36,8 @@ def find_misspelled_model(name: str, *, api_base: str, headers: Mapping[str, str
 
 def _list_models(api_base: str, headers: Mapping[str, str]) -> list[str]:
     """The models that a server lists; empty if it does not."""
+    from urllib.request import Request, urlopen
+
     try:
         with urlopen(Request(f"{api_base.rstrip('/')}/models", headers=dict(headers)), timeout=TIMEOUT_S) as response:
             return sorted(str(each["id"]) for each in orjson.loads(response.read())["data"])

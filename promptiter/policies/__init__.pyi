@@ -9,7 +9,6 @@ from promptiter.policies.constraints import TieBreak as TieBreak
 from promptiter.policies.evidence import AcceptanceDecision as AcceptanceDecision
 from promptiter.policies.evidence import Evidence as Evidence
 from promptiter.policies.evidence import MoreEvidence as MoreEvidence
-from promptiter.policies.final_test import Conclusion as Conclusion
 from promptiter.policies.final_test import FinalTest as FinalTest
 from promptiter.policies.goals import Goal as Goal
 from promptiter.policies.non_inferiority import NonInferior as NonInferior
@@ -27,3 +26,4 @@ from promptiter.policies.stopping import StopDecision as StopDecision
 from promptiter.policies.stopping import StopFile as StopFile
 from promptiter.policies.stopping import StopPolicy as StopPolicy
 from promptiter.policies.stopping import TargetScore as TargetScore
+from promptiter.policies.verdict import Conclusion as Conclusion

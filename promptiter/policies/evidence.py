@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import Literal, TypeAlias
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation, Objective, get_worst_value
-from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.numbers import is_number
 
 
@@ -195,7 +192,7 @@ class Evidence:
         """All cases, by id. One that could not be scored counts as the worst value."""
         seen = self.common
         before, after = _score_cases(seen.accepted, self.objective), _score_cases(seen.candidate, self.objective)
-        worst = _find_worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
+        worst = find_worst(self.objective, (value for value, _ in (*before.values(), *after.values())))
         return tuple(
             CaseDelta(
                 case_id=case_id,
@@ -206,119 +203,14 @@ class Evidence:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRecord:
-    """What a policy saw, by reference: the evaluations of each profile by number, each with its cases (None: all).
-
-    The change cannot reach the `unaffected` cases. `looks` is how often the policy was asked. With the rows of these
-    evaluations, the decision can be made again, or another policy can be tried.
-    """
-
-    accepted: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
-    candidate: Mapping[int, tuple[str, ...] | None] = field(default_factory=dict)
-    unaffected: tuple[str, ...] = ()
-    objective: Objective = "mean_score"
-    round: int = 0
-    candidates_tried: int = 1
-    protected: tuple[str, ...] = ()
-    first_look_repeats: int = 1
-    characters: tuple[int, int] | None = None
-    accepted_gain: float = 0.0
-    looks: int = 1
-    train: EvidenceRecord | None = None
-
-    def build_evidence(self, accepted: Evaluation, candidate: Evaluation, *, train: Evidence | None = None) -> Evidence:
-        """Build the evidence of these rows, and of the evidence on train."""
-        accepted, candidate = leave_out_lost_pairs(
-            *renumber_repeats(accepted, candidate, unaffected=frozenset(self.unaffected))
-        )
-        return Evidence(
-            accepted=accepted,
-            candidate=candidate,
-            objective=self.objective,
-            round=self.round,
-            candidates_tried=self.candidates_tried,
-            protected=frozenset(self.protected),
-            first_look_repeats=self.first_look_repeats,
-            train=train,
-            characters=self.characters,
-            accepted_gain=self.accepted_gain,
-        )
-
-
-def renumber_repeats(
-    accepted: Evaluation, candidate: Evaluation, *, unaffected: frozenset[str]
-) -> tuple[Evaluation, Evaluation]:
-    """Number the repeats of each case from 0. An unaffected case gets its first run in every repeat.
-
-    Unaffected cases cannot differ between the profiles, so their run-to-run noise must not hide what does.
-    """
-    repeats = max((len(rows) for rows in accepted.rows_by_case.values()), default=0)
-
-    def renumber(arm: Evaluation) -> Evaluation:
-        found = []
-        for case_id, rows in arm.rows_by_case.items():
-            again = rows[:1] * repeats if case_id in unaffected else rows
-            found += [replace(row, repeat=repeat) for repeat, row in enumerate(again)]
-        return replace(arm, rows=tuple(found))
-
-    return renumber(accepted), renumber(candidate)
-
-
-def pair_scores(
-    accepted: Evaluation, candidate: Evaluation, objective: Objective = "mean_score"
-) -> tuple[PairedScores, ...]:
-    """Return the objective of each case under both profiles, repeat by repeat, for the tests of `evaluation.stats`.
-
-    A repeat that could not be scored counts as the worst value, as in `Evidence.gain`. A repeat that only one profile
-    ran is left out; see `leave_out_lost_pairs`.
-    """
-    before, after = (
-        {(row.case_id, row.repeat): arm.summarize(row.case_id, (row,)).objective(objective) for row in arm.rows}
-        for arm in (accepted, candidate)
-    )
-    common = sorted(before.keys() & after.keys())
-    if unpaired := {case_id for case_id, _ in before.keys() ^ after.keys()} - {case_id for case_id, _ in common}:
-        raise SetupError(
-            f"case {min(unpaired)!r} has no repeat under both profiles; run both on the same cases and repeats"
-        )
-    worst = _find_worst(objective, (value for value in (*before.values(), *after.values()) if value is not None))
-    position = {repeat: number for number, repeat in enumerate(sorted({repeat for _, repeat in common}))}
-    found = []
-    for case_id, group in groupby(common, key=itemgetter(0)):
-        runs = list(group)
-        first, second = (
-            tuple(worst if (value := arm[run]) is None else value for run in runs) for arm in (before, after)
-        )
-        numbers = tuple(position[repeat] for _, repeat in runs)
-        is_complete = numbers == tuple(range(len(runs)))
-        found.append(PairedScores(case_id=case_id, before=first, after=second, numbers=() if is_complete else numbers))
-    return tuple(found)
-
-
 def has_noise(evaluation: Evaluation) -> bool:
     """Whether some case scored differently in two of its repeats."""
     repeats = evaluation.rows_by_case.values()
     return any(len({tuple(score.value for score in row.scores) for row in rows}) > 1 for rows in repeats)
 
 
-def leave_out_lost_pairs(accepted: Evaluation, candidate: Evaluation) -> tuple[Evaluation, Evaluation]:
-    """Return both without the case runs that an outage lost under either profile.
-
-    An outage says nothing about a profile. Leaving the run out under both keeps the comparison fair, because otherwise
-    the other profile would be scored on repeats that this one does not have.
-    """
-    lost = {(row.case_id, row.repeat) for arm in (accepted, candidate) for row in arm.rows if row.outage is not None}
-    if not lost:
-        return accepted, candidate
-    first, second = (
-        replace(arm, rows=tuple(row for row in arm.rows if (row.case_id, row.repeat) not in lost))
-        for arm in (accepted, candidate)
-    )
-    return first, second
-
-
-def _find_worst(objective: Objective, figures: Iterable[float]) -> float:
+def find_worst(objective: Objective, figures: Iterable[float]) -> float:
+    """The worst value of an objective: 0, a loss of 1, or the lowest of these figures if that is lower."""
     return min([get_worst_value(objective), *figures])
 
 

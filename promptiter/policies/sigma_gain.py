@@ -18,7 +18,8 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
-from promptiter.policies.evidence import Answer, Evidence, MoreEvidence, pair_scores
+from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
+from promptiter.policies.pairing import pair_scores
 from promptiter.wording import plural
 
 Holdout: TypeAlias = Literal["on_train_improve", "every_trial", "skip", "k_fold"]

@@ -11,11 +11,12 @@ from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.evaluation.teacher import LabelledSet
 from promptiter.llm.ledger import Spending
-from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
-from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.paired_runs import NO_RUNS, PairedRuns
 from promptiter.policies.stopping import StopDecision
+from promptiter.policies.verdict import Conclusion, Verdict
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.results import Ablation, RunMeasured, RunShape, Status

@@ -18,11 +18,12 @@ from promptiter.evaluation.result import Evaluation, Objective, merge_evaluation
 from promptiter.evaluation.stats.final_test import Scope, describe_gain
 from promptiter.evaluation.unscored import describe_unscored
 from promptiter.llm.ledger import LedgerSnapshot
-from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
-from promptiter.policies.final_test import Conclusion, Verdict
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.paired_runs import describe_uneven_outages
 from promptiter.policies.stopping import StopDecision
+from promptiter.policies.verdict import Conclusion, Verdict
 from promptiter.profile import PatchSet, Profile, ProfileDiff
 from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import TaggedDetails

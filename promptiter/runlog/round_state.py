@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from promptiter.evaluation.result import Evaluation
-from promptiter.policies.evidence import AcceptanceDecision, EvidenceRecord
+from promptiter.policies.evidence import AcceptanceDecision
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.details import DetailsPayload, RoundDetails

@@ -12,7 +12,7 @@ from promptiter.errors import JournalError, SetupError
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
-from promptiter.policies.evidence import leave_out_lost_pairs
+from promptiter.policies.pairing import leave_out_lost_pairs
 from promptiter.policies.stopping import StopDecision
 from promptiter.profile import Profile
 from promptiter.runlog.case_uses import CaseUseHistory

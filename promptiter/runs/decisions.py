@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.policies.acceptance import AcceptancePolicy, protect_cases
-from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, EvidenceRecord
+from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.policy_code import parse_acceptance
 from promptiter.policies.sequential import decide_at_look
 from promptiter.runlog.events import Event

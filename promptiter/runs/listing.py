@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from promptiter.errors import PromptiterError, SetupError, nearest
 from promptiter.llm.ledger import NOTHING, Spending
-from promptiter.policies.final_test import Verdict
+from promptiter.policies.verdict import Verdict
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.payloads import RunCompleted
 from promptiter.runlog.results import Status

@@ -26,7 +26,7 @@ from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
 from promptiter.runs.lock import LEASE_S, RENEWALS, Holder, this_machine
 from traces import ExecutionTrace
-from traces.files import from_json
+from traces.documents import from_json
 
 
 class MemoryStore:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from promptiter.evaluation.stats.final_test import Look
-from promptiter.policies.final_test import Conclusion, Verdict
 from promptiter.policies.goals import GoalKind
+from promptiter.policies.verdict import Conclusion, Verdict
 from promptiter.runlog.results import RunResult
 
 Outcome: TypeAlias = (

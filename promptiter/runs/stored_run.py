@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from promptiter.engine.engine import Engine, new_run_id
+from promptiter.engine.engine import Engine
+from promptiter.engine.execution import new_run_id
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest

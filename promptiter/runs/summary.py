@@ -17,8 +17,8 @@ from promptiter.evaluation.mean_usage import average_usage
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, TOOL, LedgerSnapshot, Spending
 from promptiter.llm.models import any_simulated
-from promptiter.policies.final_test import Verdict
 from promptiter.policies.paired_runs import describe_runs
+from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote

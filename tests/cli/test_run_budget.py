@@ -12,7 +12,7 @@ from promptiter.cli.exit_codes import EXIT_CODES
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot
 from promptiter.llm.messages import Message, ModelRequest
 from promptiter.offline.model.simulated import SimulatedModel
-from promptiter.policies.final_test import Verdict
+from promptiter.policies.verdict import Verdict
 from promptiter.runlog.codec import from_plain
 from tests.cli.conftest import Run
 from tests.cli.test_run import in_file

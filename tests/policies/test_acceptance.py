@@ -24,7 +24,8 @@ from promptiter.policies.acceptance import (
     decide,
 )
 from promptiter.policies.combine import iter_policies
-from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence, pair_scores
+from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.policies.pairing import pair_scores
 from traces import Failure
 
 Values = Mapping[str, float | None]

@@ -15,7 +15,8 @@ from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
-from promptiter.policies.goals import Goal, decide_for_goal, decide_for_goal_on_new_cases, list_other_models
+from promptiter.policies.goal_test import decide_for_goal, decide_for_goal_on_new_cases
+from promptiter.policies.goals import Goal, list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import MaxRounds, TargetScore
 from promptiter.runlog.results import RunResult

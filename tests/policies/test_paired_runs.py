@@ -4,8 +4,8 @@ import pytest
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
-from promptiter.policies.evidence import leave_out_lost_pairs, pair_scores
 from promptiter.policies.paired_runs import ArmMeasured, ArmRuns, PairedRuns, count_runs, describe_runs
+from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores
 from traces import Failure
 
 LIMITED, BROKE = Failure("RateLimitedError", "429"), Failure("AgentError", "broke")

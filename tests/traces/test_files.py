@@ -27,7 +27,7 @@ from traces import (
     write_otel,
     write_traces,
 )
-from traces.files import from_json, to_json
+from traces.documents import from_json, to_json
 
 SMALL = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a"),))
 

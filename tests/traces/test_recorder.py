@@ -652,7 +652,7 @@ def test_invalid_kinds_and_values_are_rejected_at_once() -> None:
             with pytest.raises(TypeError, match=r"usage must be a traces\.Usage"):
                 current.usage = {"input_tokens": 3}  # type: ignore[assignment]
             with pytest.raises(AttributeError):
-                current.outptu = "x"
+                current.outptu = "x"  # type: ignore[attr-defined]
 
 
 def test_a_step_says_which_results_it_read_and_what_only_triggered_it(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.policies.evidence import pair_scores
+from promptiter.policies.pairing import pair_scores
 from promptiter.profile import Profile
 from traces import Usage
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import orjson
 
+from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
-from traces.files import explain_invalid_json
 from traces.model import Json
 from traces.otel.spans import Link, Span, add_exception_type
 

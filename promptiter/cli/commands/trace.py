@@ -16,8 +16,8 @@ from promptiter.cli.output import OutputFormat, console, echo, guess_format, jso
 from promptiter.llm.redaction import process_redactor
 from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
+from traces.documents import from_json, to_json
 from traces.draw.diagram import Diagram
-from traces.files import from_json, to_json
 from traces.otel.write import guess_encoding
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from promptiter.concurrency import call_any
 from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
+from promptiter.evaluation.metrics.eval_config import EvalConfig, MetricBuilder, MetricConfig
 from promptiter.evaluation.metrics.json_match import compare_json_text
-from promptiter.evaluation.metrics.judge import build_judge_metric
 from promptiter.evaluation.metrics.metric import (
     Metric,
     TurnScore,
@@ -30,7 +30,7 @@ from promptiter.evaluation.metrics.metric import (
     report_exception,
     score_by_turn,
 )
-from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricBuilder, MetricConfig, parse_eval_config
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.metrics.text_match import (
     NumericCriterion,
     RougeCriterion,
@@ -225,9 +225,14 @@ def build_metrics(
     function, is for those that name none. Names are looked up among the built-in metrics, the `evaluators` of the
     configuration, and the registry, which also takes `module:attr`. Raises one UnknownNameError with all unknown names.
     """
+
+    def build_judged(metric: MetricConfig) -> Metric:
+        from promptiter.evaluation.metrics.judge import build_judge_metric
+
+        return build_judge_metric(metric, gateway=gateway, default=judge)
+
     if not isinstance(config, EvalConfig):
         config = _read_list(config) if isinstance(config, list | tuple) else parse_eval_config(config)
-    build_judged: MetricBuilder = partial(build_judge_metric, gateway=gateway, default=judge)
     given = {**_BUILDERS, **dict.fromkeys(JUDGE_METRICS, build_judged)}
     known = {*given, *config.evaluators}
     if taken := [name for name in config.evaluators if name in given]:

@@ -105,7 +105,7 @@ class _Text(_CriterionEntry):
     builds = TextCriterion
     match: TextMatch = Field(default="exact", validation_alias=spell("match", "match_strategy"))
     case_insensitive: bool = False
-    length: _Length = _Length()
+    length: _Length = Field(default_factory=_Length)
     ignore: bool = False
     expected: str | None = None
 
@@ -184,7 +184,7 @@ class _FinalResponse(_CriterionEntry):
 
 
 class _FinalResponseMetric(_Wrapper):
-    final_response: _FinalResponse = _FinalResponse(text=_Text())
+    final_response: _FinalResponse = Field(default_factory=lambda: _FinalResponse(text=_Text()))
 
 
 class _NoOptions(_CriterionEntry):
@@ -209,7 +209,9 @@ class _ToolCallEntry(FileObject):
 
 
 class _Trajectory(_CriterionEntry):
-    default: _ToolCallEntry = Field(default=_ToolCallEntry(), validation_alias=spell("default", "default_strategy"))
+    default: _ToolCallEntry = Field(
+        default_factory=_ToolCallEntry, validation_alias=spell("default", "default_strategy")
+    )
     overrides: dict[str, _ToolCallEntry] = Field(
         default_factory=dict, validation_alias=spell("overrides", "tool_strategy")
     )
@@ -227,7 +229,7 @@ class _Trajectory(_CriterionEntry):
 
 
 class _TrajectoryMetric(_Wrapper):
-    tool_trajectory: _Trajectory = _Trajectory()
+    tool_trajectory: _Trajectory = Field(default_factory=_Trajectory)
 
 
 class _Latency(_Wrapper):
@@ -306,7 +308,7 @@ class _Judge(_CriterionEntry):
 
 
 class _JudgeMetric(_Wrapper):
-    llm_judge: _Judge = _Judge()
+    llm_judge: _Judge = Field(default_factory=_Judge)
 
 
 _ENTRIES: Mapping[str, type[_CriterionEntry]] = {

@@ -27,6 +27,7 @@ from promptiter.evaluation.metrics.criteria import (
     ModelsAggregator,
     Rubric,
 )
+from promptiter.evaluation.metrics.eval_config import MetricConfig
 from promptiter.evaluation.metrics.judge_model import Judge, build_judges, choose_judge
 from promptiter.evaluation.metrics.judge_prompts import (
     Exchange,
@@ -46,7 +47,6 @@ from promptiter.evaluation.metrics.metric import (
     score_by_turn,
     summarize_findings,
 )
-from promptiter.evaluation.metrics.metric_config import MetricConfig
 from promptiter.evaluation.score import JUDGE_FAILED, Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message

@@ -146,12 +146,17 @@ class JobHost:
     async def _keep(self, scored: TracedRow) -> CaseRow:
         """Redact the secrets of a row, and store its traces."""
         row, redactor = scored.row, self.gateway.redactor
-        return replace(
-            row,
-            scores=tuple(_redact_score(score, redactor) for score in row.scores),
+        return CaseRow(
+            case_id=row.case_id,
+            eval_set_id=row.eval_set_id,
+            repeat=row.repeat,
+            scores=tuple([_redact_score(score, redactor) for score in row.scores]),
             output=redactor.redact_known(escape_surrogates(row.output)),
             error=replace(row.error, message=redactor.redact_text(row.error.message)) if row.error else None,
+            usage=row.usage,
             trace_digests=tuple([await self.trace_store.put(trace, redactor=redactor) for trace in scored.traces]),
+            reads=row.reads,
+            measured=row.measured,
         )
 
     def _unpack(self, raw: bytes) -> Any:
@@ -164,11 +169,14 @@ class JobHost:
 
 
 def _redact_score(score: Score, redactor: Redactor) -> Score:
+    reason = redactor.redact_known(score.reason)
+    if reason is score.reason and score.error is None and not score.findings:
+        return score
     known = redactor.redact_known_json
     findings = (replace(each, expected=known(each.expected), actual=known(each.actual)) for each in score.findings)
     return replace(
         score,
-        reason=redactor.redact_known(score.reason),
+        reason=reason,
         error=None if score.error is None else redactor.redact_text(score.error),
         findings=tuple(findings),
     )

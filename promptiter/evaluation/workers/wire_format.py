@@ -31,7 +31,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.secret import Secret
 from promptiter.references import find_factory, find_reference, is_of_script, load_reference
 from traces import ExecutionTrace
-from traces.files import from_json, to_json
+from traces.documents import from_json, to_json
 from traces.model import Json
 
 

@@ -15,8 +15,9 @@ from promptiter.evaluation.metrics.builtin import (
     LimitMetric,
     build_metrics,
 )
+from promptiter.evaluation.metrics.eval_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.metric import MAX_FINDINGS, Metric
-from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, parse_eval_config
+from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from promptiter.evaluation.score import Finding, Score
 from promptiter.llm.gateway import Gateway
 from promptiter.registry import Registry

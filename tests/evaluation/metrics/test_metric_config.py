@@ -20,8 +20,9 @@ from promptiter.evaluation.metrics.criteria import (
     Options,
     Rubric,
 )
+from promptiter.evaluation.metrics.eval_config import EvalConfig, MetricConfig
 from promptiter.evaluation.metrics.json_match import JsonCriterion
-from promptiter.evaluation.metrics.metric_config import EvalConfig, MetricConfig, load_eval_config, parse_eval_config
+from promptiter.evaluation.metrics.metric_config import load_eval_config, parse_eval_config
 from promptiter.evaluation.metrics.text_match import NumericCriterion, RougeCriterion, TextCriterion
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion
 from promptiter.llm.secret import Secret, reveal, secrets_in

@@ -1,0 +1,117 @@
+"""Execution: everything that an engine needs for one run, and nothing that it needs before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+
+from promptiter.agents.base import Agent
+from promptiter.concurrency import run_in_thread
+from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.model_checks import check_models
+from promptiter.engine.request import RunRequest
+from promptiter.engine.request_checks import CheckedRequest
+from promptiter.engine.review import Reviewer
+from promptiter.engine.run import Run, RunOutcome
+from promptiter.engine.services import RunServices
+from promptiter.engine.session import Search
+from promptiter.engine.type_checks import check_journal, check_observers
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.policies.combine import describe_policy
+from promptiter.references import refuse_while_importing
+from promptiter.runlog.event_log import EventLog, is_finished
+from promptiter.runlog.events import Observer
+from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.meter import Meter
+from promptiter.stages.roles import REVIEWER, check_part
+from traces import digest
+
+
+class Execution:
+    """How an engine executes its runs.
+
+    A run is inside `using_agent` from its first event to its last. `clock` and `now` are those of the engine.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        search: Search,
+        *,
+        using_agent: Callable[[], AbstractAsyncContextManager[None]],
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.agent = agent
+        self.search = search
+        self._using_agent = using_agent
+        self._clock = clock
+        self._now = now
+
+    async def execute(
+        self,
+        checked: CheckedRequest,
+        services: RunServices,
+        *,
+        observers: Sequence[Observer],
+        interrupt: Interrupt,
+        reviewer: Reviewer | None,
+    ) -> RunOutcome:
+        """Run, and return the error with the result instead of raising it."""
+        check_observers(observers)
+        check_journal(services.journal)
+        if reviewer is not None:
+            check_part(reviewer, REVIEWER)
+        refuse_while_importing()
+        gateway = services.evaluator.gateway.stopping_on(lambda: interrupt.reason)
+        evaluator = services.evaluator.with_gateway(gateway)
+        journal, request = services.journal, checked.request
+        if is_finished(await journal.last()):
+            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
+        await run_in_thread(lambda: self._check_models(evaluator, request))
+        started = self._now()
+        run_id = request.run_id or new_run_id(started, checked)
+        meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
+        log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
+        active = ActiveRun(
+            checked,
+            log,
+            agent=checked.choose_agent(self.agent),
+            evaluator=evaluator,
+            interrupt=interrupt,
+            reviewer=reviewer,
+            case_uses=services.case_uses,
+            place=services.place,
+        )
+        run = Run(active, self.search)
+        async with self._using_agent():
+            with evaluator.gateway.active():
+                return await run.execute(started)
+
+    def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
+        others = {"teacher": request.teacher if isinstance(request.teacher, str) else None}
+        check_models(self.agent, evaluator, profile=request.initial_profile, others=others, search=self.search)
+
+
+def new_run_id(started: datetime, checked: CheckedRequest) -> str:
+    """Return a run id: the start time and a hash of the inputs."""
+    request = checked.request
+    inputs = digest(
+        [
+            checked.train.content_digest,
+            checked.validation.content_digest,
+            checked.test.content_digest if checked.test is not None else None,
+            list(checked.targets),
+            request.initial_profile.digest if request.initial_profile is not None else None,
+            request.objective,
+            describe_policy(request.goal),
+            describe_policy(request.acceptance),
+            describe_policy(request.final_test),
+            describe_policy(request.stop),
+            request.max_rounds,
+            request.seed,
+        ]
+    )
+    return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
