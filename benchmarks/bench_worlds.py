@@ -4,14 +4,17 @@ The stages ask a scripted expert that knows nothing but what its prompts show (`
 right, or misreads a tenth of the runs it is shown. The task model makes no slips, or one in 5% of the case runs. A run
 reaches the ceiling if its final profile scores as well as the perfect one with slips switched off. Case runs and node
 calls are those of the search and, in brackets, all with ablation and final test. `found` counts the runs whose search
-ended at the ceiling, `adopted` those whose final test adopted it. Tokens are characters / 4 of prompts and answers.
-Innocent surfaces are those without a planted fault.
+ended at the ceiling, `adopted` those whose final test adopted it: a search may find a gain that is too small for the
+final test to show beyond run noise, and then the baseline stays. With slips, the fix of `rare` moves one of twelve
+validation cases; the final test shows that with about fifteen repeats (`--repeats 5`), seldom with the default six.
+Tokens are characters / 4 of prompts and answers. Innocent surfaces are those without a planted fault.
 
 gepa is measured in the same process if it is installed: `pip install gepa==0.1.4`. Its reflection model is the same
 expert if it is `sighted`; if it is `blind`, it writes down all that the feedback names. `full` reflects on all train
 cases at once instead of three. Each of its runs ends at a perfect validation or after 1,500 case runs.
 
     python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa] [--without-final-test]
+        [--repeats 2]
 """
 
 from __future__ import annotations
@@ -62,12 +65,13 @@ def main() -> None:
     parser.add_argument("--worlds", default=",".join(WORLDS), help="names of worlds, separated by commas")
     parser.add_argument("--without-gepa", action="store_true", help="measure promptiter only")
     parser.add_argument("--without-final-test", action="store_true", help="measure searches only")
+    parser.add_argument("--repeats", type=int, default=FinalTest().repeats, help="repeats of a block of the final test")
     options = parser.parse_args()
     names, seeds = options.worlds.split(","), range(2 if options.quick else options.seeds)
     gepa = None if options.without_gepa else load_gepa()
     if gepa is None:
         print("gepa is not measured: it is not installed, or was not asked for\n")
-    final_test = None if options.without_final_test else FinalTest()
+    final_test = None if options.without_final_test else FinalTest(repeats=options.repeats)
     found = {each: report_setting(names, seeds, each, final_test=final_test) for each in SETTINGS}
     if gepa is not None:
         report_gepa(names, seeds)
@@ -176,19 +180,29 @@ def print_row(name: str, who: str, runs: Sequence[Figures]) -> None:
 
 
 def report_goals(found: dict[tuple[float, float], dict[str, list[Figures]]]) -> None:
-    exact = [(name, sum(each.adopted for each in runs), len(runs)) for name, runs in found[0.0, 0.0].items()]
-    missed = [f"{name} {reached}/{count}" for name, reached, count in exact if reached < count]
-    print(f"goal: every run without slips and with a right expert reaches the ceiling: {format_reached(not missed)}")
-    print(*(f"  {each}" for each in missed), sep="\n", end="\n" if missed else "")
-    slipped = [each for runs in found[SLIP, 0.0].values() for each in runs]
-    reached = sum(each.adopted for each in slipped)
-    is_reached = format_reached(reached >= 0.95 * len(slipped))
-    print(f"goal: with 5% slips 19 of 20 runs reach it: {reached} of {len(slipped)}: {is_reached}")
+    print("goal: every run without slips and with a right expert reaches the ceiling")
+    report_reached(found[0.0, 0.0], share=1.0)
+    print("goal: with 5% slips, 19 of 20 runs of each world reach it")
+    report_reached(found[SLIP, 0.0], share=0.95)
     every = [each for setting in found.values() for runs in setting.values() for each in runs]
     changed, innocent = sum(each.innocent_changed for each in every), sum(each.innocent for each in every)
     share = changed / innocent if innocent else 0.0
     is_reached = format_reached(share <= MAX_INNOCENT)
     print(f"goal: at most {MAX_INNOCENT:.0%} of the innocent surfaces change: {changed} of {innocent}: {is_reached}")
+
+
+def report_reached(found: Mapping[str, Sequence[Figures]], *, share: float) -> None:
+    """Print how many searches reached the ceiling, how many runs adopted it, and the worlds with too few of either."""
+    reached = {
+        "found": {name: sum(each.found for each in runs) for name, runs in found.items()},
+        "adopted": {name: sum(each.adopted for each in runs) for name, runs in found.items()},
+    }
+    for what, counts in reached.items():
+        missed = [
+            f"{name} {counts[name]}/{len(runs)}" for name, runs in found.items() if counts[name] < share * len(runs)
+        ]
+        total = f"{sum(counts.values())} of {sum(map(len, found.values()))}"
+        print(f"  {what} {total}: {format_reached(not missed)}", *missed, sep="; " if missed else "")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult, Aggregator, Attributor, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, LossHint
 
+FEW_FAILURES = 0.2
+"""If at most this share of the cases failed, a slip or two on validation may hide that a patch fixed them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameReport:
@@ -52,19 +55,25 @@ class BlameReport:
     gradients: dict[str, tuple[SurfaceGradient, ...]]
     dropped: int = 0
 
+    @property
+    def has_few_failures(self) -> bool:
+        return self._count_failed() <= FEW_FAILURES * len(self.evaluation.cases)
+
     def scale_support(self, cases: int, *, min_support: float) -> float:
         """The least support of a signal that is not weak, if some of the failed cases are blamed again.
 
         It is that of a signal that all failed cases would give enough support.
         """
-        failed = sum(not case.passed for case in self.evaluation.cases)
-        return self._compute_least(min_support) * cases / max(cases, failed)
+        return self._compute_least(min_support) * cases / max(cases, self._count_failed())
 
     def has_in_few_cases(self, signal: AggregateResult, *, min_support: float) -> bool:
         """Whether a signal of a later pass has only cases of a weak one, so that it still is: it had too few cases."""
         least = self._compute_least(min_support)
         few = (set(each.case_ids) for each in self.weak if each.surface_id == signal.surface_id)
         return any(len(cases) < least and cases.issuperset(signal.case_ids) for cases in few)
+
+    def _count_failed(self) -> int:
+        return sum(not case.passed for case in self.evaluation.cases)
 
     def _compute_least(self, min_support: float) -> float:
         """The least support of a signal that is not weak."""

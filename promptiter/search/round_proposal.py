@@ -33,7 +33,7 @@ class RoundProposal:
 
     `rerun` is None if no case was re-run with all of them.
     `notes` say why blamed surfaces have no patch. It `is_unfinished` if cases still failed after the last pass, and
-    `is_for_few_cases` if it was made from signals with little support.
+    `is_for_few_cases` if it was made from signals with little support, or few train cases failed.
     """
 
     patches: PatchSet = field(default_factory=PatchSet)
@@ -104,7 +104,8 @@ class RoundProposer:
             patched, variants = await self._patch(report, kinds, width=self._width if number == 1 else 1)
             if cases is None:
                 cases = self._select_cases(patched, report)
-                proposal = replace(proposal, is_for_few_cases=patched is not report)
+                is_for_few_cases = patched is not report or known.has_few_failures
+                proposal = replace(proposal, is_for_few_cases=is_for_few_cases)
             before, proposal = proposal, await self._choose_variant(proposal, variants, cases, known)
             if (rerun := proposal.rerun) is None or proposal.patches == before.patches:
                 break

@@ -22,13 +22,13 @@ async def test_the_faults_of_the_rules_world_are_fixed_and_nothing_else_changes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["long-worded", "triage", "single", "exit-loop", "handbook"])
+@pytest.mark.parametrize("name", ["long-worded", "triage", "single", "exit-loop", "wrong-route", "handbook"])
 async def test_the_faults_of_the_other_worlds_are_fixed_and_nothing_else_changes(name: str) -> None:
     await check_run(make_world(name, seed=0))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["triage", "exit-loop"])
+@pytest.mark.parametrize("name", ["triage", "exit-loop", "wrong-route"])
 async def test_a_walk_finds_the_faults_of_the_small_worlds(name: str) -> None:
     world = make_world(name, seed=1)
     assert (await optimize_world(world, blame=LLMBackwarder(EXPERT))).changed == world.faulty
@@ -38,6 +38,13 @@ async def test_a_walk_finds_the_faults_of_the_small_worlds(name: str) -> None:
 async def test_the_small_worlds_pass_every_case_only_with_the_perfect_profile(name: str) -> None:
     world = make_world(name, seed=0)
     assert await world.measure_score() < 0.6
+    assert await world.measure_score(world.perfect) == 1.0
+
+
+async def test_the_wrong_route_hides_a_fault_that_costs_more_than_the_route_wins() -> None:
+    world = make_world("wrong-route", seed=0)
+    routed = world.make_profile({"router#instruction": world.fixes["router#instruction"]})
+    assert await world.measure_score(routed) < await world.measure_score() < 1.0
     assert await world.measure_score(world.perfect) == 1.0
 
 

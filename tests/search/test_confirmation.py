@@ -187,6 +187,15 @@ async def test_what_has_little_support_is_tried_once_the_rest_was_rejected() -> 
     assert [change.surface_id for change in result.changes] == [POLISH]
 
 
+@pytest.mark.parametrize("failed", [4, 5])
+async def test_a_candidate_is_validated_twice_if_few_train_cases_failed(failed: int) -> None:
+    """Two slips hide the gain in the first comparison. With more failures, that one decides."""
+    slips = dict.fromkeys([("validation-0", 0), ("validation-1", 0)], "polish")
+    result = await engine(slips).run(request(common=failed))
+    decisions = [each.decision.accepted for each in result.rounds[0].candidates if each.decision is not None]
+    assert decisions == ([False, True] if failed == 4 else [False])
+
+
 async def test_a_candidate_for_few_cases_is_validated_twice_before_it_is_rejected() -> None:
     """The only validation case that can show the gain fails by accident at first."""
     slips = {("validation-0", 0): "draft"}

@@ -11,6 +11,7 @@ from tests.worlds.planted_world import PlantedWorld
 from tests.worlds.rules_world import LONG, SCENARIOS, make_rules_world
 from tests.worlds.single_prompt import make_single_prompt_world
 from tests.worlds.triage_world import make_triage_world
+from tests.worlds.wrong_route import make_wrong_route_world
 
 WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
     **{scenario: partial(make_rules_world, scenario) for scenario in SCENARIOS},
@@ -18,6 +19,7 @@ WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
     "triage": make_triage_world,
     "single": make_single_prompt_world,
     "exit-loop": make_exit_loop_world,
+    "wrong-route": make_wrong_route_world,
     "handbook": make_handbook_world,
 }
 """Makers of worlds; each takes a seed and the chance of a slip."""
