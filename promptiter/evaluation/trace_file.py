@@ -126,7 +126,8 @@ class TraceFile:
     def _append(self, member: bytes) -> int:
         """Write a member and return where it starts: at the end of the file, even if another process has appended."""
         left = memoryview(member)
-        while left:  # the file is open for appending, so each write goes to its end
+        self._file.seek(0, os.SEEK_END)  # a temporary file does not append by itself
+        while left:
             left = left[self._file.write(left) :]
         return self._file.tell() - len(member)
 

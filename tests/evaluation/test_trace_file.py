@@ -74,6 +74,14 @@ def test_a_damaged_trace_costs_only_itself(tmp_path: Path, place: int) -> None:
         file.get(NAMES[1])
 
 
+def test_what_was_read_between_two_writes_is_not_overwritten() -> None:
+    file = TraceFile(None)
+    for trace in TRACES:
+        file.write(*encode_trace(trace))
+        assert file.get(NAMES[0]) == TRACES[0]
+    assert [file.get(name) for name in NAMES] == list(TRACES)
+
+
 def test_a_second_writer_overwrites_nothing(tmp_path: Path) -> None:
     first = write(tmp_path / "t", TRACES[:1])
     second = write(tmp_path / "t", TRACES[1:2])
