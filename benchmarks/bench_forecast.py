@@ -6,9 +6,8 @@ model obeys, whether stages ask models, test sets, final tests and budgets that 
 the run took is between `low` and `high`. Goal: at least 85% of the runs, for calls, tokens and dollars; for seconds
 too, unless the machine is busy. A wide range holds easily, so the median widths are printed as well.
 
-The assumptions of promptiter/forecast were chosen on 450 runs: 0 to 49, 1000 to 1119, 4000 to 4039, 5000 to 5039, 6000
-to 6119 and 7000 to 7079. On the 150 runs 50 to 199, which played no part in this, forecasts hold in 91% (calls), 86%
-(tokens), 88% (dollars) and 89% (seconds).
+The assumptions of promptiter/forecast were chosen on the runs 0 to 49, 1000 to 1119, 4000 to 4039, 5000 to 5039, 6000
+to 6119 and 7000 to 7079; the runs 50 to 199 played no part in this.
 
     python -m benchmarks.bench_forecast [--quick] [--first 3000]
 """

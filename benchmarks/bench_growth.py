@@ -6,7 +6,7 @@ traces are those of a loop around the chain. The shipped LLM stages ask a script
 
 Each size runs in a process of its own, after a small run that imports everything. CPU is the processor time of the run;
 memory is by how much its peak exceeds that of the small run. An exponent compares two sizes: 1 is linear, and that of
-n log n is below 1.15 at these sizes. Goals: an exponent of at most 1.15 between the largest sizes, and at most 10 kB of
+n log n is below 1.15 at these sizes. Goals: an exponent of at most 1.15 between the largest sizes, and at most 5 kB of
 memory per case. A run in memory keeps its journal and all answers there, so it has no goal for memory.
 
     python -m benchmarks.bench_growth [--quick] [--axis cases] [--in-memory]
@@ -45,7 +45,7 @@ from promptiter.runs.directory import RunDirectory
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Complaint, Faults, SightedExpert
 
-MAX_EXPONENT, MAX_KILOBYTES = 1.15, 10.0
+MAX_EXPONENT, MAX_KILOBYTES = 1.15, 5.0
 EXPERT, TASK = "expert", "task"
 RULES = {"order 4711": "Keep every order number.", "due Friday": "Keep every due date."}
 """The values of a case, and what a node must be told so that it does not lose a fragile one."""
