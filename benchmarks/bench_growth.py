@@ -209,7 +209,7 @@ class TaskModel:
     def __init__(self, size: Size) -> None:
         self.lost = {f"You are {node}": value for node, value in size.faults.items()}
 
-    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - it has no luck
+    async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - it is not random
         instruction, text = request.messages[0].content, request.messages[-1].content
         head, _, calls = text.rpartition(" ")
         value = self.lost.get(instruction.partition(".")[0])

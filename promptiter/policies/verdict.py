@@ -30,10 +30,10 @@ class Conclusion:
 
     `before` and `after` are the objective of both profiles on the cases of the search in the final test; None if there
     was none. `test_before` and `test_after` are those on the test set; None if it was not run. `obstacle` says why a
-    gain is not shown for new cases, and what to do. `smallest_gain` is
-    the smallest gain that these cases could have shown, given their noise; None if that was not measured. `runs` are
-    the case runs behind each result; see `describe_runs`. `validation_use` is what validation had told the search
-    when its cases were tested for new cases. A profile that was accepted in a run without a final test `is_untested`.
+    gain is not shown for new cases, and what to do. `smallest_gain` is the smallest gain that these cases could have
+    shown, given their noise; None if that was not measured. `runs` are the case runs behind each result; see
+    `describe_runs`. `validation_use` is what the search had learned from validation when its cases were tested for new
+    cases. A profile that was accepted in a run without a final test `is_untested`.
     """
 
     verdict: Verdict
