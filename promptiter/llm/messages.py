@@ -69,13 +69,17 @@ class ModelRequest:
     @property
     def digest(self) -> str:
         """The content hash: equal requests have equal digests in every process."""
-        raw, [*messages] = write_canonically(self), self.messages
+        return self.measure()[0]
+
+    def measure(self) -> tuple[str, int]:
+        """The digest of the request, and its bytes as JSON."""
+        raw, messages = write_canonically(self), self.messages
         if not messages or messages[0].role != "system":
-            return digest(raw)
+            return digest(raw), len(raw)
         length, begun = _hash_beginning(self.model, messages[0].content)
         found = begun.copy()
         found.update(memoryview(raw)[length:])
-        return found.hexdigest()
+        return found.hexdigest(), len(raw)
 
     @property
     def text(self) -> str:
