@@ -243,6 +243,8 @@ async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> Backwar
 def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> BackwardResult:
     """Drop unknown surfaces and steps from a result; fill in a missing id where only one is possible."""
     step_id, sources = step_request.step.id, {step.id for step in step_request.predecessors}
+    if _has_known_ids(result, step_request, sources):
+        return result
     gradients: list[SurfaceGradient] = []
     packets: list[GradientPacket] = []
     for gradient in result.gradients:
@@ -256,8 +258,6 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     unknown = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
-    if result.step_id == step_id and result.gradients == tuple(gradients) and result.packets == tuple(packets):
-        return result
     return BackwardResult(
         step_id=step_id,
         gradients=tuple(gradients),
@@ -265,6 +265,17 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         dropped=result.dropped + unknown,
         error=result.error,
         note=result.note,
+    )
+
+
+def _has_known_ids(result: BackwardResult, step_request: BackwardRequest, sources: set[str]) -> bool:
+    """Whether a result names its step, blamable surfaces and predecessors, as those of most stages do."""
+    step_id = step_request.step.id
+    return (
+        result.step_id == step_id
+        and {gradient.surface_id for gradient in result.gradients} <= {*step_request.blamable}
+        and {packet.target for packet in result.packets} <= sources
+        and {packet.source for packet in result.packets} <= {step_id}
     )
 
 
