@@ -195,7 +195,8 @@ class HomeLoop:
 
     def is_running_here(self) -> bool:
         """Whether calls are made on the running event loop. Binds it, unless the loop bound before still runs."""
-        return self.bind() is asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
+        return self._loop is running or self.bind() is running
 
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Make a call on this loop, and return its result on the running one."""

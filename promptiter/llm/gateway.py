@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 
 from promptiter.concurrency import HomeLoop
+from promptiter.context import ContextValue
 from promptiter.errors import BadAnswerError, SetupError, StopRequestedError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.answers import Answers, Call
@@ -251,14 +251,9 @@ class Gateway:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
         self._home.bind()
 
-    @contextmanager
-    def active(self) -> Iterator[Gateway]:
+    def active(self) -> ContextValue[Gateway]:
         """Make this the gateway of the code in this block, including its tasks and threads."""
-        token = _active.set(self)
-        try:
-            yield self
-        finally:
-            _active.reset(token)
+        return ContextValue(_active, self)
 
     def _derive(self) -> Gateway:
         other = copy.copy(self)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
+from promptiter.context import ContextValue
 from promptiter.llm.messages import Role
 from traces import Usage
 
@@ -264,15 +264,9 @@ class CallCounter:
     cached: int = 0
 
 
-@contextmanager
-def count_calls() -> Iterator[CallCounter]:
+def count_calls() -> ContextValue[CallCounter]:
     """Count the calls made inside this block, including those of its tasks and threads, and no others."""
-    counter = CallCounter()
-    token = _counter.set(counter)
-    try:
-        yield counter
-    finally:
-        _counter.reset(token)
+    return ContextValue(_counter, CallCounter())
 
 
 def record_call(*, paid: bool) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+import orjson
+
 from traces import Usage, digest
 from traces.model import Json, write_canonically
 
@@ -73,7 +75,10 @@ class ModelRequest:
 
     def measure(self) -> tuple[str, int]:
         """The digest of the request, and its bytes as JSON."""
-        raw, messages = write_canonically(self), self.messages
+        try:
+            raw, messages = orjson.dumps(self, option=orjson.OPT_SORT_KEYS), self.messages
+        except TypeError:  # orjson.JSONEncodeError
+            raw, messages = write_canonically(self), self.messages  # says what is wrong
         if not messages or messages[0].role != "system":
             return digest(raw), len(raw)
         length, begun = _hash_beginning(self.model, messages[0].content)

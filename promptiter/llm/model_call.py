@@ -13,7 +13,7 @@ from promptiter.llm.cache.answers import Answers, Call, PaidAnswer
 from promptiter.llm.ledger import Spending
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.options import check_options
-from promptiter.llm.pool import ModelPool, bound_output_tokens, bound_tokens, is_counted, list_output_limits
+from promptiter.llm.pool import ModelPool, bound_tokens, is_counted, list_output_limits
 from promptiter.llm.prices import add_cost, check_usage
 from promptiter.llm.reservation import Reservation
 
@@ -40,7 +40,7 @@ class AskedRequest:
     def limit_as(self, limits: dict[str, int]) -> tuple[ModelRequest, int]:
         """The request with these limits, and the most tokens that one attempt of it may take."""
         if limits.items() <= self.limited.options.items():
-            return self.limited, self.size + bound_output_tokens(self.limited)
+            return self.limited, self.size + max(limits.values())
         request = self.given.with_options(**limits)
         return request, bound_tokens(request)
 
@@ -61,7 +61,8 @@ async def call_model(
     given = asked.given
     if given.options:
         check_options(given.options, place=f"the options of model {given.model!r}")
-    request, bound = asked.limit_as(pool.find_output_limits(given, default=max_output_tokens))
+    limits = pool.find_output_limits(given, default=max_output_tokens)
+    request, bound = asked.limit_as(limits)
     price = pool.catalog.price(request.model)
     bound_usd = price.bound_usd(bound) if price else None
     reservation = _reserve(budget or _NO_BUDGET, request.model, tokens=bound, usd=bound_usd)
@@ -81,7 +82,7 @@ async def call_model(
         reservation.settle(tokens=usage.tokens if is_counted(usage) else None, usd=usage.cost_usd)
         spent = Spending.of_call(usage, seconds=seconds, attempts=number - attempts.lost_attempts)
         reply = reply if usage is reply.usage else replace(reply, usage=usage)
-        return reply, spent.bound_by(lost, output_tokens=bound_output_tokens(request))
+        return reply, spent.bound_by(lost, output_tokens=max(limits.values()))
 
 
 def _reserve(budget: Budget | Budgets, model: str, *, tokens: int, usd: float | None) -> Reservation:

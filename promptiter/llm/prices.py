@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 from promptiter.numbers import is_number
@@ -61,15 +60,11 @@ class Prices:
 
 def check_usage(usage: Usage) -> Usage:
     """The usage without figures that cannot be right: negative ones, and more cached tokens than the input has."""
-    figures = _get_figures(usage)
-    known = [figure if figure is None or is_number(figure, least=0) else None for figure in figures]
-    if (known[_CACHED] or 0) > (known[_INPUT] or 0):
-        known[_CACHED] = None
-    return usage if known == [*figures] else Usage(**dict(zip(Usage.__slots__, known, strict=True)))
-
-
-_get_figures = attrgetter(*Usage.__slots__)
-_INPUT, _CACHED = map(Usage.__slots__.index, ("input_tokens", "cached_input_tokens"))
+    given = {name: figure for name in Usage.__slots__ if (figure := getattr(usage, name)) is not None}
+    known = {name: figure for name, figure in given.items() if is_number(figure, least=0)}
+    if known.get("cached_input_tokens", 0) > known.get("input_tokens", 0):
+        del known["cached_input_tokens"]
+    return usage if len(known) == len(given) else Usage(**known)
 
 
 def add_cost(usage: Usage, price: Price | None) -> Usage:

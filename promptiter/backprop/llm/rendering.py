@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import orjson
 
@@ -50,9 +51,10 @@ def render_snapshot(snapshot: Snapshot) -> str:
     return "\n".join([*shown, *(f"[{blob.media_type}, {blob.size:,} bytes, not shown]" for blob in snapshot.blobs)])
 
 
-def name_node(node_id: str) -> tuple[list[str], list[Quote]]:
+@lru_cache(maxsize=1024)
+def name_node(node_id: str) -> tuple[tuple[str, ...], tuple[Quote, ...]]:
     """The id of a node as part of a heading; if it is not a plain name, it is quoted as data instead."""
-    return ([node_id], []) if _PLAIN_NAME.fullmatch(node_id) else ([], [Quote("node", node_id)])
+    return ((node_id,), ()) if _PLAIN_NAME.fullmatch(node_id) else ((), (Quote("node", node_id),))
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w~-]{0,39}(?:/[\w~-]{1,40}){0,4}", re.ASCII)
