@@ -16,6 +16,7 @@ from functools import cached_property
 
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
+from promptiter.concurrency import Slots
 from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.grouping import group_by
 from promptiter.stages.contracts import (
@@ -42,20 +43,17 @@ class StepwiseAttributor:
             raise SetupError(f"concurrency must be at least 1, got {concurrency}")
         self.backwarder = backwarder
         self.concurrency = concurrency
-        self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._slots = Slots(concurrency)
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        loop = asyncio.get_running_loop()
-        if self._limit is None or self._limit[0] is not loop:
-            self._limit = (loop, asyncio.Semaphore(self.concurrency))
-        return await propagate(request, self.backwarder, limit=self._limit[1])
+        return await propagate(request, self.backwarder, slots=self._slots)
 
 
 async def propagate(
-    request: AttributeRequest, backwarder: Backwarder, *, limit: asyncio.Semaphore | None = None
+    request: AttributeRequest, backwarder: Backwarder, *, slots: Slots | None = None
 ) -> list[BackwardResult]:
     """Walk one trace from its losses to its roots. The results are in reverse order of the trace, last step first."""
-    limit = limit or asyncio.Semaphore(CONCURRENCY)
+    slots = slots or Slots(CONCURRENCY)
     view = TraceView(request)
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
@@ -65,7 +63,7 @@ async def propagate(
         if incoming := packets.pop(step.id, None):
             step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
-                async with limit:
+                async with slots:
                     result = await _ask(backwarder, step_request)
             else:
                 result = _pass_on(step_request)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
-from promptiter.backprop.llm.reports import CitedReports, Report, cite_reports
+from promptiter.backprop.llm.reports import CitedReports
 from promptiter.backprop.llm.step_prompt import StepPrompt
-from promptiter.grouping import ById, group_by
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, GradientPacket
 
@@ -37,14 +36,14 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         surface_ids = {name: name for name in request.blamable} | shown.surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
-        step_id, known = request.step.id, ById(reports)
+        step_id, cite = request.step.id, shown.shown.cite
         gradients = [
-            build_gradient(blame, (surface_id, step_id), request, cited=_cite(blame.cited, known))
+            build_gradient(blame, (surface_id, step_id), request, cited=cite(blame.cited))
             for blame in answer.gradients
             if (surface_id := resolve_id(blame.of, surface_ids))
         ]
         packets = [
-            _build_packet(target, blame, request, _cite(blame.cited, known))
+            _build_packet(target, blame, request, cite(blame.cited))
             for blame in answer.packets
             if (target := resolve_id(blame.of, step_ids))
         ]
@@ -54,12 +53,6 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
             packets=_merge_packets(packets),
             dropped=len(answer.gradients) + len(answer.packets) - len(gradients) - len(packets),
         )
-
-
-@lru_cache(maxsize=256)
-def _cite(cited: tuple[str, ...], reports: ById[Mapping[str, Report]]) -> CitedReports:
-    """The reports that an entry explains; all of them, if it cites none. Most entries of a run cite the same."""
-    return CitedReports.of(cite_reports(cited, reports.value, otherwise=tuple(reports.value.values())))
 
 
 def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest, cited: CitedReports) -> GradientPacket:
