@@ -21,7 +21,7 @@ from promptiter.search.confirmation import Confirmation
 from promptiter.search.propose import PatchProposer
 from promptiter.search.rejections import Rerun
 from promptiter.search.rerun_cases import measure_gain, select_cases
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 
 WORSE_VARIANT = "another candidate of this round did no worse on the failed train cases"
 """Why one of several candidates of a round is not validated."""
