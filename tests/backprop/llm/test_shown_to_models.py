@@ -180,16 +180,24 @@ async def test_a_tool_is_shown_with_its_arguments_docstring_and_a_result() -> No
     arguments = '{"properties":{"category":{"type":"string"}},"type":"object"}'
     assert f"reply#tool.policy\narguments: {arguments}\ndocstring: How many days" in both
     assert 'policy({"category":"kettle"})\n{"days":45}' in both
-    assert "a call in another run" not in both
+    assert "a call seen elsewhere" not in both
 
 
 async def test_a_tool_that_no_shown_run_called_is_shown_with_a_call_of_another_run() -> None:
     kettles = tuple(make_case(number, "kettle", 44) for number in range(1, MOST_RUNS + 1))
     stage = Stage(cases=replace(CASES, cases=(*kettles, make_case(99, "drill", 60))))
     await stage.attribute(LLMAttributor("m"))
-    seen = 'a call in another run: policy({"category":"kettle"}) {"days":45}'
+    seen = 'a call seen elsewhere: policy({"category":"kettle"}) {"days":45}'
     assert [seen in each for each in stage.prompts] == ["return the drill" in each for each in stage.prompts]
     assert len(stage.prompts) == 2
+
+
+async def test_a_walk_shows_a_call_of_another_run_only_where_the_tool_was_not_called() -> None:
+    stage = Stage()
+    await stage.attribute(StepwiseAttributor(LLMBackwarder("m")))
+    replies = [each for each in stage.prompts if "# The step: node reply" in each]
+    seen = 'a call seen elsewhere: policy({"category":"kettle"}) {"days":45}'
+    assert [seen in each for each in replies] == ["return the drill" in each for each in replies] != [False, False]
 
 
 async def test_what_the_metrics_look_at_is_shown_once_and_reports_claim_no_severity() -> None:
