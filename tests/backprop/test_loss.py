@@ -182,7 +182,8 @@ def test_a_loss_has_the_reason_of_its_own_turn_and_the_conversation_before_it() 
 
 def test_a_score_without_findings_goes_to_the_last_turn() -> None:
     cases = [EvalCase(id="a", turns=(Turn(user="one"), Turn(user="two")))]
-    (found,) = losses_of(row(score(), digests=("x", "d")), cases=cases)
+    known = ScriptedTraces(x=trace({"s": ()}), d=trace({"s": ()}))
+    (found,) = losses_of(row(score(), digests=("x", "d")), of=known, cases=cases)
     assert (found.turn, found.input, found.losses[0].category) == (1, "two", "response")
 
 
