@@ -13,15 +13,8 @@ from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, c
 from promptiter.concurrency import run_together
 from promptiter.errors import SurfaceValueError
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
-from promptiter.stages.contracts import (
-    AggregateResult,
-    Optimizer,
-    OptimizeRequest,
-    OptimizeResult,
-    Rejection,
-    RejectionKind,
-    SurfaceGradient,
-)
+from promptiter.stages.contracts import AggregateResult, SurfaceGradient
+from promptiter.stages.optimizer import Optimizer, OptimizeRequest, OptimizeResult, Rejection, RejectionKind
 from promptiter.structure import StructureSnapshot, Surface
 from traces.model import Json
 

@@ -25,7 +25,8 @@ from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import AggregateResult, Optimizer, Rejection
+from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Optimizer, Rejection
 
 EMPHASES = (
     "",

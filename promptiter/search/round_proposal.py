@@ -21,7 +21,7 @@ from promptiter.search.confirmation import Confirmation
 from promptiter.search.propose import PatchProposer
 from promptiter.search.rejections import Rerun
 from promptiter.search.rerun_cases import measure_gain, select_cases
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 
 TRIED_BEFORE = "these patches were tried before, together and without each of them"
 """Why patches that were written are not tried."""

@@ -28,15 +28,8 @@ from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import (
-    Aggregator,
-    Attributor,
-    Backwarder,
-    BatchAttributor,
-    CallsModel,
-    NamesModel,
-    Optimizer,
-)
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor, CallsModel, NamesModel
+from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 
 MAX_PASSES = 3

@@ -24,7 +24,7 @@ from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
 from promptiter.llm.structured import build_shape
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from promptiter.structure import EXAMPLE_ROLES, TEXT_TYPES, Surface
 from traces.model import Json, holds_non_finite
 

@@ -30,7 +30,8 @@ from promptiter.backprop.llm.rendering import (
 from promptiter.backprop.llm.reports import build_criteria_section
 from promptiter.backprop.llm.truncation import PromptSection, Quote, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, NodePlace, OptimizeRequest, Rejection
+from promptiter.stages.contracts import AggregateRequest, AggregateResult
+from promptiter.stages.optimizer import NodePlace, OptimizeRequest, Rejection
 from promptiter.structure import TEXT_TYPES, Limits, Surface, SurfaceType
 from promptiter.wording import join_names, plural
 

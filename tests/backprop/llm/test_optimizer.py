@@ -14,7 +14,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
-from promptiter.stages.contracts import OptimizeRequest
+from promptiter.stages.optimizer import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
 from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
