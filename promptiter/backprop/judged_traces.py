@@ -18,8 +18,9 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding
 from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.grouping import group_by
-from promptiter.stages.contracts import NodePlace, Peer, StepExample, SurfaceGradient
+from promptiter.stages.contracts import Peer, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
+from promptiter.stages.optimizer import NodePlace, StepExample
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Step, ToolCall
 from traces.model import Json, Snapshot

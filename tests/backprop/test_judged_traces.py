@@ -16,8 +16,9 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.stages.contracts import NodePlace, SurfaceGradient
+from promptiter.stages.contracts import SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
+from promptiter.stages.optimizer import NodePlace
 from promptiter.structure import Surface
 from traces import Edge, ExecutionTrace, Failure, Snapshot, Step, ToolCall
 

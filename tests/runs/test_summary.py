@@ -14,7 +14,8 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
-from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Rejection
 from tests.worlds import desk
 
 FOLDER = Path("runs/r")

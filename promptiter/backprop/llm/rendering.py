@@ -12,7 +12,8 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
-from promptiter.stages.contracts import AttributeRequest, Rejection, StepExample
+from promptiter.stages.contracts import AttributeRequest
+from promptiter.stages.optimizer import Rejection, StepExample
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import Surface
 from traces import ExecutionTrace, Snapshot, Step, ToolCall

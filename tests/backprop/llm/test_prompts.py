@@ -25,18 +25,9 @@ from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.search.propose import EMPHASES
-from promptiter.stages.contracts import (
-    AggregateRequest,
-    AggregateResult,
-    BackwardRequest,
-    GradientPacket,
-    NodePlace,
-    OptimizeRequest,
-    Rejection,
-    SignalPoint,
-    StepExample,
-)
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, GradientPacket, SignalPoint
 from promptiter.stages.losses import Loss
+from promptiter.stages.optimizer import NodePlace, OptimizeRequest, Rejection, StepExample
 from promptiter.structure import Limits, Surface
 from traces import Edge, Failure, Snapshot, Step, ToolCall
 from traces.model import Blob
