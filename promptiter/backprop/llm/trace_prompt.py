@@ -7,7 +7,7 @@ read. The rules, surfaces and metrics, which all runs share, come first and are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from promptiter.backprop.llm.blame_rules import GRADES, MISSING_TOOL, TO_A_SURFACE, WHOLE_TRACE
@@ -66,12 +66,30 @@ class TracePrompt:
         """Render the runs in at most `limit` tokens, cut around expected and actual values."""
         found = [finding for run in self.runs for finding in collect_findings(run.reports.values())]
         around = collect_literals(found, [run.view.expected for run in self.runs])
-        content = compose(self._sections, compute_room(_RULES, limit=limit), around=around)
+        room = compute_room(_RULES, limit=limit)
+        content = compose(self._keep_steps(room)._sections, room, around=around)
         return Message("system", _RULES), Message("user", content)
+
+    def _keep_steps(self, room: int) -> TracePrompt:
+        """The same prompt, or one with fewer steps, so that each has some room beside what is shown only once."""
+        total = sum(section.size for section in self._sections)
+        if total <= room:
+            return self
+        steps = [section for run in self.runs for section in run.build_step_sections(self._named)]
+        once = total - sum(section.size for section in steps)
+        left, needed = room - min(once, room // 2), sum(section.least for section in steps)
+        if needed <= left:
+            return self
+        return replace(self, runs=tuple(run.keep_steps(len(run.steps) * left // needed) for run in self.runs))
+
+    @property
+    def _named(self) -> dict[str, str]:
+        """The aliases of the surfaces by id."""
+        return {surface_id: alias for alias, surface_id in self.surfaces.items()}
 
     @cached_property
     def _sections(self) -> list[PromptSection]:
-        named = {surface_id: alias for alias, surface_id in self.surfaces.items()}
+        named = self._named
         losses = [loss for run in self.runs for loss in run.view.split_losses]
         return [
             self._build_surface_section(named),
