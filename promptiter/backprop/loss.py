@@ -164,9 +164,10 @@ class _Extraction:
         if row.error is not None:
             return await self._extract_from_error(row, case, row.error)
         failed = _group_failed_by_turn(row)
+        last = max((turn for turn in failed if turn < len(row.trace_digests)), default=-1)
         losses = []
         traces: list[ExecutionTrace] = []
-        for turn, trace_digest in enumerate(row.trace_digests[: max(failed, default=-1) + 1]):
+        for turn, trace_digest in enumerate(row.trace_digests[: last + 1]):
             traces.append(await self.read_trace(trace_digest))
             if turn in failed:
                 terminals = [step.id for step in traces[-1].terminals]
