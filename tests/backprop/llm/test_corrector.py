@@ -154,7 +154,7 @@ def corrector(*answers: Json) -> tuple[LLMCorrector, Gateway]:
     return LLMCorrector("m", gateway=gateway), gateway
 
 
-async def test_a_model_corrects_a_step_in_the_role_of_a_teacher() -> None:
+async def test_a_model_corrects_a_step_and_its_calls_are_those_of_the_corrector() -> None:
     stage, gateway = corrector({"reason": "the city was left out", "is_correctable": True, "output": SAID})
     found = await stage.correct(request(chain(SAID, WITHOUT_CITY, SHORT), "b"))
     assert (found.kind, found.output, found.reason) == ("corrected", SAID, "the city was left out")
