@@ -173,6 +173,23 @@ async def test_a_walk_offers_the_steps_that_were_read_and_names_where_a_packet_c
     assert "$.days" not in extract.partition("expected")[0]
 
 
+async def test_in_a_walk_a_step_is_asked_and_blamed_only_for_the_findings_that_are_cited() -> None:
+    def blame_note(request: ModelRequest) -> str:
+        is_reply = "# The step: node reply" in request.messages[1].content
+        packet = {"predecessor": "P1", "findings": ["F1"], "text": "the note lacks the number"}
+        gradient = {"surface": "S2", "findings": ["F2"], "text": "Say what the tool does."}
+        answer = {"gradients": [gradient], "packets": [packet]} if is_reply else {"gradients": [], "packets": []}
+        return json.dumps({"diagnosis": "", **answer})
+
+    stage = Stage(script=blame_note, cases=replace(CASES, cases=CASES.cases[1:]))
+    [blame] = await stage.attribute(StepwiseAttributor(LLMBackwarder("m")))
+    [gradient] = blame.gradients
+    assert gradient.reasons == ("facts: json: expected 60, got 30 at $.days",)
+    [extract] = [each for each in stage.prompts if "# The step: node extract" in each]
+    assert quote("F1", "facts: json: expected 'KX-2', got 'unknown' at $.order") in extract
+    assert "$.days" not in extract
+
+
 async def test_a_tool_is_shown_with_its_arguments_docstring_and_a_result() -> None:
     stage = Stage()
     await stage.attribute(LLMAttributor("m"))
