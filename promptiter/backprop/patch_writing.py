@@ -21,6 +21,12 @@ from traces.model import Json
 MAX_ATTEMPTS = 2
 """Maximum number of optimizer calls per patch: lint may refuse the first."""
 
+DIFFERENTLY = (
+    "The last value that you gave was rejected before, so it cannot help. See what failed with it, and answer the "
+    "signal in a different way."
+)
+"""What an optimizer is told, once, if it repeats a rejected value."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchAttempt:
@@ -96,6 +102,8 @@ class PatchWriter:
                 return PatchAttempt(patch=patch, refused=refused)
             refused += (rejection,)
             has_failed = has_failed and not _is_legal(patch.value, surface)
+            if rejection.kind == "repeated":
+                request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
 
     async def _optimize(self, request: OptimizeRequest) -> OptimizeResult:
@@ -146,7 +154,8 @@ def lint_patch(
     reason = "; ".join(problem.message for problem in own or found)
     if not reason:
         return None
-    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind)
+    failing = next((each.failing for each in alone if each.failing and each.value == patch.value), ())
+    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind, failing=failing)
 
 
 def _is_legal(value: Json, surface: Surface) -> bool:
