@@ -37,7 +37,8 @@ from promptiter.backprop.loss import extract_losses
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.search.gradient_check import GradientCheck, ReplayContext
+from promptiter.search.gradient_check import GradientCheck
+from promptiter.search.replays import ReplayContext
 from promptiter.stages.contracts import Attributor
 from traces import Usage
 

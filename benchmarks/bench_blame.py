@@ -45,7 +45,8 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.offline.attribution.corrector import ReferenceCorrector
 from promptiter.profile import Profile
-from promptiter.search.gradient_check import GradientCheck, ReplayContext
+from promptiter.search.gradient_check import GradientCheck
+from promptiter.search.replays import ReplayContext
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, Attributor, BatchAttributor, SurfaceGradient
 from tests.worlds.expert import Expert, Teacher
 from tests.worlds.planted_world import optimize_world

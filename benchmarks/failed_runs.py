@@ -18,7 +18,7 @@ from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.text_match import TextCriterion
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-from promptiter.search.gradient_check import ReplayContext
+from promptiter.search.replays import ReplayContext
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Step
 from traces.model import Snapshot

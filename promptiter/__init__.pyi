@@ -49,7 +49,7 @@ from promptiter.runs.listing import list_runs as list_runs
 from promptiter.stages.contracts import Aggregator as Aggregator
 from promptiter.stages.contracts import Attributor as Attributor
 from promptiter.stages.contracts import Backwarder as Backwarder
-from promptiter.stages.contracts import Optimizer as Optimizer
+from promptiter.stages.optimizer import Optimizer as Optimizer
 from promptiter.structure import StructureSnapshot as StructureSnapshot
 from promptiter.structure import Surface as Surface
 

@@ -51,7 +51,7 @@ from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
 from tests.worlds.model_server import LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Step, write_traces

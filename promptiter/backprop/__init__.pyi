@@ -1,4 +1,4 @@
-from promptiter.backprop.backward_pass import backpropagate as backpropagate
+from promptiter.backprop.backpropagation import backpropagate as backpropagate
 from promptiter.backprop.judged_traces import JudgedTrace as JudgedTrace
 from promptiter.backprop.judged_traces import judge_traces as judge_traces
 from promptiter.backprop.loss import extract_losses as extract_losses
@@ -7,7 +7,7 @@ from promptiter.backprop.record import TraceBlame as TraceBlame
 from promptiter.backprop.record import get_passes as get_passes
 from promptiter.evaluation.score import Finding as Finding
 from promptiter.stages.contracts import AggregateResult as AggregateResult
-from promptiter.stages.contracts import Rejection as Rejection
 from promptiter.stages.contracts import SurfaceGradient as SurfaceGradient
 from promptiter.stages.losses import CaseLoss as CaseLoss
 from promptiter.stages.losses import Loss as Loss
+from promptiter.stages.optimizer import Rejection as Rejection

@@ -1,7 +1,6 @@
-"""The backward pass as plain functions: traces and losses in; gradients, signals and patches out.
+"""BackwardPass: from the losses of traces to gradients, and from gradients to signals, one for each blamed surface.
 
-`backpropagate` does all of it. A search calls its parts, because it records each of them, checks the gradients and lets
-a person review the patches: `BackwardPass` attributes losses and merges gradients, `PatchWriter` writes patches.
+A stage that fails on one trace or surface skips it. `PatchWriter` in `patch_writing` writes patches from the signals.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from promptiter.backprop.judged_traces import JudgedTrace, JudgedTraces
-from promptiter.backprop.lint import Linter
-from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
+from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.propagate import StepwiseAttributor
-from promptiter.backprop.record import GradientsMerged, PassResult, TraceBlame
+from promptiter.backprop.record import GradientsMerged, TraceBlame
 from promptiter.backprop.stage_calls import (
     Redact,
     call_attributor,
@@ -26,10 +23,8 @@ from promptiter.backprop.stage_calls import (
 )
 from promptiter.backprop.support_aggregator import SupportAggregator, rank
 from promptiter.concurrency import run_together
-from promptiter.errors import SetupError, StageError, UnknownSurfaceError
 from promptiter.evaluation.surface_reads import collect_reads, find_unread
 from promptiter.grouping import group_by
-from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.stages.contracts import (
@@ -41,15 +36,12 @@ from promptiter.stages.contracts import (
     Backwarder,
     BackwardResult,
     BatchAttributor,
-    Optimizer,
     Peer,
-    Rejection,
     SignalPoint,
     SurfaceGradient,
 )
 from promptiter.stages.losses import CaseLoss
-from promptiter.stages.roles import check_stages
-from promptiter.structure import TEXT_TYPES, StructureSnapshot
+from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 from traces import Step
 
@@ -64,82 +56,6 @@ MIN_SUPPORT = 0.25
 
 MIN_CASE_SHARE = 0.1
 """A signal needs support from this share of the cases, too; less may be a model that does not always comply."""
-
-
-async def backpropagate(
-    traces: Iterable[JudgedTrace],
-    *,
-    structure: StructureSnapshot,
-    profile: Profile | None = None,
-    targets: Iterable[str] | None = None,
-    backwarder: Backwarder | Attributor | None = None,
-    aggregator: Aggregator | None = None,
-    optimizer: Optimizer | None = None,
-    rejected: Iterable[Rejection] = (),
-    min_support: float = MIN_SUPPORT,
-    concurrency: int = MAX_PARALLEL_TRACES,
-) -> PassResult:
-    """Carry the losses of recorded traces back to the surfaces behind them, and write a patch for each.
-
-    The traces were recorded under `profile`, by default the baseline. Traces that passed are used for comparison, and
-    count as cases. `targets` are the surfaces that may change, by default all texts. The optimizer sees the values that
-    were `rejected` before, the latest last. Stages default to those that need no model; stages that call one use the
-    active gateway (`with gateway.active():`). A stage that fails on one step or surface skips it, and the result says
-    why; StageError is raised if it fails on everything. Nothing is run: whether the patches help is for an evaluation
-    to show.
-    """
-    check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
-    _check_structure(structure)
-    judged = JudgedTraces(traces)
-    current = Profile.baseline(structure) if profile is None else profile
-    current.check(structure)
-    work = BackwardPass(
-        structure=structure,
-        profile=current,
-        targets=_select_targets(targets, structure),
-        traces=judged,
-        redact=process_redactor().redact_text,
-        concurrency=concurrency,
-    )
-    attributor = as_attributor(backwarder)
-    losses = [await each.build_case_loss() for each in judged.failed]
-    blames = await work.attribute(losses, attributor)
-    if problem := describe_failed_attribution(blames, attributor):
-        raise StageError(problem)
-    gradients = group_by_surface(blames)
-    merger = aggregator or SupportAggregator()
-    merged = await work.merge(
-        gradients,
-        merger,
-        failed_cases=count_cases(losses),
-        all_cases=len(judged.cases),
-        min_support=min_support,
-    )
-    if problem := describe_failed_merge(merged, merger):
-        raise StageError(problem)
-    tried = group_by(rejected, lambda rejection: rejection.surface_id)
-    writer = PatchWriter(
-        optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
-        structure=structure,
-        profile=current,
-        traces=judged,
-        linter=Linter(judged.cases),
-        redact=work.redact,
-        find_rejected=lambda surface_id: tuple(tried.get(surface_id, ())),
-    )
-    attempts = await writer.write(merged.signals, gradients)
-    if problem := describe_total_failure(attempts, writer.optimizer):
-        raise StageError(problem)
-    written = collect_patches(attempts)
-    return PassResult(
-        losses=tuple(losses),
-        blames=blames,
-        signals=merged.signals,
-        below_support=merged.below_support,
-        patches=written.patches,
-        refused=written.refused,
-        notes=(*(await work.explain_no_blame(losses) if not gradients else ()), *written.notes),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,19 +266,3 @@ def describe_failed_merge(merged: GradientsMerged, aggregator: Aggregator) -> st
     if not errors or None in errors:
         return None
     return f"{type(aggregator).__name__} failed and merged no gradients: {errors[0]}"
-
-
-def _check_structure(structure: object) -> None:
-    if not isinstance(structure, StructureSnapshot):
-        raise SetupError(f"structure is a {type(structure).__name__}; give a structure, such as agent.describe()")
-
-
-def _select_targets(targets: Iterable[str] | None, structure: StructureSnapshot) -> frozenset[str]:
-    if targets is None:
-        return frozenset(surface.id for surface in structure.surfaces if surface.type in TEXT_TYPES)
-    if isinstance(targets, str):
-        raise SetupError(f"targets is {targets!r}; give a list: [{targets!r}]")
-    found = frozenset(targets)
-    for target in sorted(found - set(structure.surface_ids)):
-        raise UnknownSurfaceError(target, known=structure.surface_ids)
-    return found

@@ -18,7 +18,7 @@ from promptiter.backprop.leaks import LeakIndex
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.profile import SurfacePatch
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 from promptiter.structure import TEXT_TYPES, Surface
 from promptiter.wording import shorten
 from traces.model import Json

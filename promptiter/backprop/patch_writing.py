@@ -13,20 +13,19 @@ from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, c
 from promptiter.concurrency import run_together
 from promptiter.errors import SurfaceValueError
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
-from promptiter.stages.contracts import (
-    AggregateResult,
-    Optimizer,
-    OptimizeRequest,
-    OptimizeResult,
-    Rejection,
-    RejectionKind,
-    SurfaceGradient,
-)
+from promptiter.stages.contracts import AggregateResult, SurfaceGradient
+from promptiter.stages.optimizer import Optimizer, OptimizeRequest, OptimizeResult, Rejection, RejectionKind
 from promptiter.structure import StructureSnapshot, Surface
 from traces.model import Json
 
 MAX_ATTEMPTS = 2
 """Maximum number of optimizer calls per patch: lint may refuse the first."""
+
+DIFFERENTLY = (
+    "The last value that you gave was rejected before, so it cannot help. See what failed with it, and answer the "
+    "signal in a different way."
+)
+"""What an optimizer is told, once, if it repeats a rejected value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +102,8 @@ class PatchWriter:
                 return PatchAttempt(patch=patch, refused=refused)
             refused += (rejection,)
             has_failed = has_failed and not _is_legal(patch.value, surface)
+            if rejection.kind == "repeated":
+                request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
 
     async def _optimize(self, request: OptimizeRequest) -> OptimizeResult:
@@ -153,7 +154,8 @@ def lint_patch(
     reason = "; ".join(problem.message for problem in own or found)
     if not reason:
         return None
-    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind)
+    failing = next((each.failing for each in alone if each.failing and each.value == patch.value), ())
+    return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind, failing=failing)
 
 
 def _is_legal(value: Json, surface: Surface) -> bool:

@@ -10,8 +10,9 @@ from promptiter.profile import PatchSet
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import event_type
 from promptiter.runlog.results import RoundResult
-from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, Rejection, SurfaceGradient
+from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
+from promptiter.stages.optimizer import Rejection
 from promptiter.wording import plural
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from promptiter.runlog.events import Observer
     from promptiter.runlog.journal import Journal
     from promptiter.runlog.results import RunResult
-    from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, Optimizer
+    from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
+    from promptiter.stages.optimizer import Optimizer
 
 DEFAULT_SEARCH = "backprop"
 """It is named, not imported, because searches are a layer above the engine."""

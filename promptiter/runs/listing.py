@@ -83,11 +83,13 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
     matching = [name for name in known if run in name] if run != "latest" else known[-1:]
     if run in known or len(matching) == 1:
         return Path(folder) / (run if run in known else matching[0])
-    if not known:
-        raise SetupError(f"there are no runs in {os.fspath(folder)!r}; give the path of a run's folder")
     if matching:
         raise SetupError(f"{run!r} matches {join_names(matching, limit=MAX_NAMED)}; give more of the name")
-    raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{nearest(run, known)}")
+    if run == "latest" or Path(run).is_dir():
+        where = os.fspath(folder) if run == "latest" else run
+        raise SetupError(f"there are no runs in {where!r}; give the path of a run's folder")
+    hint = nearest(run, known) or "; give the path of a run's folder"
+    raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{hint}")
 
 
 def _list_run(path: Path) -> ListedRun:

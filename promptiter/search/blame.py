@@ -27,8 +27,9 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.events import Phase
-from promptiter.search.gradient_check import GradientCheck, ReplayContext
+from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.priority import order_by_priority
+from promptiter.search.replays import ReplayContext
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult, Aggregator, Attributor, SurfaceGradient
 from promptiter.stages.losses import CaseLoss, LossHint

@@ -5,6 +5,7 @@ It is the second half of a pass: `BackpropRounds` gives it the report of `BlameF
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
@@ -24,7 +25,8 @@ from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import AggregateResult, Optimizer, Rejection
+from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Optimizer, Rejection
 
 EMPHASES = (
     "",
@@ -34,9 +36,15 @@ EMPHASES = (
 )
 """How the variants of a patch differ. The first is what a single patch is asked for with."""
 
+ONLY_REPEATS = "the optimizer only repeats values that were rejected"
+"""Why no patch is asked for."""
+
 
 class PatchProposer:
-    """Proposes the patches of one run. `rejected` holds what was tried or refused so far; optimizers see it."""
+    """Proposes the patches of one run. `rejected` holds what was tried or refused so far; optimizers see it.
+
+    A signal that was answered with rejected values only, although the optimizer was told, is not asked about again.
+    """
 
     def __init__(self, session: Session, optimizer: Optimizer, *, failures: StageFailures) -> None:
         self.rejected = Rejections()
@@ -44,16 +52,18 @@ class PatchProposer:
         self._optimizer = optimizer
         self._failures = failures
         self._linter = Linter(session.train.cases)
+        self._exhausted: set[tuple[str, str, str]] = set()
 
     async def propose(self, report: BlameReport) -> PatchesWritten:
         """Propose patches for the blamed surfaces; the result also has what was refused."""
+        report, notes = self._leave_out_exhausted(report)
         if not report.signals:
-            return PatchesWritten(blamed_in=report.round)
+            return PatchesWritten(blamed_in=report.round, notes=notes)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
         result = await self._session.record(PatchesWritten, lambda: self._propose(report), request=key)
         if result.patches or result.refused:
             self._failures.mark_working("optimizer")
-        self.rejected.add(result.refused)
+        self._remember(report, (result,))
         return result
 
     async def propose_variants(self, report: BlameReport, *, width: int) -> tuple[PatchesWritten, ...]:
@@ -61,13 +71,15 @@ class PatchProposer:
 
         If several are returned, call `choose` with one of them. With a reviewer there is only one.
         """
-        if width == 1 or not report.signals or self._session.reviewer is not None:
+        open_signals, _ = self._leave_out_exhausted(report)
+        if width == 1 or not open_signals.signals or self._session.reviewer is not None:
             return (await self.propose(report),)
+        report = open_signals
         key = [report.profile.digest, [each.surface_id for each in report.signals], self.rejected.count, width]
         found = await self._session.record(VariantsWritten, lambda: self._propose_variants(report, width), request=key)
         if any(each.patches or each.refused for each in found.variants):
             self._failures.mark_working("optimizer")
-        self.rejected.add(rejection for each in found.variants for rejection in each.refused)
+        self._remember(report, found.variants)
         distinct: dict[str, PatchesWritten] = {}
         for each in found.variants:
             if each.patches:
@@ -80,6 +92,26 @@ class PatchProposer:
     async def choose(self, variant: PatchesWritten) -> PatchesWritten:
         """Record which of several variants the round continues with."""
         return await self._session.note(variant)
+
+    def _leave_out_exhausted(self, report: BlameReport) -> tuple[BlameReport, tuple[str, ...]]:
+        """The report with the signals that are worth a question, and a note for each of the others."""
+        asked = tuple(each for each in report.signals if _identify(report, each) not in self._exhausted)
+        left_out = [each.surface_id for each in report.signals if each not in asked]
+        return replace(report, signals=asked), tuple(f"{surface_id}: {ONLY_REPEATS}" for surface_id in left_out)
+
+    def _remember(self, report: BlameReport, written: Sequence[PatchesWritten]) -> None:
+        """Add what was refused to the rejections, and note the signals that were answered with repetitions only.
+
+        A value that changes nothing was refused for the profile of the report, and is worth a try on top of another.
+        """
+        refused = [rejection for each in written for rejection in each.refused]
+        current = {each.surface_id: report.profile.value(each.surface_id, self._session.snapshot) for each in refused}
+        self.rejected.add(each for each in refused if str(each.value).split() != str(current[each.surface_id]).split())
+        patched = {surface_id for each in written for surface_id in each.patches.surface_ids}
+        last = {each.surface_id: each.kind for each in refused}
+        for signal in report.signals:
+            if signal.surface_id not in patched and last.get(signal.surface_id) == "repeated":
+                self._exhausted.add(_identify(report, signal))
 
     async def _propose_variants(self, report: BlameReport, width: int) -> VariantsWritten:
         attempts = await run_together(self._write(report, emphasis) for emphasis in EMPHASES[:width])
@@ -151,3 +183,7 @@ class PatchProposer:
         remark = f"edited in review: {answer.reason}" if answer.reason else "edited in review"
         edited = replace(patch, value=answer.value, reason=f"{patch.reason} ({remark})")
         return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
+
+
+def _identify(report: BlameReport, signal: AggregateResult) -> tuple[str, str, str]:
+    return report.profile.digest, signal.surface_id, signal.text

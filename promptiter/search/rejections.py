@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 from promptiter.wording import join_names
 from traces.text import cut
 

@@ -21,7 +21,10 @@ from promptiter.search.confirmation import Confirmation
 from promptiter.search.propose import PatchProposer
 from promptiter.search.rejections import Rerun
 from promptiter.search.rerun_cases import measure_gain, select_cases
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
+
+TRIED_BEFORE = "these patches were tried before, together and without each of them"
+"""Why patches that were written are not tried."""
 
 WORSE_VARIANT = "another candidate of this round did no worse on the failed train cases"
 """Why one of several candidates of a round is not validated."""
@@ -54,7 +57,7 @@ class RoundProposal:
 
 
 class RoundProposer:
-    """Makes the candidates of one run, one in each round."""
+    """Makes the candidates of one run, one in each round. `tried` are the digests of those that were rejected."""
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class RoundProposer:
         self._width = width
         self._most_rerun = most_rerun
         self._confirmation = Confirmation(session, finder, most=most_rerun)
+        self.tried: set[str] = set()
         self._known: BlameReport | None = None
         self._is_turn_of_weak = False
 
@@ -101,7 +105,8 @@ class RoundProposer:
             kinds: tuple[bool, ...] = (weak_first, not weak_first) if number == 1 else (False, True)
             if not self.has_helped(proposal, known):
                 kinds = (False,)  # what has little support is then tried alone, in a later round
-            patched, variants = await self._patch(report, kinds, width=self._width if number == 1 else 1)
+            width = self._width if number == 1 else 1
+            patched, variants = await self._patch(report, kinds, proposal, known, width=width)
             if cases is None:
                 cases = self._select_cases(patched, report)
                 is_for_few_cases = patched is not report or known.has_few_failures
@@ -119,9 +124,9 @@ class RoundProposer:
         return replace(proposal, is_unfinished=False)
 
     async def _patch(
-        self, report: BlameReport, kinds: Iterable[bool], *, width: int
+        self, report: BlameReport, kinds: Iterable[bool], proposal: RoundProposal, known: BlameReport, *, width: int
     ) -> tuple[BlameReport, tuple[PatchesWritten, ...]]:
-        """Patch the signals of the first kind that gives a patch, in several variants; also return these signals.
+        """Patch the signals of the first kind that gives something new, in several variants; also return these signals.
 
         The kinds are signals with much support (False), and confirmed ones with little (True).
         """
@@ -129,7 +134,8 @@ class RoundProposer:
         variants: tuple[PatchesWritten, ...] = (PatchesWritten(blamed_in=report.round),)
         for is_weak in kinds:
             patched = await self._confirmation.confirm(report) if is_weak else report
-            variants = await self._patcher.propose_variants(patched, width=width)
+            written = await self._patcher.propose_variants(patched, width=width)
+            variants = tuple(self._leave_out_tried(each, proposal, known) for each in written)
             if variants[0].patches:
                 break
             refused, notes = (*refused, *variants[0].refused), (*notes, *variants[0].notes)
@@ -137,6 +143,24 @@ class RoundProposer:
         return patched, tuple(
             replace(each, refused=(*refused, *each.refused), notes=(*notes, *each.notes)) for each in variants
         )
+
+    def _leave_out_tried(self, new: PatchesWritten, proposal: RoundProposal, known: BlameReport) -> PatchesWritten:
+        """Of patches that were tried together before, all but one; none if that was tried, too.
+
+        One of them may hide that the others help. Those of the lowest priority are left out first.
+        """
+
+        def is_tried(patches: PatchSet) -> bool:
+            candidate = self._session.candidate(proposal.patches.compose(patches), parent=known.profile)
+            return candidate.digest in self.tried
+
+        if not new.patches or not is_tried(new.patches):
+            return new
+        for left_out in reversed(new.patches.patches):
+            patches = PatchSet(tuple(each for each in new.patches if each is not left_out))
+            if patches and not is_tried(patches):
+                return replace(new, patches=patches)
+        return replace(new, patches=PatchSet(), notes=(*new.notes, TRIED_BEFORE))
 
     async def _choose_variant(
         self, proposal: RoundProposal, variants: tuple[PatchesWritten, ...], cases: EvalSet, known: BlameReport

@@ -28,15 +28,8 @@ from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import (
-    Aggregator,
-    Attributor,
-    Backwarder,
-    BatchAttributor,
-    CallsModel,
-    NamesModel,
-    Optimizer,
-)
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor, CallsModel, NamesModel
+from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 
 MAX_PASSES = 3
@@ -115,7 +108,6 @@ class BackpropRounds:
         proposer = RoundProposer(
             session, finder, patcher, passes=self.passes, most_rerun=self.most_rerun, width=self.width
         )
-        tried: set[int] = set()
         known: BlameReport | None = None
         unfinished: RoundProposal | None = None
         earlier: list[BlameReport] = []
@@ -130,7 +122,7 @@ class BackpropRounds:
                 known = await finder.find(forward, cases, profile, phase="train")
             proposal = await proposer.propose(known, unfinished)
             has_helped = proposer.has_helped(proposal, known)
-            decision = await _decide(session, known, proposal, tried, has_helped=has_helped)
+            decision = await _decide(session, known, proposal, proposer.tried, has_helped=has_helped)
             await session.complete_round()
             if decision is not None and decision.accepted:
                 earlier.append(known)
@@ -178,12 +170,12 @@ class BackpropRounds:
 
 
 async def _decide(
-    session: Session, known: BlameReport, proposal: RoundProposal, tried: set[int], *, has_helped: bool
+    session: Session, known: BlameReport, proposal: RoundProposal, tried: set[str], *, has_helped: bool
 ) -> AcceptanceDecision | None:
     """Validate the candidate, unless it was tried before or does not even help the train cases it was made from.
 
     A candidate for few cases is validated twice before it is rejected.
-    None if there is nothing left to try: no patch was written, or only values that were rejected before.
+    None if there is nothing left to try: no patch was written, or the last values were rejected before.
     """
     if not proposal.patches:
         if not proposal.refused:
@@ -192,13 +184,13 @@ async def _decide(
             return None
         refusals = "; ".join(dict.fromkeys(f"{each.surface_id}: {each.reason}" for each in proposal.refused))
         decision = await session.skip_round(f"every patch was refused: {refusals}")
-        return None if all(each.kind == "repeated" for each in proposal.refused) else decision
+        last = {each.surface_id: each.kind for each in proposal.refused}
+        return None if set(last.values()) == {"repeated"} else decision
     patches, parents = proposal.patches, (known.profile,)
     candidate = session.candidate(patches, parent=known.profile)
-    digest = int(candidate.digest[:16], 16)  # shortened, because a long run keeps all of them
-    if digest in tried:
+    if candidate.digest in tried:
         return await session.reject(patches, "this candidate was tried before", parents=parents)
-    tried.add(digest)
+    tried.add(candidate.digest)
     if proposal.rerun is not None and not has_helped:
         reason = f"the {len(proposal.rerun.cases.cases)} failed train cases that were run again did no better"
         return await session.reject(patches, reason, parents=parents)

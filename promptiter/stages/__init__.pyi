@@ -18,12 +18,12 @@ from promptiter.stages.contracts import BackwardRequest as BackwardRequest
 from promptiter.stages.contracts import BackwardResult as BackwardResult
 from promptiter.stages.contracts import BatchAttributor as BatchAttributor
 from promptiter.stages.contracts import GradientPacket as GradientPacket
-from promptiter.stages.contracts import Optimizer as Optimizer
-from promptiter.stages.contracts import OptimizeRequest as OptimizeRequest
-from promptiter.stages.contracts import OptimizeResult as OptimizeResult
 from promptiter.stages.contracts import SignalPoint as SignalPoint
 from promptiter.stages.contracts import SurfaceGradient as SurfaceGradient
 from promptiter.stages.losses import CaseLoss as CaseLoss
 from promptiter.stages.losses import Loss as Loss
 from promptiter.stages.losses import LossHint as LossHint
 from promptiter.stages.losses import LossPlacement as LossPlacement
+from promptiter.stages.optimizer import Optimizer as Optimizer
+from promptiter.stages.optimizer import OptimizeRequest as OptimizeRequest
+from promptiter.stages.optimizer import OptimizeResult as OptimizeResult

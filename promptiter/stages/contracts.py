@@ -15,13 +15,12 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from promptiter.evaluation.data.case import ExpectedToolCall
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
-from promptiter.profile import Profile, SurfacePatch
+from promptiter.profile import Profile
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Loss, Severity
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
-from traces import ExecutionTrace, Step
-from traces.model import Json
+from traces import ExecutionTrace, Step, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +82,9 @@ class BackwardRequest:
 
     `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
     targets that the step read. `predecessors` are the steps that packets may go to. `losses` are those of the whole
-    run, one for each thing that was wrong, and `reasons` are their texts. `readers` are the nodes of the steps that
-    packets came from, by step id.
+    run, one for each thing that was wrong, and `reasons` are their texts. `input` is what the user said, `earlier` the
+    conversation before it. `readers` are the nodes of the steps that packets came from, by step id. `calls_seen` has,
+    by surface, a call of each tool that the step did not call, made by its node elsewhere.
 
     `missed_routes` are the branches that the run did not take after this step, or after a predecessor that led to this
     step instead. `absent_owners` has the expected tools that only nodes have which did not run, with these nodes.
@@ -99,10 +99,12 @@ class BackwardRequest:
     repeat: int = 0
     turn: int = 0
     input: str = ""
+    earlier: str = ""
     expected: str | None = None
     reasons: tuple[str, ...] = ()
     losses: tuple[Loss, ...] = ()
     readers: Mapping[str, str] = field(default_factory=dict)
+    calls_seen: Mapping[str, ToolCall] = field(default_factory=dict)
     missed_routes: tuple[MissedRoute, ...] = ()
     absent_owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -258,97 +260,6 @@ class Aggregator(Protocol):
 
     def aggregate(self, request: AggregateRequest) -> Awaitable[AggregateResult] | AggregateResult:
         """Return the signal of the surface."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepExample:
-    """One step of the surface's node in one case. `expected` is the reference answer of the whole case.
-
-    `findings` are those that this step is blamed for, and `reasons` say why the run failed, as the metrics put it; a
-    passing run has neither. `answer` is that of the whole run, if the step did not give it.
-    """
-
-    case_id: str
-    step_id: str
-    input: str
-    output: str
-    passed: bool
-    expected: str | None = None
-    case_input: str = ""
-    is_terminal: bool = False
-    tool_calls: tuple[Json, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    reasons: tuple[str, ...] = ()
-    answer: str | None = None
-    expected_tool_calls: tuple[Json, ...] | None = None
-
-
-RejectionKind: TypeAlias = Literal["tried", "tried_together", "refused", "repeated", "vetoed"]
-"""Tried alone, tried together with patches of other surfaces, refused by lint, repeated, or vetoed by a person."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A rejected value of a surface, and why it was rejected. `failing` are train cases that failed with it."""
-
-    surface_id: str
-    value: Json
-    reason: str
-    kind: RejectionKind = "tried"
-    failing: tuple[StepExample, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
-    """Where a node is in the agent, as recorded: the nodes whose outputs it read, and those that read its output.
-
-    A node without `sources` read only the user's message. The output of one without `readers` is the answer.
-    """
-
-    sources: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeRequest:
-    """One surface and its signal. `surface.value` is the current value; a new one must respect `surface.limits`.
-
-    `siblings` are the other surfaces of its node; `rejected` are earlier values of this surface, the latest last.
-    `place` is where its node is in the agent. `tool_calls` of a tool surface are some calls with their results.
-    `criteria` say what the metrics look at, by name. `emphasis` says how this value should differ from others that are
-    asked for with the same evidence, if several candidates are wanted.
-    """
-
-    surface: Surface
-    signal: AggregateResult
-    node_description: str = ""
-    siblings: tuple[Surface, ...] = ()
-    failing: tuple[StepExample, ...] = ()
-    passing: tuple[StepExample, ...] = ()
-    rejected: tuple[Rejection, ...] = ()
-    place: NodePlace | None = None
-    tool_calls: tuple[Json, ...] = ()
-    criteria: Mapping[str, str] = field(default_factory=dict)
-    emphasis: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeResult:
-    """A patch, or None and the reason."""
-
-    patch: SurfacePatch | None
-    reason: str = ""
-
-    def __post_init__(self) -> None:
-        if self.patch is not None and not isinstance(self.patch, SurfacePatch):
-            raise TypeError(f"the patch of an OptimizeResult is {shorten(self.patch)}; give a SurfacePatch, or None")
-
-
-class Optimizer(Protocol):
-    """Writes one patch. Called once for each surface whose signal has enough support, concurrently."""
-
-    def optimize(self, request: OptimizeRequest) -> Awaitable[OptimizeResult] | OptimizeResult:
-        """Return a patch with a new value of the surface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

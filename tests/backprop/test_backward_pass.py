@@ -21,15 +21,8 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import (
-    AggregateRequest,
-    AggregateResult,
-    BackwardRequest,
-    BackwardResult,
-    OptimizeRequest,
-    OptimizeResult,
-    Rejection,
-)
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, BackwardResult
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, Rejection
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes

@@ -16,8 +16,9 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
-from promptiter.stages.contracts import NodePlace, SurfaceGradient
+from promptiter.stages.contracts import SurfaceGradient
 from promptiter.stages.losses import CaseLoss, Loss
+from promptiter.stages.optimizer import NodePlace
 from promptiter.structure import Surface
 from traces import Edge, ExecutionTrace, Failure, Snapshot, Step, ToolCall
 
@@ -66,6 +67,12 @@ async def test_peers_are_the_last_turns_of_runs_that_passed_and_of_runs_that_did
     )
     peers = await traces.select_peers()
     assert [(peer.trace.id, peer.passed) for peer in peers] == [("b~0~1", True), ("a~0~1", False), ("c~0~0", False)]
+
+
+async def test_of_a_failed_conversation_the_last_turn_with_a_loss_is_an_example() -> None:
+    traces = JudgedTraces([judged("a", LOSS, turn=0, passed=False), judged("a", turn=1, passed=False)])
+    [example] = await traces.collect_node_failures("answer")
+    assert (example.case_input, example.reasons) == ("question 0", ("wrong",))
 
 
 async def test_peers_and_examples_are_limited() -> None:

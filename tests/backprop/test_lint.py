@@ -18,7 +18,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, ExpectedToolCall, Scenario, Turn
 from promptiter.llm.messages import Message
 from promptiter.profile import SurfacePatch
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 from promptiter.structure import Limits, Surface, SurfaceType
 from traces.model import Json
 

@@ -81,7 +81,14 @@ def test_an_unknown_run_is_reported_with_the_nearest(run: Run, finished_run: Pat
 
 def test_a_folder_without_runs_is_reported(run: Run, desk: Path) -> None:
     assert run("runs") == f"no runs in {desk}/runs\n"
-    assert "there are no runs in" in run("resume", code=2)
+    assert f"there are no runs in '{desk}/runs'" in run("resume", code=2)
+
+
+def test_a_folder_without_runs_is_reported_by_the_name_it_was_given(run: Run, desk: Path) -> None:
+    (desk / "elsewhere" / "runs").mkdir(parents=True)
+    for command in ("resume", "show"):
+        assert "there are no runs in 'elsewhere/runs'" in run(command, "elsewhere/runs", code=2)
+        assert "there is no run 'elsewhere/none' in" in run(command, "elsewhere/none", code=2)
 
 
 def test_the_folder_with_the_runs_is_given_as_in_other_commands(run: Run, finished_run: Path) -> None:

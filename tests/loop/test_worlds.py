@@ -10,6 +10,7 @@ import pytest
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.profile import Profile
+from tests.worlds.exit_loop import make_exit_loop_world
 from tests.worlds.planted_world import EXPERT, PlantedWorld, optimize_world
 from tests.worlds.planted_worlds import make_world
 from tests.worlds.rules_world import SCENARIOS, RulesScenario, make_rules_world
@@ -32,6 +33,13 @@ async def test_the_faults_of_the_other_worlds_are_fixed_and_nothing_else_changes
 async def test_a_walk_finds_the_faults_of_the_small_worlds(name: str) -> None:
     world = make_world(name, seed=1)
     assert (await optimize_world(world, blame=LLMBackwarder(EXPERT))).changed == world.faulty
+
+
+@pytest.mark.slow
+async def test_the_fault_of_a_long_loop_is_fixed_though_its_trace_is_cut_to_fit() -> None:
+    world = make_exit_loop_world(1, most=60)
+    blame = LLMAttributor(EXPERT, max_prompt_tokens=4_000)
+    assert (await optimize_world(world, blame=blame)).changed == world.faulty
 
 
 @pytest.mark.parametrize("name", ["triage", "single", "exit-loop"])

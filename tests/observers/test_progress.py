@@ -36,7 +36,8 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.stages.contracts import AggregateResult, BackwardResult, Rejection
+from promptiter.stages.contracts import AggregateResult, BackwardResult
+from promptiter.stages.optimizer import Rejection
 
 STARTED = RunStarted(
     structure={"name": "desk", "nodes": [], "edges": [], "surfaces": []},

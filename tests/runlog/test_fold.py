@@ -51,8 +51,9 @@ from promptiter.runlog.payloads import (
 )
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.runs.file_journal import FileJournal
-from promptiter.stages.contracts import AggregateResult, Rejection
+from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.losses import CaseLoss
+from promptiter.stages.optimizer import Rejection
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.desk_stages import Writes

@@ -24,13 +24,8 @@ from promptiter.profile import SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import (
-    AttributeRequest,
-    BackwardResult,
-    OptimizeRequest,
-    OptimizeResult,
-    SurfaceGradient,
-)
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 
 DRAFT, POLISH = "draft#instruction", "polish#instruction"
 Slips = Mapping[tuple[str, int], str]

@@ -26,9 +26,12 @@ from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
-from promptiter.search.gradient_check import MOST_VISITS, GradientCheck, ReplayContext, is_about_output
+from promptiter.search.gradient_check import GradientCheck, is_about_output
+from promptiter.search.replays import ReplayContext
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, SurfaceGradient
+from promptiter.search.run_check import MOST_VISITS
+from promptiter.stages.contracts import SurfaceGradient
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import drop_measured

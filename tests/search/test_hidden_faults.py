@@ -23,13 +23,8 @@ from promptiter.policies.stopping import TargetScore
 from promptiter.profile import SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import (
-    AttributeRequest,
-    BackwardResult,
-    OptimizeRequest,
-    OptimizeResult,
-    SurfaceGradient,
-)
+from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 
 RULES = ("name the city", "name the date", "write dates as 2026-01-31", "end with a full stop", "use capital letters")
 """What the instruction must say, in the order in which the model gets to the parts of its answer."""

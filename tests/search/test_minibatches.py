@@ -20,7 +20,7 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import OptimizeRequest
+from promptiter.stages.optimizer import OptimizeRequest
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.search.rejections import MOST_KEPT, Rejections
-from promptiter.stages.contracts import Rejection
+from promptiter.stages.optimizer import Rejection
 
 MANY = 3 * MOST_KEPT
 kinds = st.sampled_from(["tried", "tried", "tried_together", "refused", "vetoed"])

@@ -25,9 +25,9 @@ from promptiter.stages.contracts import (
     AttributeRequest,
     BackwardRequest,
     BackwardResult,
-    OptimizeRequest,
     SurfaceGradient,
 )
+from promptiter.stages.optimizer import OptimizeRequest
 from promptiter.structure import StructureSnapshot
 from tests.worlds import desk
 from tests.worlds.desk import Watcher

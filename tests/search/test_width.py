@@ -16,7 +16,7 @@ from promptiter.policies.stopping import Patience, TargetScore
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.propose import EMPHASES
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.contracts import OptimizeRequest
+from promptiter.stages.optimizer import OptimizeRequest
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, BlamesTheEarliest, Merges, Writes
 

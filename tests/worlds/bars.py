@@ -20,7 +20,8 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunResult
-from promptiter.stages.contracts import Attributor, Backwarder, OptimizeRequest, OptimizeResult
+from promptiter.stages.contracts import Attributor, Backwarder
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from tests.worlds.domains import SPARED
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import Scenario, Scores, make_scenario, measure_ceiling, measure_scores

@@ -14,7 +14,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
-from promptiter.search.gradient_check import ReplayContext
+from promptiter.search.replays import ReplayContext
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 
 ALL = "keep order city day"

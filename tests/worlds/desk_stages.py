@@ -13,10 +13,9 @@ from promptiter.stages.contracts import (
     BackwardRequest,
     BackwardResult,
     GradientPacket,
-    OptimizeRequest,
-    OptimizeResult,
     SurfaceGradient,
 )
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from tests.worlds import desk
 
 

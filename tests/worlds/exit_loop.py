@@ -22,18 +22,21 @@ from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, Show
 from tests.worlds.sighted_expert import Complaint, Faults
 
 EARLY = "You review packing lists. Answer done once the list has a first item."
-LATE = "You review packing lists. Answer done once the list has six items."
+LATE = "You review packing lists. Answer done once the list has {most} items."
 RIGHT = "Answer done as soon as the list has every item of the request, otherwise again."
 FILLER = "spare"
 _ITEMS = ("tent", "rope", "lamp", "stove", "map", "knife", "mug", "soap", "towel", "radio")
 
 
-def make_exit_loop_world(seed: int, *, slip: float = 0.0) -> PlantedWorld:
-    """The loop. `slip` is about the chance per case run that a review decides wrongly by accident."""
+def make_exit_loop_world(seed: int, *, slip: float = 0.0, most: int = 6) -> PlantedWorld:
+    """The loop, which ends at the first item, or with an odd seed at `most` items.
+
+    `slip` is about the chance per case run that a review decides wrongly by accident.
+    """
     return make_exact_world(
         "exit loop",
         make_turn,
-        agent=_make_agent(LATE if seed % 2 else EARLY),
+        agent=_make_agent(LATE.format(most=most) if seed % 2 else EARLY, max_visits=max(most, 16)),
         answer=make_task_model(slip=slip),
         fixes={"review#instruction": f"You review packing lists. {RIGHT}"},
         knowledge=LoopKnowledge(),
@@ -88,7 +91,7 @@ class LoopKnowledge:
         return {"done": "again", "again": "done"}[step.output] if self.find_faults(step, {}, run) else None
 
 
-def _make_agent(instruction: str) -> GraphAgent:
+def _make_agent(instruction: str, *, max_visits: int) -> GraphAgent:
     def route(context: NodeContext) -> str:
         return "publish" if str(context.outputs["review"]).strip() == "done" else "draft"
 
@@ -102,13 +105,15 @@ def _make_agent(instruction: str) -> GraphAgent:
         ),
         edges=(Edge("draft", "review"), Choice("review", route, {"draft": "draft", "publish": "publish"})),
         entry="draft",
+        max_visits=max_visits,
     )
 
 
 def _is_done(instruction: str, wanted: list[str], listed: list[str]) -> bool:
     if "every item" in instruction:
         return set(wanted) <= set(listed)
-    return len(listed) >= (6 if "six items" in instruction else 1)
+    most = re.search(r"(\d+) items", instruction)
+    return len(listed) >= (int(most[1]) if most else 1)
 
 
 def _read_request(text: str) -> list[str]:

@@ -1,7 +1,8 @@
 """LLMOptimizer: a model writes the new value of one surface from its signal, examples and rejected values.
 
-A value that breaks a limit, changes nothing or was rejected before goes back to the model for repair. A text that is
-too long to show whole is changed by edits, so that the passages that were not shown are kept.
+A value that breaks a limit goes back to the model for repair. One that changes nothing or was rejected before is not
+repaired: `PatchWriter` says so once, with what failed with it. A text that is too long to show whole is changed by
+edits, so that the passages that were not shown are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
 from promptiter.llm.structured import build_shape
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from promptiter.structure import EXAMPLE_ROLES, TEXT_TYPES, Surface
 from traces.model import Json, holds_non_finite
 
@@ -109,7 +110,7 @@ def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
         changes = [NamedChange(each.text, tuple(each.points)) for each in reply.changes]
         is_text = changes and isinstance(value, str) and isinstance(surface.value, str)
         edits = build_edits(surface.value, value, changes, points) if is_text else ()
-        return check_value(NewValue(value, reply.reason, edits), request)
+        return check_value(NewValue(value, reply.reason, edits), request.surface)
 
     more = {"changes": _CHANGES} if is_asked_for_changes(request) else {}
     schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(surface), **more)
@@ -130,7 +131,7 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
             for each in reply.edits
         )
         value = apply_edits(request.surface.value, [(each.before, each.after) for each in edits])
-        return check_value(NewValue(value, reply.reason, edits), request)
+        return check_value(NewValue(value, reply.reason, edits), request.surface)
 
     one = build_object_schema(
         find={"type": "string"},
@@ -160,11 +161,11 @@ def build_value_schema(surface: Surface) -> dict[str, Json]:
     return {"type": kind} | {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def check_value(new: NewValue, request: OptimizeRequest) -> NewValue:
+def check_value(new: NewValue, surface: Surface) -> NewValue:
     """Return the value, or raise a ValueError with the problem, which is shown to the model."""
     try:
         orjson.dumps(new.value)
-        request.surface.check(new.value)
+        surface.check(new.value)
     except TypeError as error:
         raise ValueError(f"the value is not plain text or JSON: {error}") from error
     except SurfaceValueError as error:
@@ -173,11 +174,6 @@ def check_value(new: NewValue, request: OptimizeRequest) -> NewValue:
         raise ValueError("the value holds a NaN or infinite number")
     if isinstance(new.value, str) and not new.value.strip():
         raise ValueError("the value is empty; give the complete new value")
-    if _is_same(new.value, request.surface.value):
-        raise ValueError("the value is the current one; it has to change what the signal asks for")
-    for rejection in request.rejected:
-        if _is_same(new.value, rejection.value):
-            raise ValueError(f"this very value was rejected before ({rejection.reason}); find another way")
     return new
 
 
@@ -191,10 +187,3 @@ def apply_edits(text: str, edits: Sequence[tuple[str, ...]]) -> str:
             )
         text = text.replace(find, replacement)
     return text
-
-
-def _is_same(value: Json, other: Json) -> bool:
-    """Whether two values are equal up to the whitespace of texts."""
-    if isinstance(value, str) and isinstance(other, str):
-        return value.split() == other.split()
-    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)

@@ -30,7 +30,8 @@ from promptiter.backprop.llm.rendering import (
 from promptiter.backprop.llm.reports import build_criteria_section
 from promptiter.backprop.llm.truncation import PromptSection, Quote, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
-from promptiter.stages.contracts import AggregateRequest, AggregateResult, NodePlace, OptimizeRequest
+from promptiter.stages.contracts import AggregateRequest, AggregateResult
+from promptiter.stages.optimizer import NodePlace, OptimizeRequest, Rejection
 from promptiter.structure import TEXT_TYPES, Limits, Surface, SurfaceType
 from promptiter.wording import join_names, plural
 
@@ -103,9 +104,9 @@ numbers of the points of the signal that it answers: \
 
 ANSWER_BY_EDITS = """\
 The current value is too long to be shown whole, so answer with edits. Each replaces a passage of it: `find` repeats \
-the passage exactly and occurs only once in the value, `replace` is the new passage, `reason` says why in a few words, \
-and `points` lists the numbers of the points of the signal that it answers. The outer reason says in one or two \
-sentences what you changed and why it helps. Answer with one JSON object:
+the passage exactly, without the notes on what is left out, and occurs only once in the value, `replace` is the new \
+passage, `reason` says why in a few words, and `points` lists the numbers of the points of the signal that it answers. \
+The outer reason says in one or two sentences what you changed and why it helps. Answer with one JSON object:
 {"reason": "...", "edits": [{"find": "...", "replace": "...", "reason": "...", "points": [1]}]}"""
 
 CORRECT = """\
@@ -186,7 +187,7 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     """Render the prompt that asks for the new value of one surface."""
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
-    rejected = request.rejected[: -MOST_REJECTED - 1 : -1]
+    rejected = _select_rejections(request.rejected)
     siblings = sorted(request.siblings, key=lambda sibling: sibling.id)
     sections = [
         _build_surface_section(surface, node_description=request.node_description, place=request.place),
@@ -253,6 +254,17 @@ def _describe_place(place: NodePlace) -> list[str]:
     sources = join_names(place.sources, limit=MOST_NEIGHBOURS) if place.sources else "what the user said"
     readers = f"read by {join_names(place.readers, limit=MOST_NEIGHBOURS)}" if place.readers else "the answer"
     return [f"its node reads: {sources}", f"the output of its node is: {readers}"]
+
+
+def _select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
+    """The latest rejections, the last one first. A value that was rejected several times is shown once."""
+    latest: list[Rejection] = []
+    for each in reversed(rejected):
+        if all(each.value != known.value for known in latest):
+            latest.append(each)
+        if len(latest) == MOST_REJECTED:
+            break
+    return latest
 
 
 def _build_signal_section(signal: AggregateResult) -> PromptSection:

@@ -7,10 +7,11 @@ or contains it, the prompt only says so, and steps that returned what they read 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.llm.prompts import ROUTES
 from promptiter.backprop.llm.rendering import (
+    EARLIER,
     USER,
     build_optional_section,
     collect_wrong_values,
@@ -51,9 +52,15 @@ class ShownRun:
         """Choose what is shown of a run; its first step and its first finding get these numbers."""
         steps = [step for step in view.request.trace.steps if step.id in view.predecessors]
         reports = alias_reports(collect_reports(view.split_losses), first=first_report)
-        shown = _select_steps(steps, reports.values()) if len(steps) > MOST_STEPS else steps
+        shown = _select_steps(steps, reports.values(), MOST_STEPS)
         named = {f"T{number}": step for number, step in enumerate(shown, first_step)}
         return cls(view, named, reports, left_out=len(steps) - len(shown))
+
+    def keep_steps(self, most: int) -> ShownRun:
+        """The run with at most so many steps; their aliases stay."""
+        kept = {step.id for step in _select_steps([*self.steps.values()], self.reports.values(), most)}
+        steps = {alias: step for alias, step in self.steps.items() if step.id in kept}
+        return replace(self, steps=steps, left_out=self.left_out + len(self.steps) - len(steps))
 
     @property
     def blamable(self) -> set[str]:
@@ -68,10 +75,10 @@ class ShownRun:
     def build_sections(self, number: int, surfaces: Mapping[str, str]) -> Iterator[PromptSection]:
         """Build the sections of the run with this number; `surfaces` has the aliases of surfaces by id."""
         aliases = {step.id: alias for alias, step in self.steps.items()}
-        user = quote_optional("user", self.view.request.case_loss.input)
-        yield PromptSection(title=f"# Run {number}", quotes=user, weight=3)
-        for steps in self._group_steps(aliases):
-            yield self._build_step_section(steps, aliases, surfaces)
+        case = self.view.request.case_loss
+        said = (*quote_optional(EARLIER, case.earlier), *quote_optional("user", case.input))
+        yield PromptSection(title=f"# Run {number}", quotes=said, weight=3)
+        yield from self.build_step_sections(surfaces)
         if self.left_out:
             yield PromptSection(title=f"## {self.left_out:,} more steps are not shown")
         routes = (
@@ -81,6 +88,12 @@ class ShownRun:
         yield from build_optional_section(f"#{ROUTES}", quote_optional("routes", "\n".join(routes)), weight=4)
         quotes = (*self._quote_reports(aliases), *quote_optional("expected", self.view.expected))
         yield PromptSection(title="## What is wrong with the result", quotes=quotes, weight=12)
+
+    def build_step_sections(self, surfaces: Mapping[str, str]) -> list[PromptSection]:
+        """Build the sections of the steps. All of them weigh as much as one section about the run."""
+        aliases = {step.id: alias for alias, step in self.steps.items()}
+        groups = [*self._group_steps(aliases)]
+        return [self._build_step_section(steps, aliases, surfaces, count=len(groups)) for steps in groups]
 
     def _group_steps(self, aliases: Mapping[str, str]) -> Iterator[list[Step]]:
         """The steps in order; those in a row that returned the output of the same step as it is are one group."""
@@ -110,7 +123,7 @@ class ShownRun:
         return source if output and is_same else ""
 
     def _build_step_section(
-        self, steps: Sequence[Step], aliases: Mapping[str, str], surfaces: Mapping[str, str]
+        self, steps: Sequence[Step], aliases: Mapping[str, str], surfaces: Mapping[str, str], *, count: int
     ) -> PromptSection:
         names: list[str] = []
         quotes: list[Quote] = []
@@ -120,7 +133,7 @@ class ShownRun:
             kind = [] if step.kind == "llm" else [step.kind]
             names.append(" ".join([aliases[step.id], *kind, *name, *([f"({_join(blamable)})"] if blamable else [])]))
             quotes += unfit
-        weight = 6 if any(self.view.blamable[step.id] for step in steps) else 4
+        weight = (6 if any(self.view.blamable[step.id] for step in steps) else 4) / count
         [first, *_] = steps
         if self._find_origin(first, aliases):
             [source] = first.predecessors
@@ -161,11 +174,25 @@ class ShownRun:
             yield Quote(f"{alias} at {_join(at)}" if at else alias, report.text)
 
 
-def _select_steps(steps: list[Step], reports: Iterable[Report]) -> list[Step]:
-    """Select the steps that failed or gave a wrong value, then the last ones; in the order of the trace."""
+def _select_steps(steps: list[Step], reports: Iterable[Report], most: int) -> list[Step]:
+    """Select the steps that failed or gave a wrong value, then others; in the order of the trace.
+
+    Of both kinds the first and the last ones are selected: a value is lost early in a long loop, or spoiled at its end.
+    """
+    if len(steps) <= most:
+        return steps
     wrong = collect_wrong_values(collect_findings(reports))
-    order = sorted(range(len(steps)), key=lambda number: (not is_suspect(steps[number], wrong), -number))
-    return [steps[number] for number in sorted(order[:MOST_STEPS])]
+    kinds: tuple[list[int], list[int]] = ([], [])
+    for number, step in enumerate(steps):
+        kinds[not is_suspect(step, wrong)].append(number)
+    order = [number for kind in kinds for number in _order_from_both_ends(kind)]
+    return [steps[number] for number in sorted(order[:most])]
+
+
+def _order_from_both_ends(numbers: list[int]) -> list[int]:
+    """The last one, the first one, the last but one, …"""
+    places = sorted(range(len(numbers)), key=lambda place: (min(place, len(numbers) - 1 - place), -place))
+    return [numbers[place] for place in places]
 
 
 def _join(names: Sequence[str]) -> str:

@@ -72,13 +72,13 @@ def truncate(text: str, limit: int, *, around: Sequence[str] = ()) -> str:
     return _join_spans(text, _merge_spans(shown, before, closer_than=gap))
 
 
-def share(limit: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
+def share(limit: int, wanted: Sequence[tuple[int, float]]) -> list[int]:
     """Share `limit` among parts of (size, weight): each gets its full size if that fits, else a share by weight."""
     given = [0] * len(wanted)
     left, weights = max(0, limit), sum(weight for _, weight in wanted)
     for number in sorted(range(len(wanted)), key=lambda number: (wanted[number][0] / wanted[number][1], number)):
         size, weight = wanted[number]
-        given[number] = min(size, left * weight // weights)
+        given[number] = min(size, int(left * weight / weights))
         left, weights = left - given[number], weights - weight
     return given
 
@@ -123,7 +123,7 @@ class PromptSection:
 
     title: str
     quotes: tuple[Quote, ...] = ()
-    weight: int = 1
+    weight: float = 1
 
     @property
     def whole(self) -> str:
@@ -195,7 +195,7 @@ def _bound_size(whole: str, sections: Sequence[PromptSection]) -> int:
     return length // 2 + 2 * sum([1 + len(section.quotes) for section in sections])
 
 
-def _share_above_least(limit: int, wanted: Sequence[tuple[int, int, int]]) -> list[int]:
+def _share_above_least(limit: int, wanted: Sequence[tuple[int, int, float]]) -> list[int]:
     """Share `limit` among parts of (size, least, weight): each gets its least, which must fit; the rest by weight."""
     more = share(
         limit - sum(least for _, least, _ in wanted), [(size - least, weight) for size, least, weight in wanted]

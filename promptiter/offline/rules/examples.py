@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from promptiter.backprop.step_text import json_text
 from promptiter.evaluation.score import Finding
 from promptiter.offline.text.fields import read_fields
-from promptiter.stages.contracts import StepExample
+from promptiter.stages.optimizer import StepExample
 from traces.model import Json
 
 Comparison: TypeAlias = Literal["whole", "part", "json", "number", "none"]

@@ -16,7 +16,7 @@ from promptiter.offline.rules.prompt_editing import Ask, Prompt
 from promptiter.offline.rules.rule_templates import describe_field
 from promptiter.offline.text.fields import spell_field_name
 from promptiter.offline.text.matching import read_object
-from promptiter.stages.contracts import StepExample
+from promptiter.stages.optimizer import StepExample
 from promptiter.structure import Surface
 from traces.model import Json
 

@@ -20,7 +20,7 @@ from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy, f
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.settings import iterate_values
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.contracts import OptimizeRequest, OptimizeResult, StepExample
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, StepExample
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from promptiter.stages.contracts import StepExample
+from promptiter.stages.optimizer import StepExample
 from promptiter.structure import Limits, Surface
 from traces.model import Json
 

@@ -10,7 +10,8 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import ScriptedModel
-from promptiter.stages.contracts import Aggregator, Backwarder, BackwardRequest, Optimizer
+from promptiter.stages.contracts import Aggregator, Backwarder, BackwardRequest
+from promptiter.stages.optimizer import Optimizer
 from tests.backprop.llm.test_prompts import BACKWARD_REQUEST
 
 NOTHING = '{"gradients": [], "packets": []}'

@@ -14,7 +14,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
-from promptiter.stages.contracts import OptimizeRequest
+from promptiter.stages.optimizer import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
 from tests.worlds.model_server import CONTENT_FAULTS, LoopbackServer, run_server
@@ -62,10 +62,7 @@ async def test_a_patch_has_the_value_the_reason_and_the_cases_behind_it() -> Non
         ),
         (answer("You answer customers of a shop."), "the placeholder {order} is missing"),
         (answer("Answer {order}"), "the locked part 'You answer customers of a shop.' is missing or changed"),
-        (answer(INSTRUCTION.value), "the value is the current one"),
-        (answer(INSTRUCTION.value.replace("\n", " ") + "  "), "the value is the current one"),
         (answer(" "), "the placeholder {order} is missing"),
-        (answer(OPTIMIZE_REQUEST.rejected[1].value), "was rejected before (validation fell by 0.04)"),
         ('{"reason": "r", "value": "You answer customers of a shop. {order} \\ud83d"}', "not plain text or JSON"),
     ],
 )
@@ -91,9 +88,18 @@ async def test_a_number_must_be_finite() -> None:
 
 
 async def test_a_model_that_gives_up_is_a_model_error() -> None:
-    stage, _ = optimizer(*[answer(INSTRUCTION.value)] * 4)
-    with pytest.raises(BadAnswerError, match="the value is the current one"):
+    stage, _ = optimizer(*[answer("Answer {order}")] * 4)
+    with pytest.raises(BadAnswerError, match="the locked part"):
         await stage.optimize(OPTIMIZE_REQUEST)
+
+
+@pytest.mark.parametrize("value", [INSTRUCTION.value, OPTIMIZE_REQUEST.rejected[1].value])
+async def test_a_value_that_changes_nothing_or_was_rejected_is_not_repaired(value: str) -> None:
+    stage, model = optimizer(answer(value))
+    patch = (await stage.optimize(OPTIMIZE_REQUEST)).patch
+    assert patch is not None
+    assert patch.value == value
+    assert len(model.requests) == 1
 
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
@@ -134,7 +140,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
             None,
             False,
         ),
-        (Surface(node_id="a", type="parameter", value=1, limits=Limits(kind="number")), {"type": "number"}, 1.0, 2),
+        (Surface(node_id="a", type="parameter", value=1, limits=Limits(kind="number")), {"type": "number"}, "1", 2),
     ],
 )
 async def test_each_type_of_surface_has_its_own_kind_of_value(

@@ -25,18 +25,9 @@ from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.evaluation.score import Finding
 from promptiter.llm.messages import Message
 from promptiter.search.propose import EMPHASES
-from promptiter.stages.contracts import (
-    AggregateRequest,
-    AggregateResult,
-    BackwardRequest,
-    GradientPacket,
-    NodePlace,
-    OptimizeRequest,
-    Rejection,
-    SignalPoint,
-    StepExample,
-)
+from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, GradientPacket, SignalPoint
 from promptiter.stages.losses import Loss
+from promptiter.stages.optimizer import NodePlace, OptimizeRequest, Rejection, StepExample
 from promptiter.structure import Limits, Surface
 from traces import Edge, Failure, Snapshot, Step, ToolCall
 from traces.model import Blob
@@ -257,7 +248,7 @@ def test_what_is_expected_of_the_whole_run_is_not_expected_of_an_inner_step() ->
         expected_tool_calls=({"name": "eta", "arguments": {}},),
     )
     shown = as_text(render_optimize(replace(OPTIMIZE_REQUEST, failing=(inner,), passing=())))
-    assert '<data name="expected of the whole run">' in shown
+    assert '<data name="expected answer of the whole run">' in shown
     assert '<data name="expected tool calls of the whole run">' in shown
 
 

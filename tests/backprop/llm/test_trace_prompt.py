@@ -287,16 +287,30 @@ def chain(length: int, *, output: Snapshot | None = None) -> AttributeRequest:
     )
 
 
-def test_of_too_many_steps_those_with_errors_and_wrong_values_and_the_last_are_shown() -> None:
+def test_of_too_many_steps_those_with_errors_and_wrong_values_the_first_and_the_last_are_shown() -> None:
     request = chain(MOST_STEPS + 100)
     steps = list(request.trace.steps)
-    steps[3] = replace(steps[3], error=Failure("TimeoutError"))
-    steps[5] = replace(steps[5], output=Snapshot("it is 4711"))
+    steps[290] = replace(steps[290], error=Failure("TimeoutError"))
+    steps[300] = replace(steps[300], output=Snapshot("it is 4711"))
     found = show_trace(replace(request, trace=replace(request.trace, steps=tuple(steps))))
     [run] = found.runs
-    assert [step.id for step in run.steps.values()][:3] == ["s3", "s5", "s102"]
+    shown = [int(step.id.removeprefix("s")) for step in run.steps.values()]
+    assert shown == [*range(249), 290, 300, *range(351, MOST_STEPS + 100)]
     assert (len(run.steps), run.left_out) == (MOST_STEPS, 100)
     assert "# 100 more steps are not shown" in found.render(limit=100_000)[1].content
+
+
+def test_the_user_the_surfaces_and_what_went_wrong_are_shown_in_full_beside_many_steps() -> None:
+    request = chain(MOST_STEPS, output=Snapshot("word " * 100))
+    for limit in (MIN_PROMPT_TOKENS, 24_000):
+        messages = render(request, limit=limit)
+        prompt = messages[1].content
+        assert limit * 0.8 < prompt_tokens(messages) <= limit
+        assert f'<data name="user">\n{USER}\n</data>' in prompt
+        assert "writer#instruction\n\nBe brief, polite and warm." in prompt
+        assert "the tone is cold" in prompt
+        assert "## T1 function writer" in prompt
+        assert f"## T{MOST_STEPS} function writer" in prompt
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from promptiter.offline.model.task import read_task
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.offline.rules.rule_templates import DESCRIPTIONS, describe_field
 from promptiter.profile import SurfacePatch
-from promptiter.stages.contracts import AggregateResult, OptimizeRequest, Rejection, StepExample
+from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import OptimizeRequest, Rejection, StepExample
 from promptiter.structure import Surface
 from tests.offline.rules.test_rule_templates import SAMPLES
 from traces.model import Json

@@ -15,7 +15,8 @@ from promptiter.llm.messages import Message, ModelRequest, ToolSpec
 from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.offline.rules.rule_templates import phrase_rule
-from promptiter.stages.contracts import AggregateResult, OptimizeRequest, OptimizeResult, Rejection, StepExample
+from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, Rejection, StepExample
 from promptiter.structure import Limits, Surface, SurfaceType
 from traces.model import Json
 

@@ -21,7 +21,7 @@ from promptiter.offline.text.dates import DATE_FORMATS, find_dates, write_date
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import read_numbers
-from promptiter.stages.contracts import StepExample
+from promptiter.stages.optimizer import StepExample
 from traces.model import Json
 
 CITIES = (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from promptiter.stages.contracts import StepExample
+from promptiter.stages.optimizer import StepExample
 from promptiter.structure import Limits, Surface
 from tests.offline.rules.test_optimizer import optimize, orders, request_for
 from traces.model import Json
