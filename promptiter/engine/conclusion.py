@@ -167,7 +167,6 @@ class _TestedGain:
             self.goal,
             self.arms.scores,
             blocks=self.blocks,
-            seed=self.active.seed,
             amounts=pair_goal_amounts(self.goal, self.arms),
             objective=self.active.request.objective,
             unseen_failures=self._unseen_failures,

@@ -163,7 +163,7 @@ def _conclude(
     if problem is not None:
         return replace(found, reason=problem, problem=problem), 0
     worst, best = get_worst_value(objective), get_best_value(objective)
-    decided = decide_difference(scores, alpha=alpha, repeats=repeats, seed=runs.evaluator.seed, worst=worst, best=best)
+    decided = decide_difference(scores, alpha=alpha, repeats=repeats, worst=worst, best=best)
     look, blocks = decided.look, plan_blocks(alpha / 2, repeats=repeats)
     return replace(
         found,

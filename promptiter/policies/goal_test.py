@@ -23,7 +23,6 @@ def decide_for_goal(
     cases: Sequence[PairedScores],
     *,
     blocks: Sequence[Block],
-    seed: int,
     amounts: Sequence[PairedScores] | None = None,
     objective: Objective = "mean_score",
     unseen_failures: float = UNSEEN_FAILURES,
@@ -34,13 +33,11 @@ def decide_for_goal(
     """
     if goal.figure is None:
         worst, best = get_worst_value(objective), get_best_value(objective)
-        return decide_for_these_cases(
-            cases, blocks=blocks, seed=seed, worst=worst, best=best, unseen_failures=unseen_failures
-        )
+        return decide_for_these_cases(cases, blocks=blocks, worst=worst, best=best, unseen_failures=unseen_failures)
     on_score = decide_non_inferiority(cases, margin=goal.margin, blocks=blocks)
     if amounts is None:
         return replace(on_score, outcome="not_shown", reason=f"{on_score.reason}; {_say_unknown(goal)}")
-    return _require_both(on_score, decide_saving(amounts, unit=UNITS[goal.figure], blocks=blocks, seed=seed))
+    return _require_both(on_score, decide_saving(amounts, unit=UNITS[goal.figure], blocks=blocks))
 
 
 def decide_for_goal_on_new_cases(

@@ -34,8 +34,8 @@ BETTER = [PairedScores(case_id=str(at), before=(0.0,) * 6, after=(1.0,) * 6) for
 
 
 def test_the_goal_decides_what_the_final_test_shows() -> None:
-    assert decide_for_goal(Goal(), SAME, blocks=BLOCKS, seed=0).outcome == "futile"
-    assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS, seed=3) == decide_for_these_cases(BETTER, seed=3)
+    assert decide_for_goal(Goal(), SAME, blocks=BLOCKS).outcome == "futile"
+    assert decide_for_goal(Goal(), BETTER, blocks=BLOCKS) == decide_for_these_cases(BETTER)
     assert decide_for_goal_on_new_cases(Goal(), BETTER, alpha=0.05) == decide_for_new_cases(BETTER)
 
 
@@ -49,25 +49,25 @@ def test_a_saving_must_be_shown_besides_no_loss() -> None:
         ]
         for part in (1.0, 0.7)
     )
-    result = decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0, amounts=fewer)
+    result = decide_for_goal(goal, SAME, blocks=BLOCKS, amounts=fewer)
     assert (result.scope, result.outcome) == ("these cases", "shown")
     assert result.saving is not None
     assert result.saving.gain == pytest.approx(0.3, abs=0.06)
     assert "a loss of 0.1 or more is ruled out" in result.reason
     assert "fewer tokens (95% interval" in result.reason
-    assert decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0, amounts=same).outcome == "futile"
-    unknown = decide_for_goal(goal, SAME, blocks=BLOCKS, seed=0)
+    assert decide_for_goal(goal, SAME, blocks=BLOCKS, amounts=same).outcome == "futile"
+    unknown = decide_for_goal(goal, SAME, blocks=BLOCKS)
     assert (unknown.outcome, unknown.needed_repeats) == ("not_shown", 0)
     assert unknown.reason.endswith("the tokens of a run are unknown, so a saving cannot be shown")
     lost = [PairedScores(case_id=str(at), before=(1.0,) * 6, after=(0.0,) * 6) for at in range(40)]
-    assert decide_for_goal(goal, lost, blocks=BLOCKS, seed=0, amounts=fewer).outcome == "futile"
+    assert decide_for_goal(goal, lost, blocks=BLOCKS, amounts=fewer).outcome == "futile"
 
 
 def test_the_test_goes_on_until_both_are_decided() -> None:
     goal = Goal(kind="fewer_tokens", margin=0.1)
     score = [case.first(2) for case in SAME]
     amounts = [PairedScores(case_id=case.case_id, before=(100.0, 90.0), after=(90.0, 99.0)) for case in SAME]
-    result = decide_for_goal(goal, score, blocks=BLOCKS, seed=0, amounts=amounts)
+    result = decide_for_goal(goal, score, blocks=BLOCKS, amounts=amounts)
     assert (result.outcome, result.needed_repeats) == ("open", 2)
 
 

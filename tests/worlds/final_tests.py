@@ -27,7 +27,6 @@ ROUNDS = (1, 2, 3, 4, 5, 6)
 MARGIN = 0.1
 """The loss that goals other than the score allow: without run noise, 12 cases can exclude it."""
 
-SAMPLES = 1_999
 """Sampled assignments of tokens. All of them would take a second in each look."""
 
 
@@ -167,7 +166,7 @@ def simulate_saving(size: int, random: Random, *, expensive: float = 0.0) -> Tes
         scores.append(PairedScores(case_id=f"{at:03}", before=(1.0,) * REPEATS, after=(1.0,) * REPEATS))
     repeats, is_claimed = _find_last_look(amounts, lambda seen: -mean_gain(seen), estimate_saving_interval), False
     if repeats is None:
-        saving = decide_saving(amounts, samples=SAMPLES)
+        saving = decide_saving(amounts)
         no_loss = decide_non_inferiority(scores, margin=MARGIN)
         is_claimed = saving.is_shown and no_loss.is_shown
         repeats = max(saving.looks[-1].repeats, no_loss.looks[-1].repeats)

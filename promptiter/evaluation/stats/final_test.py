@@ -160,7 +160,6 @@ def decide_for_these_cases(
     cases: Sequence[PairedScores],
     *,
     blocks: Sequence[Block] = BLOCKS,
-    seed: int = 0,
     worst: float = 0.0,
     best: float = 1.0,
     unseen_failures: float = UNSEEN_FAILURES,
@@ -174,16 +173,14 @@ def decide_for_these_cases(
 
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
         interval = estimate_gain_interval(seen, worst=lowest, best=highest, unseen_failures=unseen_failures)
-        return look_by_permutation(seen, alpha=block.alpha, interval=interval, seed=seed)
+        return look_by_permutation(seen, alpha=block.alpha, interval=interval)
 
     return decide_in_blocks(cases, blocks, take_look)
 
 
-def look_by_permutation(
-    cases: Sequence[PairedScores], *, alpha: float, interval: GainInterval, seed: int = 0, samples: int | None = None
-) -> Look:
+def look_by_permutation(cases: Sequence[PairedScores], *, alpha: float, interval: GainInterval) -> Look:
     """Take a look at the runs of these cases so far, by permuting the repeats within each case."""
-    p_value = within_case_permutation(cases, seed=seed, samples=samples).p_value
+    p_value = within_case_permutation(cases).p_value
     return Look.of(cases, p_value=bound_by_hidden_noise(p_value, cases), alpha=alpha, interval=interval)
 
 

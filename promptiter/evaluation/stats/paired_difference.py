@@ -54,7 +54,6 @@ def decide_difference(
     *,
     alpha: float = 0.05,
     repeats: int = 2,
-    seed: int = 0,
     worst: float = 0.0,
     best: float = 1.0,
 ) -> PairedDifference:
@@ -66,7 +65,7 @@ def decide_difference(
     blocks = plan_blocks(alpha / 2, repeats=repeats)
     swapped = [replace(case, before=case.after, after=case.before) for case in cases]
     worst, best = find_range(cases, worst=worst, best=best)
-    gain, loss = (_decide(each, blocks, seed, worst=worst, best=best) for each in (cases, swapped))
+    gain, loss = (_decide(each, blocks, worst=worst, best=best) for each in (cases, swapped))
     if loss.is_shown:
         return PairedDifference(
             answer="worse", look=_mirror(loss.looks[-1]), reason=_describe(loss, cases, is_loss=True)
@@ -88,12 +87,10 @@ def decide_difference(
     return replace(found, answer="undecided", needed_repeats=min(open_ones))
 
 
-def _decide(
-    cases: Sequence[PairedScores], blocks: Sequence[Block], seed: int, *, worst: float, best: float
-) -> FinalTestResult:
+def _decide(cases: Sequence[PairedScores], blocks: Sequence[Block], *, worst: float, best: float) -> FinalTestResult:
     def take_look(seen: Sequence[PairedScores], block: Block) -> Look:
         changes = [after - before for case in seen for before, after in zip(case.before, case.after, strict=True)]
-        p_value = bound_by_hidden_noise(sign_flip(changes, seed=seed).p_value, seen)
+        p_value = bound_by_hidden_noise(sign_flip(changes).p_value, seen)
         interval = estimate_gain_interval(seen, worst=worst, best=best, is_paired=True)
         return Look.of(seen, p_value=p_value, alpha=block.alpha, interval=interval)
 

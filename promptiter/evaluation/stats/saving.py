@@ -27,7 +27,7 @@ from promptiter.evaluation.stats.final_test import (
 )
 from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
-from promptiter.evaluation.stats.permutation import SAMPLES, PairedScores
+from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.wording import plural
 
 
@@ -36,13 +36,10 @@ def decide_saving(
     *,
     unit: str = "tokens",
     blocks: Sequence[Block] = BLOCKS,
-    seed: int = 0,
-    samples: int = SAMPLES,
 ) -> FinalTestResult:
     """Whether the after arm takes less on these cases, given what each run took; `open` if another block must decide.
 
-    The gain of each look is the saving as a share of what the baseline took. Amounts have many digits, so assignments
-    are sampled.
+    The gain of each look is the saving as a share of what the baseline took.
     """
     check_inputs(amounts, blocks)
     if wrong := [case.case_id for case in amounts if min((*case.before, *case.after)) < 0]:
@@ -53,8 +50,6 @@ def decide_saving(
             _scale_to_shares(seen),
             alpha=block.alpha,
             interval=estimate_saving_interval(seen),
-            seed=seed,
-            samples=samples,
         )
 
     return decide_in_blocks(amounts, blocks, take_look, describe=lambda look: _describe_saving(look, unit))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import combinations, product
 from random import Random
@@ -69,7 +70,6 @@ def test_the_p_value_is_the_share_of_all_assignments_that_are_as_good(cases: lis
 @given(noisy_cases(st.floats(-3, 3, width=16), most=2))
 def test_floats_of_many_digits_are_exact_too(cases: list[PairedScores]) -> None:
     test = within(cases)
-    assert test.std_error == 0
     assert test.p_value == pytest.approx(by_listing_every_assignment(cases), abs=1e-12)
 
 
@@ -112,7 +112,6 @@ def test_a_hundred_cases_agree_with_convolved_hypergeometric_distributions() -> 
         total = numpy.convolve(total, stats.hypergeom.pmf(numpy.arange(7), 12, passed, 6))
     observed = int(sum(sum(case.after) for case in cases))
     test = within(cases)
-    assert test.std_error == 0
     assert test.p_value == pytest.approx(total[observed:].sum(), rel=1e-9)
 
 
@@ -146,29 +145,29 @@ def test_flips_of_ranks_agree_with_the_signed_rank_test() -> None:
         assert sign_flip([float(rank) for rank in ranks]).p_value == pytest.approx(oracle)
 
 
-@pytest.mark.slow
-def test_too_many_sums_are_sampled_and_come_close_to_all_of_them() -> None:
-    random = Random(9)
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_that_are_rounded_to_a_grid_come_close_to_all_flips(seed: int) -> None:
+    random = Random(seed)
     deltas = [random.gauss(0.3, 1) for _ in range(18)]
     flips = 1 - 2 * (numpy.arange(2**18)[:, None] >> numpy.arange(18) & 1)
     oracle = float(numpy.mean(flips @ numpy.array(deltas) >= sum(deltas) - 1e-9))
-    ours = sign_flip(deltas)
-    assert 0 < ours.std_error < 0.005
-    assert ours.p_value == pytest.approx(oracle, abs=4 * ours.std_error)
-    assert sign_flip(deltas) == ours
-    assert sign_flip(deltas, seed=1) != ours
+    assert sign_flip(deltas).p_value == pytest.approx(oracle, rel=0.01)
 
 
-def test_the_observed_assignment_counts_among_the_sampled_ones() -> None:
+def test_a_gain_in_every_case_has_the_p_value_of_one_assignment() -> None:
     random = Random(8)
-    assert sign_flip([random.uniform(0.5, 1) for _ in range(40)]).p_value == 1 / 10_000
+    assert sign_flip([random.uniform(0.5, 1) for _ in range(40)]).p_value == pytest.approx(0.5**40)
+
+
+def test_one_change_far_larger_than_the_others_does_not_hide_them() -> None:
+    assert sign_flip([500.0, *[1.0] * 9]).p_value == pytest.approx(0.5**10)
+    assert sign_flip([500.0, 1.0, *[-1.0] * 8]).p_value == pytest.approx(0.5 * (1 - 0.5**9))
 
 
 @pytest.mark.slow
-def test_cases_with_many_repeats_of_many_digits_are_sampled() -> None:
+def test_cases_with_many_repeats_of_many_digits_come_close_to_sampled_assignments() -> None:
     random = Random(3)
-    arms = [tuple(random.gauss(shift, 1) for _ in range(20)) for shift in (0.0, 0.5)]
-    test = within(pair_arms((arms[0], arms[1])))
+    arms = [tuple(random.gauss(shift, 1) for _ in range(40)) for shift in (0.0, 0.3)]
     oracle = stats.permutation_test(
         (arms[1], arms[0]),
         lambda x, y, axis: numpy.mean(x, axis=axis) - numpy.mean(y, axis=axis),
@@ -177,8 +176,14 @@ def test_cases_with_many_repeats_of_many_digits_are_sampled() -> None:
         n_resamples=20_000,
         rng=numpy.random.default_rng(1),
     ).pvalue
-    assert test.std_error > 0
-    assert test.p_value == pytest.approx(oracle, abs=5 * test.std_error)
+    assert within(pair_arms((arms[0], arms[1]))).p_value == pytest.approx(oracle, abs=0.01)
+
+
+def test_a_thousand_cases_of_many_digits_agree_with_the_normal_distribution() -> None:
+    random = Random(2)
+    deltas = [random.gauss(0.05, 1) for _ in range(1000)]
+    oracle = stats.norm.sf(sum(deltas) / math.hypot(*deltas))
+    assert sign_flip(deltas).p_value == pytest.approx(oracle, rel=0.05)
 
 
 @given(noisy_cases())
@@ -216,13 +221,11 @@ def test_the_order_of_cases_does_not_matter(cases: list[PairedScores], random: R
     assert within(shuffled) == within(cases)
 
 
-def test_the_order_of_cases_does_not_matter_when_assignments_are_sampled() -> None:
+def test_the_order_of_cases_does_not_matter_when_scores_are_rounded() -> None:
     random = Random(5)
     arms = [tuple(random.random() for _ in range(6)) for _ in range(24)]
     cases = pair_arms(*zip(arms[::2], arms[1::2], strict=True))
-    test = within(cases)
-    assert test.std_error > 0
-    assert within(cases[::-1]) == test
+    assert within(cases[::-1]) == within(cases)
 
 
 @given(noisy_cases())

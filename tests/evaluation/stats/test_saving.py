@@ -39,7 +39,7 @@ def test_a_clear_saving_is_shown() -> None:
 def test_noise_is_rarely_a_saving() -> None:
     random, shown = Random(1), 0
     for _ in range(60):
-        shown += decide_saving(sample_amounts(random, 12), samples=399).is_shown
+        shown += decide_saving(sample_amounts(random, 12)).is_shown
     assert shown <= 8  # 5% of 60, and three standard errors
 
 
@@ -69,7 +69,7 @@ def test_rare_expensive_runs_of_the_same_mean_are_rarely_a_saving() -> None:
             )
             for at in range(12)
         ]
-        shown += decide_saving(some, samples=399).is_shown
+        shown += decide_saving(some).is_shown
     assert shown <= 11
 
 
