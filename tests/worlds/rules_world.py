@@ -28,7 +28,7 @@ from tests.worlds.planted_world import Answer, PlantedWorld
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Complaint, Faults
 
-RulesScenario: TypeAlias = Literal["one", "coupled", "masked", "join", "rare"]
+RulesScenario: TypeAlias = Literal["one", "coupled", "masked", "join", "rare", "rare-coupled", "rare-masked"]
 SCENARIOS: tuple[RulesScenario, ...] = get_args(RulesScenario)
 BRANCHES = (("left1", "left2"), ("right1", "right2"))
 TRUNK = ("intake", "join", "edit", "check", "format", "final")
@@ -89,6 +89,10 @@ def plant_faults(scenario: RulesScenario, rng: Random) -> dict[str, Fault]:
             return {rng.choice(BRANCHES[branch]): Fault("ab"[branch])}
         case "rare":
             return {rng.choice(TRUNK): Fault("a", RULES[:1])}
+        case "rare-coupled":
+            return {node: Fault(part, RULES[:1]) for node, part in zip(rng.sample(TRUNK, 2), "ab", strict=True)}
+        case "rare-masked":
+            return {TRUNK[number]: Fault("a", RULES[:1]) for number in sorted(rng.sample(range(len(TRUNK)), 2))}
 
 
 def make_cases(name: str, count: int) -> EvalSet:

@@ -102,4 +102,4 @@ def _look_up(what: str, kind: str, text: str) -> str:
     """The number in the first line of a skill about a kind."""
     cue = f"send back {kind}," if what == "Returns" else f"parcel with {kind} "
     lines = (line for line in text.split("\n") if cue in line or line.startswith(f"{kind}:"))
-    return (re.findall(r"\d+", next(lines, "")) or ["unknown"])[-1]
+    return str((re.findall(r"\d+", next(lines, "")) or ["unknown"])[-1])
