@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.worlds.critic_loop import make_critic_loop_world
 from tests.worlds.exit_loop import make_exit_loop_world
 from tests.worlds.handbook import make_handbook_world
 from tests.worlds.planted_world import PlantedWorld
@@ -14,7 +13,6 @@ from tests.worlds.single_prompt import make_single_prompt_world
 from tests.worlds.skill_file import make_skill_file_world
 from tests.worlds.triage_world import make_triage_world
 from tests.worlds.usual_suspect import make_usual_suspect_world
-from tests.worlds.wrong_index import make_wrong_index_world
 from tests.worlds.wrong_route import make_wrong_route_world
 
 WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
@@ -26,8 +24,6 @@ WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
     "wrong-route": make_wrong_route_world,
     "handbook": make_handbook_world,
     "usual-suspect": make_usual_suspect_world,
-    "wrong-index": make_wrong_index_world,
-    "critic-loop": make_critic_loop_world,
     "skill-file": make_skill_file_world,
 }
 """Makers of worlds; each takes a seed and the chance of a slip."""
