@@ -14,8 +14,8 @@ from promptiter.small_words import SMALL_WORDS, SMALL_WORDS_BY_LANGUAGE
 SHORTEST_ID = 4
 """Minimum number of characters of an id."""
 
-MAX_CAPITALIZED = 0.25
-"""Above this share of capitalized words inside of sentences, a capital letter does not make a name, as in German."""
+MAX_CAPITALIZED = 0.5
+"""Above this share of capitalized words inside of sentences, a capital letter does not make a name."""
 
 
 def list_terms(text: str) -> frozenset[str]:
@@ -53,6 +53,7 @@ class Spellings:
         self._inside: set[str] = set()
         self._lower: set[str] = set()
         self._counts: Counter[bool] = Counter()
+        self._small_words: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
         for word, is_inside in _list_spellings(text):
@@ -65,13 +66,16 @@ class Spellings:
                     self._inside.add(key)
             if is_inside:
                 self._counts[word[0].isupper()] += 1
+            self._small_words.update(name for name, words in SMALL_WORDS_BY_LANGUAGE.items() if key in words)
 
     def find_names(self, text: str) -> set[str]:
         """The terms of another text that are names in these: capitalized inside of a sentence, and never in lower case.
 
-        Abbreviations, days and months are not names.
+        Abbreviations, days and months are not names, and no word is known to be one in German, which capitalizes all
+        nouns.
         """
-        if self._counts[True] > MAX_CAPITALIZED * self._counts.total():
+        is_german = self._small_words["German"] > self._small_words["English"]
+        if is_german or self._counts[True] > MAX_CAPITALIZED * self._counts.total():
             return set()
         return {
             _stem(key)

@@ -45,9 +45,9 @@ TurnKey: TypeAlias = tuple[str, int, int]
 class JudgedTrace:
     """The trace of one turn of a run, and what was wrong with it. By default it passed if it has no losses.
 
-    A loss without a `step_id` is placed on every terminal step. `input` is what the user said, `expected` the reference
-    answer, if there is one. Runs of the same case have the same `case_id`; support is counted in cases. `trace_digest`
-    is the name of the trace in a trace store.
+    A loss without a `step_id` is placed on every terminal step. `input` is what the user said, `earlier` the
+    conversation before it, `expected` the reference answer, if there is one. Runs of the same case have the same
+    `case_id`; support is counted in cases. `trace_digest` is the name of the trace in a trace store.
     """
 
     case_id: str
@@ -60,6 +60,7 @@ class JudgedTrace:
     turn: int = 0
     passed: bool | None = None
     trace_digest: str = ""
+    earlier: str = ""
 
     @property
     def key(self) -> TurnKey:
@@ -93,6 +94,7 @@ class JudgedTrace:
             repeat=self.repeat,
             turn=self.turn,
             input=self.input or trace.steps[0].input.text or "",
+            earlier=self.earlier,
             trace_digest=self.trace_digest,
             losses=tuple(placed),
         )
@@ -228,8 +230,9 @@ class JudgedTraces:
         return next(step.node_id for step in trace.steps if step.id == gradient.step_id)
 
     def _take_runs(self, count: int, *, passed: bool) -> list[JudgedTrace]:
-        """The last turns of the first runs that passed, or did not."""
-        last = {(each.case_id, each.repeat): each for each in sorted(self._by_key.values(), key=lambda each: each.turn)}
+        """The last turns of the first runs that passed, or the last failed turns of those that did not."""
+        turns = sorted(self._by_key.values(), key=lambda each: (bool(each.losses), each.turn))
+        last = {(each.case_id, each.repeat): each for each in turns}
         in_order = (each for each in self._by_key.values() if last[each.case_id, each.repeat] is each)
         return [each for each in in_order if each.has_passed is passed][:count]
 
@@ -243,15 +246,16 @@ def judge_traces(
 ) -> tuple[JudgedTrace, ...]:
     """The traces of an evaluation with the losses that were extracted from it. `load_trace` is called with a digest."""
     cases = {case.id: case for case in eval_set.cases}
-    losses_of = {(each.case_id, each.repeat, each.turn): each.losses for each in losses}
+    failed = {(each.case_id, each.repeat, each.turn): each for each in losses}
 
     def judge(row: CaseRow, turn: int, trace_digest: str) -> JudgedTrace:
-        given = cases[row.case_id].find_turn(turn)
+        given, loss = cases[row.case_id].find_turn(turn), failed.get((row.case_id, row.repeat, turn))
         return JudgedTrace(
             case_id=row.case_id,
             trace=lambda: load_trace(trace_digest),
-            losses=losses_of.get((row.case_id, row.repeat, turn), ()),
+            losses=() if loss is None else loss.losses,
             input="" if given is None else given.user,
+            earlier="" if loss is None else loss.earlier,
             expected=None if given is None else given.expected,
             expected_tool_calls=None if given is None else given.expected_tool_calls,
             repeat=row.repeat,
@@ -288,6 +292,7 @@ def _build_example(
         passed=passed,
         expected=run.expected,
         case_input=run.input,
+        earlier=run.earlier,
         is_terminal=is_answer,
         tool_calls=tuple(map(_describe_call, step.tool_calls)),
         findings=_deduplicate(findings),

@@ -30,6 +30,9 @@ TERMS_PER_PAGE, OWN_SHARE = 40, 0.4
 """A long case shares terms with any text: what it is about takes one term per this many in its inputs, and this share
 of the terms in a sentence that tells it again are its own."""
 
+TERMS_PER_OTHER = 2
+"""A row of a table may have one term that its case lacks for this many that the case has."""
+
 SHORTEST_NAME = 3
 """Minimum number of characters of a value that is a name. `P1` and `DE` may be labels."""
 
@@ -48,15 +51,15 @@ class LeakIndex:
         one_word = {value.words for value in chain.from_iterable(values) if " " not in value.words}
         words: defaultdict[str, set[int]] = defaultdict(set)
         terms: defaultdict[str, set[int]] = defaultdict(set)
+        most = max(RARE, min(MAX_TERM_CASES, int(MAX_TERM_SHARE * len(cases))))
         for number, case in enumerate(cases):
             for text in collect_texts(case):
-                _add(number, (token for token, _, _ in find_ids(text)), to=self._tokens)
-                _add(number, one_word.intersection(split_words(text)), to=words)
+                _add(number, (token for token, _, _ in find_ids(text)), to=self._tokens, most=1)
+                _add(number, one_word.intersection(split_words(text)), to=words, most=RARE)
             for text in collect_inputs(case):
-                _add(number, list_terms(text), to=terms)
+                _add(number, list_terms(text), to=terms, most=most)
                 self._spellings.add(text)
-            _add(number, (value.words for value in values[number]), to=self._values)
-        most = max(RARE, min(MAX_TERM_CASES, int(MAX_TERM_SHARE * len(cases))))
+            _add(number, (value.words for value in values[number]), to=self._values, most=len(cases))
         self._terms = {term: numbers for term, numbers in terms.items() if len(numbers) <= most}
         self._term_counts = Counter(number for numbers in self._terms.values() for number in numbers)
         self._value_lengths = sorted({words.count(" ") + 1 for words in self._values})
@@ -119,13 +122,15 @@ class LeakIndex:
     def _is_told(self, number: int, answer: str, sentence: _Reading, said: _Reading, names: set[str]) -> bool:
         """Whether a sentence says what a case is about, if another one, or the same, says its answer.
 
-        A name or much of the case is enough for any answer; a term or two are enough for a value of its own.
+        A name or much of the case is enough for any answer; a term or two are enough for a value of its own. A name
+        that several cases with this answer have belongs to the task, as that of a product does.
         """
         beside = sentence.list_beside(number, answer)
         rare = [term for term in beside if len(self._terms[term]) <= RARE]
         needed = (1 if said is sentence else 2) + self._term_counts[number] // TERMS_PER_PAGE
-        is_named = not names.isdisjoint(beside) or (answer in said.own and len(rare) >= needed)
-        return is_named or self._is_retold(number, beside, sentence)
+        is_named = any(len(self._terms[name] & said.values[answer]) == 1 for name in names & beside)
+        is_own = answer in said.own and len(rare) >= needed
+        return is_named or is_own or self._is_retold(number, beside, sentence)
 
     def _is_retold(self, number: int, terms: set[str], sentence: _Reading) -> bool:
         """Whether a sentence tells a case again: much of the case and, if the case is long, little else."""
@@ -136,7 +141,7 @@ class LeakIndex:
         return is_much and len(set.intersection(*(self._terms[term] for term in terms))) <= RARE
 
     def _find_table(self, clauses: Sequence[_Reading]) -> list[Passage]:
-        """Clauses that have a case and its answer, or a value of its own, and nothing else: at least two cases."""
+        """Clauses that have a case and its answer, or a value of its own, and little else: at least two cases."""
         rows = [(clause, number) for clause in clauses for number in clause.terms if self._is_row(number, clause)]
         rows += [
             (clause, number)
@@ -153,7 +158,8 @@ class LeakIndex:
         for answer in clause.list_answers(number):
             beside = clause.list_beside(number, answer)
             is_own = any(len(self._terms[term]) == 1 for term in beside)
-            if is_own and clause.content <= beside | _list_answer_terms(answer):
+            others = clause.content - beside - _list_answer_terms(answer)
+            if is_own and len(others) <= len(beside) // TERMS_PER_OTHER:
                 return True
         return False
 
@@ -202,9 +208,11 @@ def _drop_overlaps(passages: Iterable[Passage]) -> Iterator[Passage]:
             last = passage
 
 
-def _add(number: int, names: Iterable[str], *, to: defaultdict[str, set[int]]) -> None:
+def _add(number: int, names: Iterable[str], *, to: defaultdict[str, set[int]], most: int) -> None:
+    """Note that a case has these names. Of a name with more cases than `most`, only that is noted."""
     for name in names:
-        to[name].add(number)
+        if len(numbers := to[name]) <= most:
+            numbers.add(number)
 
 
 def _join_words(text: str) -> str:

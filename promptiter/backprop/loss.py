@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from promptiter.backprop.step_text import snapshot_text
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.metrics.judge_prompts import render_conversation
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
 from promptiter.evaluation.trace_store import ReadTrace
 from promptiter.grouping import group_by
+from promptiter.llm.messages import Message
 from promptiter.outages import is_outage_name
 from promptiter.stages.losses import (
     CaseLoss,
@@ -52,9 +55,9 @@ async def extract_losses(
 ) -> tuple[CaseLoss, ...]:
     """Return the losses of all failed runs of failed cases, in the order of rows and turns.
 
-    A case fails by its score over all repeats. `read_trace` is called once for each failed turn. Raises SetupError if a
-    placement or hint names something that the evaluation lacks. Node ids of placements are checked by the caller, who
-    has the structure.
+    A case fails by its score over all repeats. `read_trace` is called once for each turn up to the last failed one.
+    Raises SetupError if a placement or hint names something that the evaluation lacks. Node ids of placements are
+    checked by the caller, who has the structure.
     """
     cases = {case.id: case for case in eval_set.cases}
     metrics = evaluation.thresholds
@@ -161,32 +164,38 @@ class _Extraction:
         if row.error is not None:
             return await self._extract_from_error(row, case, row.error)
         failed = _group_failed_by_turn(row)
+        last = max((turn for turn in failed if turn < len(row.trace_digests)), default=-1)
         losses = []
-        for turn, trace_digest in enumerate(row.trace_digests):
+        traces: list[ExecutionTrace] = []
+        for turn, trace_digest in enumerate(row.trace_digests[: last + 1]):
+            traces.append(await self.read_trace(trace_digest))
             if turn in failed:
-                trace = await self.read_trace(trace_digest)
-                terminals = [step.id for step in trace.terminals]
+                terminals = [step.id for step in traces[-1].terminals]
                 placed = [
-                    (self._build_loss(case, score, findings), self._find_placed_steps(score.metric, trace) or terminals)
+                    (
+                        self._build_loss(case, score, findings, turn=turn),
+                        self._find_placed_steps(score.metric, traces[-1]) or terminals,
+                    )
                     for score, findings in failed[turn]
                 ]
-                losses.append(_build_case_loss(row, case, trace, turn=turn, placed=placed))
+                losses.append(_build_case_loss(row, case, traces, placed=placed))
         return losses
 
     async def _extract_from_error(self, row: CaseRow, case: EvalCase, error: Failure) -> list[CaseLoss]:
         if not row.trace_digests or not is_fixable_by_prompt(error):
             return []
-        turn = len(row.trace_digests) - 1
-        trace = await self.read_trace(row.trace_digests[turn])
-        if trace.status == "completed" and len(row.trace_digests) != len(case.turns):
+        traces = [await self.read_trace(each) for each in row.trace_digests]
+        trace = traces[-1]
+        if trace.status == "completed" and len(traces) != len(case.turns):
             return []  # the next turn or the simulated user failed, and neither has a trace
         loss = Loss(metric="", step_id="", severity="P0", category="error", text=error.text)
         steps = _find_failed_step(trace, error) or [step.id for step in trace.terminals]
-        return [_build_case_loss(row, case, trace, turn=turn, placed=[(loss, steps)])]
+        return [_build_case_loss(row, case, traces, placed=[(loss, steps)])]
 
-    def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...]) -> Loss:
+    def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...], *, turn: int) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())
-        reason = score.reason or f"{score.metric} is {score.value}, its threshold is {score.threshold}"
+        [reason] = score.turn_reasons[turn : turn + 1] or [score.reason]
+        reason = reason or f"{score.metric} is {score.value}, its threshold is {score.threshold}"
         return Loss(
             metric=score.metric,
             step_id="",
@@ -223,20 +232,32 @@ def _group_failed_by_turn(row: CaseRow) -> dict[int, list[tuple[Score, tuple[Fin
 
 
 def _build_case_loss(
-    row: CaseRow, case: EvalCase, trace: ExecutionTrace, *, turn: int, placed: Iterable[tuple[Loss, Sequence[str]]]
+    row: CaseRow, case: EvalCase, traces: Sequence[ExecutionTrace], *, placed: Iterable[tuple[Loss, Sequence[str]]]
 ) -> CaseLoss:
-    asked, question = case.find_turn(turn), case.find_question(turn)
+    """The losses of the last of these turns."""
+    turn = len(traces) - 1
+    asked = case.find_turn(turn)
     expected = asked.expected if asked is not None else None
+    earlier = list(case.context)
+    for number, trace in enumerate(traces[:-1]):
+        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
+        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
     return CaseLoss(
         case_id=case.id,
         repeat=row.repeat,
         turn=turn,
-        input=(trace.steps[0].input.text or "") if question is None else question,  # a simulated user has no script
+        input=_find_question(case, turn, traces[-1]),
+        earlier=render_conversation(earlier),
         trace_digest=row.trace_digests[turn],
         losses=tuple(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
+
+
+def _find_question(case: EvalCase, turn: int, trace: ExecutionTrace) -> str:
+    question = case.find_question(turn)
+    return (trace.steps[0].input.text or "") if question is None else question  # a simulated user has no script
 
 
 def _find_failed_step(trace: ExecutionTrace, error: Failure) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
+from promptiter.backprop.tool_calls import FirstCalls
 from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.grouping import group_by
 from promptiter.stages.contracts import (
@@ -28,7 +29,7 @@ from promptiter.stages.contracts import (
 )
 from promptiter.stages.routes import MissedRoute, RouteMap, find_missing_tool, is_inside
 from promptiter.structure import Surface
-from traces import Failure, Step
+from traces import Failure, Step, ToolCall
 
 CONCURRENCY = 64
 """Maximum number of steps that are asked at the same time."""
@@ -169,24 +170,36 @@ class TraceView:
     def build_request(self, step: Step, incoming: list[GradientPacket]) -> BackwardRequest:
         if len(incoming) > 1:  # they arrived in the order of the answers
             incoming.sort(key=lambda packet: self.position.get(packet.source, -1))
-        case = self.request.case_loss
+        case, surfaces = self.request.case_loss, self.surfaces_of(step)
         return BackwardRequest(
             case_id=case.case_id,
             repeat=case.repeat,
             turn=case.turn,
             step=step,
             incoming=tuple(incoming),
-            surfaces=self.surfaces_of(step),
+            surfaces=surfaces,
             blamable=self.blamable[step.id],
             predecessors=self.predecessors[step.id],
             input=case.input,
+            earlier=case.earlier,
             expected=self.expected,
             reasons=self.reasons,
             losses=self.split_losses,
             readers={packet.source: self.steps[packet.source].node_id for packet in incoming if packet.source},
+            calls_seen=self._find_calls_seen(step, surfaces),
             missed_routes=self._find_missed_routes(step),
             absent_owners=self.absent_owners,
         )
+
+    def _find_calls_seen(self, step: Step, surfaces: Iterable[Surface]) -> dict[str, ToolCall]:
+        """A call of each tool that the step did not call, from this run or from others."""
+        called = {call.name for call in step.tool_calls}
+        tools = (each for each in surfaces if each.type == "tool" and each.part not in called)
+        return {each.id: call for each in tools if (call := self._calls.find(each))}
+
+    @cached_property
+    def _calls(self) -> FirstCalls:
+        return FirstCalls((self.request.trace, *(peer.trace for peer in self.request.peers)))
 
     def _find_missed_routes(self, step: Step) -> tuple[MissedRoute, ...]:
         """The branches that were missed after the step, or after a predecessor that led to the step instead."""

@@ -37,7 +37,8 @@ class Score:
     """A metric's judgement of one case run: a value with its reason, or unscored with an error, never 0 for a failure.
 
     `value` is the mean over turns; `passed` compares it with the threshold. None: unscored. It `is_outage` if that is
-    because a service failed, such as that of a judge.
+    because a service failed, such as that of a judge. `turn_reasons` are those of each turn of a conversation, in
+    order; empty if it has a single turn or the metric does not tell them apart.
     """
 
     metric: str
@@ -47,6 +48,7 @@ class Score:
     error: str | None = None
     findings: tuple[Finding, ...] = ()
     is_outage: bool = False
+    turn_reasons: tuple[str, ...] = ()
 
     @property
     def is_scored(self) -> bool:

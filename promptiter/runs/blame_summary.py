@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -24,6 +25,11 @@ class BlameReason:
     case_ids: tuple[str, ...] = ()
 
 
+def find_main_reason(reasons: Sequence[BlameReason]) -> BlameReason | None:
+    """The reason with the most cases, and the latest of several; None if there is none."""
+    return max(reversed(reasons), key=lambda reason: len(reason.case_ids), default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameSummary:
     """One blamed surface: the cases behind the blame, the signals by round, the largest support, and the result."""
@@ -36,7 +42,10 @@ class BlameSummary:
 
 
 class LastSignals:
-    """The signals of the last rounds with blame of their own, which later rounds may refer to."""
+    """The signals of the last rounds with blame of their own, which later rounds may refer to.
+
+    Of the passes of a round, the signal that was patched counts, and of several the one with the most cases.
+    """
 
     def __init__(self) -> None:
         self._by_surface: dict[str, AggregateResult] = {}
@@ -46,8 +55,13 @@ class LastSignals:
         is_own = isinstance(each.details, BackpropDetails) and each.details.blamed_in in (None, each.round)
         if is_own:
             self._by_surface = {}
+        ranked: dict[str, tuple[tuple[bool, int], AggregateResult]] = {}
         for one in passes:
-            self._by_surface |= {signal.surface_id: signal for signal in one.signals}
+            for signal in one.signals:
+                rank = (signal.surface_id in one.patches.surface_ids, len(signal.case_ids))
+                if signal.surface_id not in ranked or rank > ranked[signal.surface_id][0]:
+                    ranked[signal.surface_id] = rank, signal
+        self._by_surface |= {surface_id: signal for surface_id, (_, signal) in ranked.items()}
 
     def get(self, surface_id: str) -> AggregateResult | None:
         return self._by_surface.get(surface_id)

@@ -20,7 +20,7 @@ from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category,
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
-from traces import ExecutionTrace, Step
+from traces import ExecutionTrace, Step, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,9 @@ class BackwardRequest:
 
     `surfaces` are those of the step's node, with their current values; `blamable` names those that may be blamed:
     targets that the step read. `predecessors` are the steps that packets may go to. `losses` are those of the whole
-    run, one for each thing that was wrong, and `reasons` are their texts. `readers` are the nodes of the steps that
-    packets came from, by step id.
+    run, one for each thing that was wrong, and `reasons` are their texts. `input` is what the user said, `earlier` the
+    conversation before it. `readers` are the nodes of the steps that packets came from, by step id. `calls_seen` has,
+    by surface, a call of each tool that the step did not call, made by its node elsewhere.
 
     `missed_routes` are the branches that the run did not take after this step, or after a predecessor that led to this
     step instead. `absent_owners` has the expected tools that only nodes have which did not run, with these nodes.
@@ -98,10 +99,12 @@ class BackwardRequest:
     repeat: int = 0
     turn: int = 0
     input: str = ""
+    earlier: str = ""
     expected: str | None = None
     reasons: tuple[str, ...] = ()
     losses: tuple[Loss, ...] = ()
     readers: Mapping[str, str] = field(default_factory=dict)
+    calls_seen: Mapping[str, ToolCall] = field(default_factory=dict)
     missed_routes: tuple[MissedRoute, ...] = ()
     absent_owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -45,7 +45,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseLoss:
-    """The losses of one trace: one turn of one run of one case. `input` is what the user said."""
+    """The losses of one trace: one turn of one run of one case.
+
+    `input` is what the user said, `earlier` the conversation before it.
+    """
 
     case_id: str
     repeat: int = 0
@@ -53,6 +56,7 @@ class CaseLoss:
     input: str = ""
     trace_digest: str
     losses: tuple[Loss, ...]
+    earlier: str = ""
 
     @property
     def severity(self) -> Severity:

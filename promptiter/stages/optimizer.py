@@ -19,7 +19,8 @@ class StepExample:
     """One step of the surface's node in one case. `expected` is the reference answer of the whole case.
 
     `findings` are those that this step is blamed for, and `reasons` say why the run failed, as the metrics put it; a
-    passing run has neither. `answer` is that of the whole run, if the step did not give it.
+    passing run has neither. `answer` is that of the whole run, if the step did not give it. `case_input` is what the
+    user said, `earlier` the conversation before it, if that is known.
     """
 
     case_id: str
@@ -29,6 +30,7 @@ class StepExample:
     passed: bool
     expected: str | None = None
     case_input: str = ""
+    earlier: str = ""
     is_terminal: bool = False
     tool_calls: tuple[Json, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -69,6 +69,12 @@ async def test_peers_are_the_last_turns_of_runs_that_passed_and_of_runs_that_did
     assert [(peer.trace.id, peer.passed) for peer in peers] == [("b~0~1", True), ("a~0~1", False), ("c~0~0", False)]
 
 
+async def test_of_a_failed_conversation_the_last_turn_with_a_loss_is_an_example() -> None:
+    traces = JudgedTraces([judged("a", LOSS, turn=0, passed=False), judged("a", turn=1, passed=False)])
+    [example] = await traces.collect_node_failures("answer")
+    assert (example.case_input, example.reasons) == ("question 0", ("wrong",))
+
+
 async def test_peers_and_examples_are_limited() -> None:
     passing = [judged(f"p{number:02}") for number in range(60)]
     traces = JudgedTraces([*passing, *(judged(f"f{number:02}", LOSS) for number in range(60))])

@@ -124,6 +124,39 @@ def test_an_id_that_several_cases_have_is_not_a_leak() -> None:
     assert find_leaks("Always follow RULE-007.", "Edit.", rows[:3])
 
 
+MEMBERS: Sequence[dict[str, Json]] = (
+    {"input": "I am a Premium member and my bag did not arrive in Oslo.", "expected": "priority"},
+    {"input": "As a Premium customer I want a seat at the aisle.", "expected": "priority"},
+    {"input": "My stroller was damaged in Lima.", "expected": "claims"},
+    {"input": "The strap of my suitcase was torn off in Malaga.", "expected": "claims"},
+    {"input": "Mr Okonkwo needs a wheelchair in Bergen.", "expected": "assistance"},
+    {"input": "My grandmother flies alone to Porto.", "expected": "assistance"},
+)
+
+
+def test_the_name_of_a_product_that_several_cases_with_one_answer_have_is_not_a_leak() -> None:
+    assert find_leaks("Premium members go to priority.", "Name the team.", MEMBERS) == []
+    assert len(find_leaks("Mr Okonkwo goes to assistance.", "Name the team.", MEMBERS)) == 1
+
+
+def test_names_are_known_beside_many_other_names_but_not_in_german() -> None:
+    shipped = (
+        "tiles from Porto to Graz via Lyon for Mrs Haugland",
+        "oil to Turku for Almeida",
+        "a harp to Cork, Ireland",
+    )
+    rows = [{"input": f"Ship {each}.", "expected": "Baltia"} for each in shipped]
+    assert len(find_leaks("Mrs Haugland has Baltia.", "Name the carrier.", rows)) == 1
+    said = ("die Rechnung von der Bank nicht", "die Uhr im Haus", "den Brief von der Bank")
+    german: list[dict[str, Json]] = [{"input": f"Ich habe {each}.", "expected": "Konto"} for each in said]
+    assert find_leaks("Eine Rechnung gehört zu Konto.", "Nenne das Thema.", german) == []
+
+
+def test_a_table_is_found_even_if_its_rows_have_words_of_their_own() -> None:
+    rows = "| saw parcel missing | shipping |\n| kettle leaks already | defect |"
+    assert len(find_leaks(rows)) == 2
+
+
 def test_years_and_round_numbers_are_leaks_only_if_a_case_expects_them() -> None:
     rows = [{"input": "Founded in 1998 with 5000 people", "expected": "1998"}, {"input": "And now?", "expected": "7"}]
     assert find_leaks("The year is 1998.", "Edit.", rows)

@@ -46,6 +46,7 @@ from promptiter.evaluation.metrics.text_match import (
 from promptiter.evaluation.metrics.trajectory import ToolCriterion, TrajectoryCriterion, compare_tool_calls
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Finding, Score
+from promptiter.llm.messages import Message
 from promptiter.stages.losses import (
     CaseLoss,
     Category,
@@ -164,9 +165,25 @@ def test_losses_come_in_the_order_of_rows_turns_and_scores() -> None:
     assert [(each.input, each.losses[0].expected) for each in found[:2]] == [("one", None), ("two", "2")]
 
 
+def test_a_loss_has_the_reason_of_its_own_turn_and_the_conversation_before_it() -> None:
+    context = (Message("assistant", "Welcome."),)
+    cases = [EvalCase(id="a", turns=(Turn(user="one"), Turn(user="two"), Turn(user="three")), context=context)]
+    wrong = tuple(Finding(kind="wrong", expected=each, actual="?", turn=each) for each in (0, 2))
+    judged = score(reason="both", findings=wrong, turn_reasons=("too short", "", "too long"))
+    steps = {name: Step(id="s", node_id="s", output=Snapshot(f"answer {name}")) for name in "xyz"}
+    known = {name: ExecutionTrace(id=name, steps=(step,)) for name, step in steps.items()}
+    found = losses_of(row(judged, digests="xyz"), of=ScriptedTraces(**known), cases=cases)
+    assert [(loss.turn, loss.losses[0].text) for loss in found] == [(0, "too short"), (2, "too long")]
+    assert found[0].earlier == "assistant: Welcome."
+    said = ("assistant: Welcome.", "user: one", "assistant: answer x", "user: two", "assistant: answer y")
+    assert found[1].earlier == "\n\n".join(said)
+    assert (found[1].input, found[1].trace_digest) == ("three", "z")
+
+
 def test_a_score_without_findings_goes_to_the_last_turn() -> None:
     cases = [EvalCase(id="a", turns=(Turn(user="one"), Turn(user="two")))]
-    (found,) = losses_of(row(score(), digests=("x", "d")), cases=cases)
+    known = ScriptedTraces(x=trace({"s": ()}), d=trace({"s": ()}))
+    (found,) = losses_of(row(score(), digests=("x", "d")), of=known, cases=cases)
     assert (found.turn, found.input, found.losses[0].category) == (1, "two", "response")
 
 

@@ -519,7 +519,8 @@ async def test_known_secrets_reach_neither_outputs_nor_reasons_nor_traces() -> N
 
         async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
             wrong = Finding(kind="wrong", expected=["topsecretvalue"], actual=run.output, where=case.id)
-            return Score(metric="leaky", value=0.0, reason=f"not {run.output}", findings=(wrong,))
+            reason = f"not {run.output}"
+            return Score(metric="leaky", value=0.0, reason=reason, findings=(wrong,), turn_reasons=(reason, reason))
 
     gateway = Gateway(redactor=Redactor(["topsecretvalue"]))
     subject = evaluator(Leaky(), gateway=gateway)

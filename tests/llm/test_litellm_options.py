@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from promptiter.errors import BadRequestError
+from promptiter.evaluation.metrics.judge_replies import VALID_SHAPE, make_rubric_shape
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import (
@@ -309,3 +310,5 @@ def test_the_schemas_of_the_stages_are_strict() -> None:
     from promptiter.backprop.llm.replies import build_answer_adapter
 
     assert is_strict(build_answer_adapter(("S1", "S2"), ("P1",)).json_schema())
+    assert is_strict(VALID_SHAPE.json_schema())
+    assert is_strict(make_rubric_shape(("polite", "short")).json_schema())

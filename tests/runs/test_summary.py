@@ -12,6 +12,7 @@ from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
+from promptiter.runs.blame_summary import BlameReason, find_main_reason
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
 from promptiter.stages.contracts import AggregateResult
@@ -146,6 +147,25 @@ def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResu
     changes = {each.surface_id: each for each in summarize(replace(improved, rounds=rounds)).changes}
     assert [(each.round, each.text) for each in changes[draft].reasons] == [(2, "second")]
     assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
+
+
+def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResult) -> None:
+    draft = "draft#instruction"
+    many = PassResult(signals=(signal(draft, "the code is lost"),), patches=patch(draft))
+    few = PassResult(signals=(signal(draft, "a remark on one case", "c"),), patches=patch(draft))
+    one = round_with(improved, 1, accepted=True, patches=patch(draft))
+    passes = replace(one, details=BackpropDetails(passes=(many, few), blamed_in=1))
+    two = round_with(improved, 2, accepted=True, signals=few.signals, patches=patch(draft))
+
+    def list_reasons(*rounds: RoundResult) -> tuple[BlameReason, ...]:
+        changes = summarize(replace(improved, rounds=rounds)).changes
+        return next(each.reasons for each in changes if each.surface_id == draft)
+
+    assert [each.text for each in list_reasons(passes)] == ["the code is lost"]
+    reasons = list_reasons(passes, two)
+    assert [each.text for each in reasons] == ["the code is lost", "a remark on one case"]
+    assert find_main_reason(reasons) == reasons[0]
+    assert find_main_reason(()) is None
 
 
 def test_blame_has_an_outcome(improved: RunResult) -> None:

@@ -25,7 +25,7 @@ You find the cause of a failure in an agent made of several steps. You see one s
 the result. Say what has to change{here_or_before}.
 
 - A surface (S1, S2, ...) is a text or setting of this step that will be edited. Blame it if the step, with the input \
-it got, would have done right under a better surface. Surfaces named "fixed" stay as they are.
+it got, would have done right under a better surface.{fixed}
 {predecessors}
 Decide like this:
 1. What exactly is missing, wrong or too much in the output? Only the findings (F1, F2, ...) count. The expected \
@@ -45,6 +45,12 @@ Answer with one JSON object:
 "gradients": [{{"surface": "S1", "findings": ["F1"], "text": "...", "severity": "P1", "category": "response", \
 "confidence": 0.8}}]{packets}}}"""
 
+FIXED = ' Surfaces named "fixed" stay as they are.'
+"""What BACKWARD says of surfaces that may not be blamed, if any are shown."""
+
+OTHER_BRANCH = "; if that one is in a branch that did not run, the step that decided so"
+"""What BACKWARD says of branches, if the run could have taken others."""
+
 BEFORE = {
     "here_or_before": ": here, or before",
     "predecessors": """\
@@ -53,7 +59,7 @@ needed was missing, wrong or misleading there, so that no better surface here co
 """,
     "missing_there": """\
 If it was already missing or wrong there, blame the predecessor that it came from. If no step had it, blame the one \
-that should have fetched or asked for it; if that one is in a branch that did not run, the step that decided so. """,
+that should have fetched or asked for it{routes}. """,
     "to_a_predecessor": """
 - To a predecessor: what its output should have contained or left out in this run. It is read by someone who sees only \
 that predecessor, so name things ("the note that reply was given"), and never write "this step".""",

@@ -14,6 +14,7 @@ from promptiter.backprop.corrections import Correction, CorrectionKind, Correcti
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
 from promptiter.backprop.llm.prompts import CORRECT, DATA_RULE, EXPECTED, MAX_PROMPT_TOKENS
 from promptiter.backprop.llm.rendering import (
+    EARLIER,
     USER,
     build_optional_section,
     build_step_section,
@@ -74,7 +75,11 @@ def render_correction(request: CorrectionRequest, *, limit: int = MAX_PROMPT_TOK
     diagnosis = list(dict.fromkeys(gradient.text for gradient in request.gradients))
     sections = [
         PromptSection(title="# The diagnosis", quotes=quote_numbered("diagnosis", diagnosis), weight=6),
-        *build_optional_section("# What the user said", quote_optional("user", request.case_loss.input), weight=3),
+        *build_optional_section(
+            "# What the user said",
+            (*quote_optional(EARLIER, request.case_loss.earlier), *quote_optional("user", request.case_loss.input)),
+            weight=3,
+        ),
         build_step_section(step, {USER: request.case_loss.input}),
         *build_optional_section(
             "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=6

@@ -107,9 +107,9 @@ numbers of the points of the signal that it answers: \
 
 ANSWER_BY_EDITS = """\
 The current value is too long to be shown whole, so answer with edits. Each replaces a passage of it: `find` repeats \
-the passage exactly and occurs only once in the value, `replace` is the new passage, `reason` says why in a few words, \
-and `points` lists the numbers of the points of the signal that it answers. The outer reason says in one or two \
-sentences what you changed and why it helps. Answer with one JSON object:
+the passage exactly, without the notes on what is left out, and occurs only once in the value, `replace` is the new \
+passage, `reason` says why in a few words, and `points` lists the numbers of the points of the signal that it answers. \
+The outer reason says in one or two sentences what you changed and why it helps. Answer with one JSON object:
 {"reason": "...", "edits": [{"find": "...", "replace": "...", "reason": "...", "points": [1]}]}"""
 
 CORRECT = """\

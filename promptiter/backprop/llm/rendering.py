@@ -13,11 +13,10 @@ from promptiter.backprop.step_text import json_leaves
 from promptiter.evaluation.metrics.metric import summarize_findings
 from promptiter.evaluation.score import Finding
 from promptiter.profile import SurfaceChange
-from promptiter.stages.contracts import AttributeRequest
 from promptiter.stages.optimizer import Rejection, StepExample
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import Surface
-from traces import ExecutionTrace, Snapshot, Step, ToolCall
+from traces import Snapshot, Step, ToolCall
 from traces.model import Json
 from traces.snapshots import escape_surrogates
 
@@ -28,6 +27,9 @@ MOST_OCCURRENCES = 3
 """A word that a text has at most this often leads to a passage of it."""
 
 USER = "the user"
+EARLIER = "earlier conversation"
+FIXED_NAME = "fixed"
+"""How prompts call surfaces that may not be blamed."""
 
 MOST_FAILING_WITH = 2
 """Maximum number of cases shown that failed with a rejected value."""
@@ -96,9 +98,9 @@ def render_call(call: ToolCall) -> str:
     return f"{call.name}({render_value(call.arguments)})\n{given}"
 
 
-def quote_surface(surface: Surface, *, name: str, call_seen: str = "") -> Quote:
+def quote_surface(surface: Surface, *, name: str, call_seen: ToolCall | None = None) -> Quote:
     """Quote the id of a surface, what is known about it, and after an empty line its value."""
-    seen = [f"a call in another run: {call_seen}"] if call_seen else []
+    seen = [f"a call seen elsewhere: {' '.join(render_call(call_seen).split())}"] if call_seen else []
     known = "\n".join([surface.id, *describe_surface(surface), *seen])
     return Quote(name, f"{known}\n\n{render_value(surface.value)}")
 
@@ -116,19 +118,6 @@ def describe_surface(surface: Surface) -> list[str]:
 def is_worth_showing(surface: Surface) -> bool:
     """Whether a surface that stays as it is explains anything: not the name of a model, nor an empty text."""
     return surface.type != "model" and surface.value not in ("", [], None)
-
-
-def find_call_seen(surface: Surface, requests: Sequence[AttributeRequest]) -> str:
-    """A call of a tool with its result, from another run, if none of these runs called it."""
-    if surface.type != "tool" or any(_find_call(surface, request.trace) for request in requests):
-        return ""
-    peers = (peer for request in requests for peer in request.peers)
-    return next((call for peer in peers if (call := _find_call(surface, peer.trace))), "")
-
-
-def _find_call(surface: Surface, trace: ExecutionTrace) -> str:
-    calls = (call for step in trace.steps if step.node_id == surface.node_id for call in step.tool_calls)
-    return next((" ".join(render_call(call).split()) for call in calls if call.name == surface.part), "")
 
 
 def render_rejection(rejection: Rejection, surface: Surface) -> str:
@@ -168,11 +157,12 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
         of_run = "" if example.is_terminal else " of the whole run"
         why = [*example.reasons, *_list_unshown_findings(example)]
         quotes = (
+            *quote_optional(EARLIER, example.earlier),
             *quote_optional("user", asked),
             Quote("step input", refer_to_known(example.input, {USER: asked or ""})),
             Quote("step output", example.output),
             *quote_optional("answer of the whole run", example.answer),
-            *quote_optional(f"expected{of_run}", example.expected),
+            *quote_optional(f"expected answer{of_run}" if of_run else "expected", example.expected),
             *quote_optional("why it failed", "\n".join(why)),
             *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),

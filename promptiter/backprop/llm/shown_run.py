@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from promptiter.backprop.llm.prompts import ROUTES
 from promptiter.backprop.llm.rendering import (
+    EARLIER,
     USER,
     build_optional_section,
     collect_wrong_values,
@@ -74,8 +75,9 @@ class ShownRun:
     def build_sections(self, number: int, surfaces: Mapping[str, str]) -> Iterator[PromptSection]:
         """Build the sections of the run with this number; `surfaces` has the aliases of surfaces by id."""
         aliases = {step.id: alias for alias, step in self.steps.items()}
-        user = quote_optional("user", self.view.request.case_loss.input)
-        yield PromptSection(title=f"# Run {number}", quotes=user, weight=3)
+        case = self.view.request.case_loss
+        said = (*quote_optional(EARLIER, case.earlier), *quote_optional("user", case.input))
+        yield PromptSection(title=f"# Run {number}", quotes=said, weight=3)
         yield from self.build_step_sections(surfaces)
         if self.left_out:
             yield PromptSection(title=f"## {self.left_out:,} more steps are not shown")

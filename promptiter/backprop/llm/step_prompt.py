@@ -6,9 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from promptiter.backprop.llm.blame_rules import BACKWARD, BEFORE, GRADES, MISSING_TOOL, TO_A_SURFACE
+from promptiter.backprop.llm.blame_rules import (
+    BACKWARD,
+    BEFORE,
+    FIXED,
+    GRADES,
+    MISSING_TOOL,
+    OTHER_BRANCH,
+    TO_A_SURFACE,
+)
 from promptiter.backprop.llm.prompts import DATA_RULE, MAX_PROMPT_TOKENS, ROUTES
 from promptiter.backprop.llm.rendering import (
+    EARLIER,
+    FIXED_NAME,
     USER,
     build_optional_section,
     build_step_section,
@@ -45,14 +55,17 @@ MOST_PREDECESSORS = 64
 
 
 @cache
-def _build_rules(*, has_predecessors: bool, has_tools: bool) -> str:
+def _build_rules(*, has_predecessors: bool, has_tools: bool, has_fixed: bool, has_routes: bool) -> str:
     """The rules of the prompt, without those about what the step does not have."""
+    before = BEFORE if has_predecessors else dict.fromkeys(BEFORE, "")
+    missing_there = before["missing_there"].replace("{routes}", OTHER_BRANCH if has_routes else "")
     return BACKWARD.format(
         to_a_surface=TO_A_SURFACE,
         grades=GRADES,
         data_rule=DATA_RULE,
+        fixed=FIXED if has_fixed else "",
         missing_tool=MISSING_TOOL if has_tools else "",
-        **(BEFORE if has_predecessors else dict.fromkeys(BEFORE, "")),
+        **{**before, "missing_there": missing_there},
     )
 
 
@@ -65,10 +78,13 @@ class ShownReports:
     literals: tuple[str, ...]
 
     @classmethod
-    def of(cls, reports: Iterable[Report], losses: Iterable[Loss], said: str, expected: str | None) -> ShownReports:
+    def of(
+        cls, reports: Iterable[Report], losses: Iterable[Loss], said: str, earlier: str, expected: str | None
+    ) -> ShownReports:
         by_alias = alias_reports(reports)
         texts = {report.text for report in by_alias.values()}
         quotes = (
+            *quote_optional(EARLIER, earlier),
             *quote_optional("user", said),
             *(Quote(alias, report.text) for alias, report in by_alias.items()),
             *quote_optional("expected", expected),
@@ -82,24 +98,25 @@ class ShownReports:
 
 @lru_cache(maxsize=256)
 def _show_known_reports(
-    losses: ById[tuple[Loss, ...]], named: frozenset[str] | None, said: str, expected: str | None
+    losses: ById[tuple[Loss, ...]], named: frozenset[str] | None, said: str, earlier: str, expected: str | None
 ) -> ShownReports | None:
     """The reports of a run that packets are about, or all of them; None if there are none. Most steps share them."""
     reports = [each for each in collect_reports(losses.value) if named is None or each.text in named]
-    return ShownReports.of(reports, losses.value, said, expected) if reports else None
+    return ShownReports.of(reports, losses.value, said, earlier, expected) if reports else None
 
 
 def show_reports(request: BackwardRequest) -> ShownReports:
     """What went wrong, as far as the incoming packets are about it."""
     is_open = not all(packet.reasons for packet in request.incoming)
     named = None if is_open else frozenset(reason for packet in request.incoming for reason in packet.reasons)
-    if known := _show_known_reports(ById(request.losses), named, request.input, request.expected):
+    told = (request.input, request.earlier, request.expected)
+    if known := _show_known_reports(ById(request.losses), named, *told):
         return known
     own = (
         Report(text=packet.text, severity=packet.severity, category=packet.category, findings=packet.findings)
         for packet in sorted(request.incoming, key=lambda packet: packet.text)
     )
-    return ShownReports.of(own, request.losses, request.input, request.expected)
+    return ShownReports.of(own, request.losses, *told)
 
 
 def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
@@ -131,6 +148,7 @@ class StepPrompt:
         """Render the prompt that asks which surface or predecessor of the step is to blame."""
         request, step, predecessors = self.request, self.request.step, self.predecessors
         known = {alias: render_snapshot(each.output) for alias, each in predecessors.items()} | {USER: request.input}
+        surfaces = self._build_surface_section()
         sections = [
             *self.shown.sections,
             *build_optional_section(
@@ -140,14 +158,19 @@ class StepPrompt:
             *build_optional_section(
                 "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
             ),
-            self._build_surface_section(),
+            surfaces,
             *_build_predecessor_sections(request, predecessors, known),
             *build_optional_section(
                 ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4
             ),
         ]
         has_tools = bool(step.tool_calls) or any(surface.type == "tool" for surface in request.surfaces)
-        rules = _build_rules(has_predecessors=bool(predecessors), has_tools=has_tools)
+        rules = _build_rules(
+            has_predecessors=bool(predecessors),
+            has_tools=has_tools,
+            has_fixed=any(quote.name == FIXED_NAME for quote in surfaces.quotes),
+            has_routes=bool(request.missed_routes or request.absent_owners),
+        )
         content = compose(sections, compute_room(rules, limit=limit), around=self.shown.literals)
         return Message("system", rules), Message("user", content)
 
@@ -156,7 +179,9 @@ class StepPrompt:
         surfaces = {surface.id: surface for surface in self.request.surfaces}
         order = sorted(surfaces, key=lambda name: (name not in aliases, name))
         quotes = tuple(
-            quote_surface(surfaces[name], name=aliases.get(name, "fixed"))
+            quote_surface(
+                surfaces[name], name=aliases.get(name, FIXED_NAME), call_seen=self.request.calls_seen.get(name)
+            )
             for name in order
             if name in aliases or is_worth_showing(surfaces[name])
         )

@@ -6,15 +6,15 @@ read. The rules, surfaces and metrics, which all runs share, come first and are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from promptiter.backprop.llm.blame_rules import GRADES, MISSING_TOOL, TO_A_SURFACE, WHOLE_TRACE
 from promptiter.backprop.llm.prompts import DATA_RULE
 from promptiter.backprop.llm.rendering import (
+    FIXED_NAME,
     collect_literals,
-    find_call_seen,
     is_worth_showing,
     quote_surface,
 )
@@ -22,8 +22,10 @@ from promptiter.backprop.llm.reports import build_criteria_section, collect_crit
 from promptiter.backprop.llm.shown_run import ShownRun
 from promptiter.backprop.llm.truncation import PromptSection, compose, compute_room, count_prompt_tokens
 from promptiter.backprop.propagate import TraceView
+from promptiter.backprop.tool_calls import FirstCalls
 from promptiter.llm.messages import Message
 from promptiter.structure import Surface
+from traces import ToolCall
 
 _RULES = WHOLE_TRACE.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE, missing_tool=MISSING_TOOL)
 
@@ -96,12 +98,22 @@ class TracePrompt:
         ]
 
     def _build_surface_section(self, named: Mapping[str, str]) -> PromptSection:
-        requests = [run.view.request for run in self.runs]
+        surfaces = self._list_surfaces()
+        seen = self._find_calls_seen(surfaces.values())
         quotes = tuple(
-            quote_surface(surface, name=named.get(surface_id, "fixed"), call_seen=find_call_seen(surface, requests))
-            for surface_id, surface in self._list_surfaces().items()
+            quote_surface(surface, name=named.get(surface_id, FIXED_NAME), call_seen=seen.get(surface_id))
+            for surface_id, surface in surfaces.items()
         )
         return PromptSection(title="# The surfaces", quotes=quotes, weight=6)
+
+    def _find_calls_seen(self, surfaces: Iterable[Surface]) -> dict[str, ToolCall]:
+        """A call of each tool that none of the shown runs called, from other runs."""
+        requests = [run.view.request for run in self.runs]
+        shown = FirstCalls(request.trace for request in requests)
+        tools = [each for each in surfaces if each.type == "tool" and not shown.find(each)]
+        peers = {id(peer.trace): peer.trace for request in requests for peer in request.peers} if tools else {}
+        others = FirstCalls(peers.values())
+        return {each.id: call for each in tools if (call := others.find(each))}
 
     def _list_surfaces(self) -> dict[str, Surface]:
         """The surfaces to show, by id; those that may be blamed first."""

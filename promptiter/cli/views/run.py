@@ -18,6 +18,7 @@ from promptiter.forecast.forecast import read_forecast
 from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
+from promptiter.runs.blame_summary import find_main_reason
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.wording import format_score, join_names, path_from_here, plural
 from traces.text import cut, one_line
@@ -177,8 +178,8 @@ def _print_first_change(screen: Console, summary: RunSummary) -> None:
     screen.print(Text(changes_title(summary), "bold"))
     screen.print(Text(f"  {one_line(first.surface_id)}", "cyan"))
     _print_first_lines(screen, Padding(diff_table(first.before, first.after), (0, 0, 0, 4), expand=False))
-    if first.reasons:
-        print_indented(screen, Text(f"why: {cut(shorten_reason(first.reasons[-1].text), 150)}", "dim"), by=4)
+    if reason := find_main_reason(first.reasons):
+        print_indented(screen, Text(f"why: {cut(shorten_reason(reason.text), 150)}", "dim"), by=4)
     if more:
         names = join_names([one_line(each.surface_id) for each in more], limit=3)
         print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
@@ -193,8 +194,9 @@ def changes_title(summary: RunSummary) -> str:
 
 
 def _count_cases(change: ChangeSummary) -> int:
-    """The cases behind the last reason for a change."""
-    return len(change.reasons[-1].case_ids) if change.reasons else 0
+    """The cases behind the main reason for a change."""
+    reason = find_main_reason(change.reasons)
+    return 0 if reason is None else len(reason.case_ids)
 
 
 def _print_first_lines(screen: Console, content: RenderableType) -> None:

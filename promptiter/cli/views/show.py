@@ -18,7 +18,7 @@ from promptiter.cli.views.run import (
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.blame_summary import BlameOutcome
+from promptiter.runs.blame_summary import BlameOutcome, find_main_reason
 from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
@@ -93,7 +93,8 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
         )
         if is_short and each.outcome == "adopted":  # its reason is printed with the change
             continue
-        for reason in each.reasons[-1:] if is_short else each.reasons:
+        main = find_main_reason(each.reasons)
+        for reason in (main,) if is_short and main else each.reasons:
             print_indented(screen, Text(f"round {reason.round}: {shorten_reason(reason.text)}", "dim"), by=4)
             if not is_short:
                 print_indented(screen, Text(f"cases: {join_names(reason.case_ids, limit=MAX_NAMES)}", "dim"), by=4)

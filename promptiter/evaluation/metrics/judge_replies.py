@@ -23,8 +23,12 @@ class RubricVerdict:
     reason: str
 
 
+_CLOSED = ConfigDict(json_schema_extra={"additionalProperties": False})
+"""Servers hold answers only to schemas that allow no other fields. Parsing still ignores them."""
+
+
 class _ValidReply(BaseModel):
-    model_config = ConfigDict(title="Answer")
+    model_config = ConfigDict(title="Answer", **_CLOSED)
     reason: str
     valid: bool
 
@@ -48,6 +52,6 @@ def make_rubric_shape(ids: tuple[str, ...]) -> TypeAdapter[tuple[RubricVerdict, 
         return tuple(given[name] for name in ids)
 
     known: Any = Literal[ids]
-    verdict: Any = create_model("Verdict", id=(known, ...), reason=(str, ...), passed=(bool, ...))
+    verdict: Any = create_model("Verdict", __config__=_CLOSED, id=(known, ...), reason=(str, ...), passed=(bool, ...))
     one_each = Field(json_schema_extra={"minItems": len(ids), "maxItems": len(ids)})
-    return build_shape(create_model("Answer", verdicts=(list[verdict], one_each)), check_each_once)
+    return build_shape(create_model("Answer", __config__=_CLOSED, verdicts=(list[verdict], one_each)), check_each_once)

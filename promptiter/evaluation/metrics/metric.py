@@ -128,7 +128,9 @@ def score_by_turn(
 
     values: list[float] = []
     findings: list[Finding] = []
+    reasons: list[str] = []
     for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
+        reasons.append("")
         if metric.needs_reference and turn is not None and not has_reference(turn):
             continue
         try:
@@ -137,12 +139,15 @@ def score_by_turn(
             return leave_unscored(metric, f"turn {index} of case {case.id!r} cannot be judged: {error}")
         values.append(judged.value)
         findings += (replace(finding, turn=index) for finding in judged.findings)
+        if judged.reasons or judged.findings:
+            reasons[-1] = "; ".join(judged.reasons) or summarize_findings(judged.findings)
     return Score(
         metric=metric.name,
         value=mean(values),
         threshold=metric.threshold,
         reason=summarize_findings(findings, turns=len(values)),
         findings=tuple(findings[:MAX_FINDINGS]),
+        turn_reasons=tuple(reasons) if len(reasons) > 1 and findings else (),
     )
 
 
@@ -209,7 +214,7 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
     if is_extra and metric.needs_reference:
         return TurnScore(0.0, extra)
     judged = judge(turn, run)
-    return TurnScore(judged.value, (*extra, *judged.findings))
+    return TurnScore(judged.value, (*extra, *judged.findings), judged.reasons)
 
 
 def _describe_finding(finding: Finding) -> str:

@@ -170,7 +170,9 @@ class JobHost:
 
 def _redact_score(score: Score, redactor: Redactor) -> Score:
     reason = redactor.redact_known(score.reason)
-    if reason is score.reason and score.error is None and not score.findings:
+    turn_reasons = tuple(map(redactor.redact_known, score.turn_reasons))
+    is_same = reason is score.reason and turn_reasons == score.turn_reasons
+    if is_same and score.error is None and not score.findings:
         return score
     known = redactor.redact_known_json
     findings = (replace(each, expected=known(each.expected), actual=known(each.actual)) for each in score.findings)
@@ -179,4 +181,5 @@ def _redact_score(score: Score, redactor: Redactor) -> Score:
         reason=reason,
         error=None if score.error is None else redactor.redact_text(score.error),
         findings=tuple(findings),
+        turn_reasons=turn_reasons,
     )

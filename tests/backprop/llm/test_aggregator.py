@@ -86,6 +86,19 @@ async def test_several_points_take_one_call_with_their_counts() -> None:
     assert INSTRUCTION.value in asked.text
 
 
+async def test_the_reasons_of_the_metrics_are_shown_each_once_with_the_points_behind_them() -> None:
+    stage, model = aggregator([answer("Repeat the id.")])
+    late, short = "tone: it comes too late", "judge: it speaks of parental leave"
+    said = [
+        gradient(rule, f"c{n}", reasons=(each,))
+        for n, (rule, each) in enumerate(zip(RULES, (late, short, late), strict=True))
+    ]
+    await stage.aggregate(request(*said))
+    (asked,) = model.requests
+    lines = [line.partition(". ")[2] for line in asked.text.splitlines()]
+    assert (lines.count(late), lines.count(short)) == (1, 1)
+
+
 async def test_the_order_of_gradients_makes_no_difference() -> None:
     said = [gradient(rule, f"c{n}", severity=severity) for n, rule in enumerate(RULES) for severity in ("P0", "P2")]
     asked = []

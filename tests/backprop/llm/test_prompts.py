@@ -248,7 +248,7 @@ def test_what_is_expected_of_the_whole_run_is_not_expected_of_an_inner_step() ->
         expected_tool_calls=({"name": "eta", "arguments": {}},),
     )
     shown = as_text(render_optimize(replace(OPTIMIZE_REQUEST, failing=(inner,), passing=())))
-    assert '<data name="expected of the whole run">' in shown
+    assert '<data name="expected answer of the whole run">' in shown
     assert '<data name="expected tool calls of the whole run">' in shown
 
 

@@ -173,6 +173,23 @@ async def test_a_walk_offers_the_steps_that_were_read_and_names_where_a_packet_c
     assert "$.days" not in extract.partition("expected")[0]
 
 
+async def test_in_a_walk_a_step_is_asked_and_blamed_only_for_the_findings_that_are_cited() -> None:
+    def blame_note(request: ModelRequest) -> str:
+        is_reply = "# The step: node reply" in request.messages[1].content
+        packet = {"predecessor": "P1", "findings": ["F1"], "text": "the note lacks the number"}
+        gradient = {"surface": "S2", "findings": ["F2"], "text": "Say what the tool does."}
+        answer = {"gradients": [gradient], "packets": [packet]} if is_reply else {"gradients": [], "packets": []}
+        return json.dumps({"diagnosis": "", **answer})
+
+    stage = Stage(script=blame_note, cases=replace(CASES, cases=CASES.cases[1:]))
+    [blame] = await stage.attribute(StepwiseAttributor(LLMBackwarder("m")))
+    [gradient] = blame.gradients
+    assert gradient.reasons == ("facts: json: expected 60, got 30 at $.days",)
+    [extract] = [each for each in stage.prompts if "# The step: node extract" in each]
+    assert quote("F1", "facts: json: expected 'KX-2', got 'unknown' at $.order") in extract
+    assert "$.days" not in extract
+
+
 async def test_a_tool_is_shown_with_its_arguments_docstring_and_a_result() -> None:
     stage = Stage()
     await stage.attribute(LLMAttributor("m"))
@@ -180,16 +197,24 @@ async def test_a_tool_is_shown_with_its_arguments_docstring_and_a_result() -> No
     arguments = '{"properties":{"category":{"type":"string"}},"type":"object"}'
     assert f"reply#tool.policy\narguments: {arguments}\ndocstring: How many days" in both
     assert 'policy({"category":"kettle"})\n{"days":45}' in both
-    assert "a call in another run" not in both
+    assert "a call seen elsewhere" not in both
 
 
 async def test_a_tool_that_no_shown_run_called_is_shown_with_a_call_of_another_run() -> None:
     kettles = tuple(make_case(number, "kettle", 44) for number in range(1, MOST_RUNS + 1))
     stage = Stage(cases=replace(CASES, cases=(*kettles, make_case(99, "drill", 60))))
     await stage.attribute(LLMAttributor("m"))
-    seen = 'a call in another run: policy({"category":"kettle"}) {"days":45}'
+    seen = 'a call seen elsewhere: policy({"category":"kettle"}) {"days":45}'
     assert [seen in each for each in stage.prompts] == ["return the drill" in each for each in stage.prompts]
     assert len(stage.prompts) == 2
+
+
+async def test_a_walk_shows_a_call_of_another_run_only_where_the_tool_was_not_called() -> None:
+    stage = Stage()
+    await stage.attribute(StepwiseAttributor(LLMBackwarder("m")))
+    replies = [each for each in stage.prompts if "# The step: node reply" in each]
+    seen = 'a call seen elsewhere: policy({"category":"kettle"}) {"days":45}'
+    assert [seen in each for each in replies] == ["return the drill" in each for each in replies] != [False, False]
 
 
 async def test_what_the_metrics_look_at_is_shown_once_and_reports_claim_no_severity() -> None:

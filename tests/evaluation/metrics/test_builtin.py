@@ -61,6 +61,8 @@ async def test_a_score_is_the_mean_over_turns() -> None:
         Finding(kind="wrong", expected="b", actual="x", where="characters 0-1", predicate="exact", turn=1),
     )
     assert score.reason == "exact: expected 'b', got 'x' at characters 0-1 (turn 1)"
+    assert score.turn_reasons == ("", "exact: expected 'b', got 'x' at characters 0-1", "")
+    assert (await metric("exact_match")(case("a"), run_with("b"))).turn_reasons == ()
 
 
 async def test_the_reason_of_a_match_says_so() -> None:

@@ -145,6 +145,7 @@ async def test_the_value_is_the_mean_over_turns_and_findings_say_which() -> None
     score = await judge(case(None, None, None), run_with("fine", "talk talk", "fine"))
     assert score.value == pytest.approx(2.5 / 3)
     assert score.reason == "rubric 'short' failed: too long (turn 1)"
+    assert score.turn_reasons == ("", "rubric 'short' failed: too long", "")
     assert [finding.turn for finding in score.findings] == [1]
 
 
