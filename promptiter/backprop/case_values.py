@@ -134,11 +134,17 @@ def _read_answer(text: str, shared: frozenset[str]) -> Iterator[tuple[Field, str
 
 def _find_shared_words(cases: Sequence[EvalCase]) -> frozenset[str]:
     """The words that more than half of the answers have; none if most answers are the same, as labels are."""
-    answers = [set(split_words(turn.expected)) for case in cases for turn in case.turns if turn.expected]
-    counts = Counter(word for words in answers for word in words)
-    if len({frozenset(words) for words in answers}) <= len(answers) / 2:
+    counts: Counter[str] = Counter()
+    different: set[int] = set()
+    answers = 0
+    for text in (turn.expected for case in cases for turn in case.turns if turn.expected):
+        words = frozenset(split_words(text))
+        counts.update(words)
+        different.add(hash(words))
+        answers += 1
+    if len(different) <= answers / 2:
         return frozenset()
-    return frozenset(word for word, count in counts.items() if count > max(1, len(answers) / 2))
+    return frozenset(word for word, count in counts.items() if count > max(1, answers / 2))
 
 
 def _write(leaf: Json) -> str:

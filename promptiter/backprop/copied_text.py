@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from zlib import crc32
 
 from promptiter.backprop.case_values import WORD, CaseValue, collect_inputs, collect_texts, is_ideograph, split_words
 from promptiter.evaluation.data.case import EvalCase
@@ -15,6 +18,9 @@ RUN_WORDS, RUN_CHARACTERS = 8, 30
 
 PIECE = 4
 """Number of words in the pieces by which runs are looked up. A run has at least twice as many."""
+
+CASE_BITS = 32
+"""Number of bits for the number of a case beside the hash of a piece."""
 
 SHORTEST_LITERAL, SHORTEST_INPUT = 12, 4
 """Minimum number of characters of a copied input, answer, argument or number; minimum number of words of an input."""
@@ -38,21 +44,22 @@ class Passage:
 class PassageIndex:
     """The texts of the cases, indexed by pieces, so that the cases with a run of words are found without a scan.
 
-    Pieces are adjacent, not overlapping: wherever a run begins, it contains at least one of them.
+    Pieces are adjacent, not overlapping: wherever a run begins, it contains at least one of them. The index is a sorted
+    array of hashes and numbers of cases, so that it takes less memory than the texts.
     """
 
     def __init__(self, cases: Sequence[EvalCase], values: Sequence[Sequence[CaseValue]]) -> None:
         self._ids = [case.id for case in cases]
         self._case_texts: list[str] = []
-        self._cases_with: dict[str, list[int]] = {}
+        pieces = array("Q")
         literals: set[str] = set()
         for number, case in enumerate(cases):
-            texts = list(collect_texts(case))
+            texts = list(dict.fromkeys(collect_texts(case)))
             word_lists = [split_words(text) for text in texts]
             self._case_texts.append("\n".join(map(_join_words, word_lists)))
             for words in word_lists:
-                for at in range(0, len(words) - PIECE + 1, PIECE):
-                    self._cases_with.setdefault(" ".join(words[at : at + PIECE]), []).append(number)
+                starts = range(0, len(words) - PIECE + 1, PIECE)
+                pieces.extend(_hash_piece(words, start) | number for start in starts)
             found = [split_words(text) for text in _collect_odd_tokens(texts)]
             own = [value.words.split() for value in values[number] if not value.is_label and not value.is_plain]
             if own:  # an answer that has only labels shows the form of all answers
@@ -60,6 +67,7 @@ class PassageIndex:
             inputs = (words for text in collect_inputs(case) if len(words := split_words(text)) >= SHORTEST_INPUT)
             short = (words for words in (*found, *own, *inputs) if _measure_run(words) is None)  # others are runs
             literals.update(text for words in short if len(text := " ".join(words)) >= SHORTEST_LITERAL)
+        self._pieces = array("Q", sorted(pieces))
         self._literals = frozenset(literals)
         self._literal_lengths = sorted({text.count(" ") + 1 for text in self._literals})
 
@@ -103,8 +111,20 @@ class PassageIndex:
     def _find_possible_cases(self, words: Sequence[str]) -> Iterable[int]:
         if len(words) < 2 * PIECE - 1:
             return range(len(self._case_texts))
-        pieces = (" ".join(words[at : at + PIECE]) for at in range(PIECE))
-        return chain.from_iterable(self._cases_with.get(piece, ()) for piece in pieces)
+        return chain.from_iterable(self._find_piece(_hash_piece(words, start)) for start in range(PIECE))
+
+    def _find_piece(self, piece: int) -> Iterator[int]:
+        """The cases that have a piece, or another one with the same hash."""
+        for at in range(bisect_left(self._pieces, piece), len(self._pieces)):
+            number = self._pieces[at] - piece
+            if number >> CASE_BITS:
+                return
+            yield number
+
+
+def _hash_piece(words: Sequence[str], start: int) -> int:
+    """The hash of a piece, above the bits for the number of a case."""
+    return crc32(" ".join(words[start : start + PIECE]).encode("utf-8", "surrogatepass")) << CASE_BITS
 
 
 def _measure_run(words: Sequence[str], first: int = 0) -> int | None:

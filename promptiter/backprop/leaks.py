@@ -51,15 +51,15 @@ class LeakIndex:
         one_word = {value.words for value in chain.from_iterable(values) if " " not in value.words}
         words: defaultdict[str, set[int]] = defaultdict(set)
         terms: defaultdict[str, set[int]] = defaultdict(set)
+        most = max(RARE, min(MAX_TERM_CASES, int(MAX_TERM_SHARE * len(cases))))
         for number, case in enumerate(cases):
             for text in collect_texts(case):
-                _add(number, (token for token, _, _ in find_ids(text)), to=self._tokens)
-                _add(number, one_word.intersection(split_words(text)), to=words)
+                _add(number, (token for token, _, _ in find_ids(text)), to=self._tokens, most=1)
+                _add(number, one_word.intersection(split_words(text)), to=words, most=RARE)
             for text in collect_inputs(case):
-                _add(number, list_terms(text), to=terms)
+                _add(number, list_terms(text), to=terms, most=most)
                 self._spellings.add(text)
-            _add(number, (value.words for value in values[number]), to=self._values)
-        most = max(RARE, min(MAX_TERM_CASES, int(MAX_TERM_SHARE * len(cases))))
+            _add(number, (value.words for value in values[number]), to=self._values, most=len(cases))
         self._terms = {term: numbers for term, numbers in terms.items() if len(numbers) <= most}
         self._term_counts = Counter(number for numbers in self._terms.values() for number in numbers)
         self._value_lengths = sorted({words.count(" ") + 1 for words in self._values})
@@ -208,9 +208,11 @@ def _drop_overlaps(passages: Iterable[Passage]) -> Iterator[Passage]:
             last = passage
 
 
-def _add(number: int, names: Iterable[str], *, to: defaultdict[str, set[int]]) -> None:
+def _add(number: int, names: Iterable[str], *, to: defaultdict[str, set[int]], most: int) -> None:
+    """Note that a case has these names. Of a name with more cases than `most`, only that is noted."""
     for name in names:
-        to[name].add(number)
+        if len(numbers := to[name]) <= most:
+            numbers.add(number)
 
 
 def _join_words(text: str) -> str:

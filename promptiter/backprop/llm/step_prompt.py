@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from promptiter.backprop.llm.blame_rules import (
@@ -37,9 +37,11 @@ from promptiter.backprop.llm.rendering import (
     render_snapshot,
 )
 from promptiter.backprop.llm.reports import (
+    CitedReports,
     Report,
     alias_reports,
     build_criteria_section,
+    cite_reports,
     collect_criteria,
     collect_findings,
     collect_reports,
@@ -85,6 +87,15 @@ class ShownReports:
     by_alias: Mapping[str, Report]
     sections: tuple[PromptSection, ...]
     literals: tuple[str, ...]
+    _cited: dict[tuple[str, ...], CitedReports] = field(default_factory=dict, compare=False)
+
+    def cite(self, cited: tuple[str, ...]) -> CitedReports:
+        """The reports that an entry of an answer cites; all of them, if it cites none. Most entries cite the same."""
+        known = self._cited.get(cited)
+        if known is None:
+            found = cite_reports(cited, self.by_alias, otherwise=tuple(self.by_alias.values()))
+            known = self._cited[cited] = CitedReports.of(found)
+        return known
 
     @classmethod
     def of(
@@ -116,8 +127,8 @@ def _show_known_reports(
 
 def show_reports(request: BackwardRequest) -> ShownReports:
     """What went wrong, as far as the incoming packets are about it."""
-    is_open = not all(packet.reasons for packet in request.incoming)
-    named = None if is_open else frozenset(reason for packet in request.incoming for reason in packet.reasons)
+    reasons = [packet.reasons for packet in request.incoming]
+    named = frozenset[str]().union(*reasons) if all(reasons) else None
     told = (request.input, request.earlier, request.expected)
     if known := _show_known_reports(ById(request.losses), named, *told):
         return known
