@@ -104,16 +104,16 @@ class RoundProposer:
         self, report: BlameReport, known: BlameReport, proposal: RoundProposal, *, weak_first: bool = False
     ) -> RoundProposal:
         cases: EvalSet | None = None
-        is_from_weak = False
         for number in range(1, self._passes + 1):
             kinds: tuple[bool, ...] = (weak_first, not weak_first) if number == 1 else (False, True)
-            if not is_from_weak and not self.has_helped(proposal, known):
+            if not proposal.is_for_few_cases and not self.has_helped(proposal, known):
                 kinds = (False,)  # what has little support is then tried alone, in a later round
             width = self._width if number == 1 else 1
             patched, variants = await self._patch(report, kinds, proposal, known, width=width)
             if cases is None:
-                cases, is_from_weak = self._select_cases(patched, report), patched is not report
-                proposal = replace(proposal, is_for_few_cases=is_from_weak or known.has_few_failures)
+                cases = self._select_cases(patched, report)
+                is_for_few_cases = patched is not report or known.has_few_failures
+                proposal = replace(proposal, is_for_few_cases=is_for_few_cases)
             before, proposal = proposal, await self._choose_variant(proposal, variants, cases, known)
             if (rerun := proposal.rerun) is None or proposal.patches == before.patches:
                 break
