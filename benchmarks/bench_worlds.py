@@ -155,7 +155,7 @@ async def is_at_ceiling(name: str, seed: int, values: Mapping[str, Json]) -> boo
 
 def print_header() -> None:
     print(
-        f"{'world':12}{'who':28}{'found':>7}{'adopted':>9}{'case runs':>14}{'node calls':>18}{'stage calls':>12}"
+        f"{'world':14}{'who':28}{'found':>7}{'adopted':>9}{'case runs':>14}{'node calls':>18}{'stage calls':>12}"
         f"{'stage tokens':>13}{'with nodes':>11}{'innocents changed':>19}"
     )
 
@@ -172,7 +172,7 @@ def print_row(name: str, who: str, runs: Sequence[Figures]) -> None:
     tokens = mean(each.stage_tokens for each in runs)
     innocent = f"{sum(each.innocent_changed for each in runs)} of {sum(each.innocent for each in runs)}"
     print(
-        f"{name:12}{who:28}{found:>7}{adopted:>9}{case_runs:>14}{calls:>18}"
+        f"{name:14}{who:28}{found:>7}{adopted:>9}{case_runs:>14}{calls:>18}"
         f"{mean(each.stage_calls for each in runs):12,.0f}{tokens / 1000:12,.1f}k"
         f"{(tokens + mean(each.node_tokens for each in runs)) / 1000:10,.0f}k{innocent:>19}",
         flush=True,

@@ -193,6 +193,11 @@ class HomeLoop:
             self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         return self._loop
 
+    def is_running_here(self) -> bool:
+        """Whether calls are made on the running event loop. Binds it, unless the loop bound before still runs."""
+        running = asyncio.get_running_loop()
+        return self._loop is running or self.bind() is running
+
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Make a call on this loop, and return its result on the running one."""
         home = self.bind()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import orjson
 
+from promptiter.context import ContextValue
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
@@ -313,14 +314,9 @@ def list_active_profiles() -> tuple[Profile, ...]:
     return _active.get()
 
 
-@contextmanager
-def activate_profiles(profiles: tuple[Profile, ...]) -> Iterator[None]:
+def activate_profiles(profiles: tuple[Profile, ...]) -> ContextValue[tuple[Profile, ...]]:
     """Make these the active profiles in this block, instead of those that are."""
-    token = _active.set(profiles)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+    return ContextValue(_active, profiles)
 
 
 def find_active_profile(snapshot: StructureSnapshot, *, is_nested: bool = False) -> Profile | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -111,15 +112,15 @@ class GraphAgent(Graph):
     async def _run_recorded(
         self, recording: Recording, case: CaseInput, context: RunContext
     ) -> tuple[Json, Failure | None]:
-        limit = asyncio.timeout(context.deadline_s)
+        limit = None if context.deadline_s is None else asyncio.timeout(context.deadline_s)
         try:
             with recording:
-                async with limit:
+                async with limit or nullcontext():
                     return to_answer(await run_graph(self, case, context), name=self.name), None
         except FATAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
-            if limit.expired():
+            if limit is not None and limit.expired():
                 return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
             return None, describe_error(error)
 

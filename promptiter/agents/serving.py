@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from promptiter.agents.base import RunContext
 from promptiter.agents.step_calls import StepCalls, current_calls
 from promptiter.agents.surface_scope import open_scope
+from promptiter.context import ContextValue
 from promptiter.llm.gateway import Gateway, find_active_gateway
 from promptiter.profile import Profile, list_active_profiles
 from traces import record, step
@@ -38,14 +39,9 @@ _running: ContextVar[Mapping[int, _Running]] = ContextVar("promptiter_running", 
 """The agents that are running here, one called by the other, by the id of their nodes."""
 
 
-@contextmanager
-def mark_running(nodes: object, read: ReadSurface) -> Iterator[None]:
+def mark_running(nodes: object, read: ReadSurface) -> ContextValue[Mapping[int, _Running]]:
     """Let an agent that calls itself, directly or through others, read what it reads now. `nodes` are its identity."""
-    token = _running.set({**_running.get(), id(nodes): _Running(read, list_active_profiles())})
-    try:
-        yield
-    finally:
-        _running.reset(token)
+    return ContextValue(_running, {**_running.get(), id(nodes): _Running(read, list_active_profiles())})
 
 
 def find_reader(nodes: object, structure_id: str) -> ReadSurface | None:

@@ -6,11 +6,11 @@ directly reads them from its profile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from promptiter.context import ContextValue
 from promptiter.errors import SetupError, UnknownSurfaceError
 from traces import current_step
 from traces.model import Json
@@ -58,17 +58,12 @@ def surface(name: str) -> Json:
     return step.read_surface(f"{step.node_id}#{name}")
 
 
-@contextmanager
 def open_scope(
     node_id: str, surface_ids: tuple[str, ...], *, read: Callable[[str], Json] | None = None
-) -> Iterator[None]:
+) -> ContextValue[SurfaceScope]:
     """Let `surface` find these surfaces in this block. By default the current step reads and records them."""
     scope = SurfaceScope(node_id, surface_ids, read or _read_in_current_step, current_recording())
-    token = _current.set(scope)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return ContextValue(_current, scope)
 
 
 def _read_in_current_step(surface_id: str) -> Json:

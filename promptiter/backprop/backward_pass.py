@@ -118,7 +118,10 @@ class BackwardPass:
                 return merged
             return replace(merged, surface_id=surface_id, case_ids=case_ids, support=support, points=points)
 
-        signals = await run_together(merge(surface_id) for surface_id in gradients)
+        if type(aggregator) is SupportAggregator:  # which answers at once, without a task for each surface
+            signals = [await merge(surface_id) for surface_id in gradients]
+        else:
+            signals = await run_together(merge(surface_id) for surface_id in gradients)
         kept, below_support = rank(signals, min_share=min_support, least=min_case_share * all_cases)
         return GradientsMerged(signals=kept, below_support=below_support)
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
 from promptiter.backprop.tool_calls import FirstCalls
+from promptiter.concurrency import Slots
 from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.grouping import group_by
 from promptiter.stages.contracts import (
@@ -43,20 +44,17 @@ class StepwiseAttributor:
             raise SetupError(f"concurrency must be at least 1, got {concurrency}")
         self.backwarder = backwarder
         self.concurrency = concurrency
-        self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._slots = Slots(concurrency)
 
     async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
-        loop = asyncio.get_running_loop()
-        if self._limit is None or self._limit[0] is not loop:
-            self._limit = (loop, asyncio.Semaphore(self.concurrency))
-        return await propagate(request, self.backwarder, limit=self._limit[1])
+        return await propagate(request, self.backwarder, slots=self._slots)
 
 
 async def propagate(
-    request: AttributeRequest, backwarder: Backwarder, *, limit: asyncio.Semaphore | None = None
+    request: AttributeRequest, backwarder: Backwarder, *, slots: Slots | None = None
 ) -> list[BackwardResult]:
     """Walk one trace from its losses to its roots. The results are in reverse order of the trace, last step first."""
-    limit = limit or asyncio.Semaphore(CONCURRENCY)
+    slots = slots or Slots(CONCURRENCY)
     view = TraceView(request)
     packets, waiting_for = view.losses, view.waiting_for
     results: dict[str, BackwardResult] = {}
@@ -66,7 +64,7 @@ async def propagate(
         if incoming := packets.pop(step.id, None):
             step_request = view.build_request(step, incoming)
             if view.is_asked(step.id):
-                async with limit:
+                async with slots:
                     result = await _ask(backwarder, step_request)
             else:
                 result = _pass_on(step_request)
@@ -256,6 +254,8 @@ async def _ask(backwarder: Backwarder, step_request: BackwardRequest) -> Backwar
 def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> BackwardResult:
     """Drop unknown surfaces and steps from a result; fill in a missing id where only one is possible."""
     step_id, sources = step_request.step.id, {step.id for step in step_request.predecessors}
+    if _has_known_ids(result, step_request, sources):
+        return result
     gradients: list[SurfaceGradient] = []
     packets: list[GradientPacket] = []
     for gradient in result.gradients:
@@ -269,8 +269,6 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         if packet.target in sources:
             packets.append(packet if packet.source == step_id else replace(packet, source=step_id))
     unknown = len(result.gradients) + len(result.packets) - len(gradients) - len(packets)
-    if result.step_id == step_id and result.gradients == tuple(gradients) and result.packets == tuple(packets):
-        return result
     return BackwardResult(
         step_id=step_id,
         gradients=tuple(gradients),
@@ -278,6 +276,17 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
         dropped=result.dropped + unknown,
         error=result.error,
         note=result.note,
+    )
+
+
+def _has_known_ids(result: BackwardResult, step_request: BackwardRequest, sources: set[str]) -> bool:
+    """Whether a result names its step, blamable surfaces and predecessors, as those of most stages do."""
+    step_id = step_request.step.id
+    return (
+        result.step_id == step_id
+        and {gradient.surface_id for gradient in result.gradients} <= {*step_request.blamable}
+        and {packet.target for packet in result.packets} <= sources
+        and {packet.source for packet in result.packets} <= {step_id}
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, zip_longest
 from random import Random
 from statistics import fmean
 from typing import TypeVar
@@ -70,13 +71,19 @@ class _Parts:
         self.cases = {part: self._choose_cases(part) for part in self.all}
 
     def _choose_cases(self, part: str) -> tuple[str, ...]:
-        """Return train cases that may read a part: as many as validation has, the same for all parts if they can be."""
+        """Return train cases that may read a part: as many as validation has, the same for all parts if they can be.
+
+        Those that failed in the run come in turn with the others: they can show that a part helps, and may be few.
+        """
         active = self.active
         known, unsure = active.evaluations.reads, active.validator.untrusted_nodes
         case_ids = [case.id for case in active.train.cases]
         Random(f"{active.seed} ablation").shuffle(case_ids)
         affected = [each for each in case_ids if each not in known or may_touch(known[each], (part,), unsure=unsure)]
-        return tuple(affected[: len(active.validation.cases)])
+        failed = [each for each in affected if each in active.evaluations.failed]
+        others = [each for each in affected if each not in active.evaluations.failed]
+        in_turn = (each for pair in zip_longest(failed, others) for each in pair if each is not None)
+        return tuple(islice(in_turn, len(active.validation.cases)))
 
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.

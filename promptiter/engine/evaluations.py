@@ -55,7 +55,7 @@ class EvaluationRequest:
 class Evaluations:
     """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once.
 
-    `reads` has what each case has read so far, in any of its runs.
+    `reads` has what each case has read so far, in any of its runs; `failed` are the cases that failed in one of them.
     """
 
     def __init__(self, log: EventLog, agent: Agent, evaluator: Evaluator) -> None:
@@ -63,6 +63,7 @@ class Evaluations:
         self.paid_case_runs = 0
         self.paid = 0
         self.reads: dict[str, Reads | None] = {}
+        self.failed: set[str] = set()
         self._log = log
         self._agent = agent
         self._evaluator = evaluator
@@ -190,6 +191,8 @@ class Evaluations:
     def _keep(self, each: _OpenEvaluation, row: CaseRow) -> None:
         each.rows[row.case_id, row.repeat] = row
         self.reads[row.case_id] = merge_reads(self.reads.get(row.case_id, {}), row.reads)
+        if not row.passed:
+            self.failed.add(row.case_id)
         self.case_runs += row.origin != "kept"
         if row.origin == "executed":
             self.paid_case_runs += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
@@ -142,14 +143,14 @@ class _GuardedAgent:
         return self.agent.describe()
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
-        limit = asyncio.timeout(None if context.deadline_s is None else context.deadline_s + GRACE_S)
+        limit = None if context.deadline_s is None else asyncio.timeout(context.deadline_s + GRACE_S)
         try:
-            async with limit:
+            async with limit or nullcontext():
                 return await run_agent(self.agent, case, profile, context)
         except FATAL_ERRORS:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
-            if limit.expired():
+            if limit is not None and limit.expired():
                 return AgentRun(error=describe_timeout(context.deadline_s))
             return AgentRun(error=describe_error(error))
 

@@ -164,7 +164,7 @@ class Evaluation:
 
     eval_set_id: str
     profile_digest: str
-    rows: tuple[CaseRow, ...]
+    rows: tuple[CaseRow, ...] = field(repr=False)
     thresholds: Mapping[str, float]
     max_errored_fraction: float = 0.25
     weights: Mapping[str, float] = field(default_factory=dict)

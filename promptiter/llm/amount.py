@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -55,13 +54,14 @@ class Amount:
 
     def or_more(self, other: Amount) -> Amount:
         """The larger of each figure."""
-        return Amount(*map(max, self, other))
+        is_less = other.calls <= self.calls and other.tokens <= self.tokens and other.usd_parts <= self.usd_parts
+        return self if is_less else Amount(*map(max, self, other))
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(*map(operator.add, self, other))
+        return Amount(self.calls + other.calls, self.tokens + other.tokens, self.usd_parts + other.usd_parts)
 
     def __sub__(self, other: Amount) -> Amount:
-        return Amount(*map(operator.sub, self, other))
+        return Amount(self.calls - other.calls, self.tokens - other.tokens, self.usd_parts - other.usd_parts)
 
     def __iter__(self) -> Iterator[int]:
         return iter((self.calls, self.tokens, self.usd_parts))

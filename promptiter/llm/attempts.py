@@ -7,16 +7,15 @@ Once the user has asked to stop, stages make no further attempts. Case runs do: 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from promptiter.errors import StopRequestedError
 from promptiter.llm.cache.account import may_be_billed
-from promptiter.llm.cache.cache import Cache, CacheKey
-from promptiter.llm.cache.in_flight import CallsInFlight
-from promptiter.llm.ledger import Ledger, LedgerEntry
-from promptiter.llm.messages import CASE_ROLES
+from promptiter.llm.cache.answers import Answers
+from promptiter.llm.cache.keys import CacheKey
+from promptiter.llm.ledger import LedgerEntry
+from promptiter.llm.messages import CASE_ROLES, ModelReply
 from promptiter.llm.reservation import Reservation
 
 
@@ -32,23 +31,20 @@ class CallAttempts:
         *,
         lost: LedgerEntry,
         reservation: Reservation,
-        cache: Cache,
-        ledger: Ledger,
-        in_flight: CallsInFlight,
+        answers: Answers,
         find_stop_request: Callable[[], str | None],
     ) -> None:
         self.lost_attempts = 0
         self._key = key
         self._lost = lost
         self._reservation = reservation
-        self._cache = cache
-        self._ledger = ledger
-        self._in_flight = in_flight
+        self._answers = answers
         self._find_stop_request = find_stop_request
 
     async def prepare(self) -> None:
         """Wait for room in the budget, if the last attempt used up what was reserved. May raise BudgetEndedError."""
-        await self._reservation.renew()
+        if not self._reservation.is_open:
+            await self._reservation.renew()
 
     def find_stop_request(self) -> str | None:
         """How the user asked to stop, if this call is one that is then not made."""
@@ -56,24 +52,24 @@ class CallAttempts:
 
     async def stop(self, reason: str) -> NoReturn:
         """Raise StopRequestedError once the calls in flight have ended, since it may cancel those who wait for them."""
-        await self._in_flight.finish()
+        await self._answers.in_flight.finish()
         raise StopRequestedError(reason)
 
-    @asynccontextmanager
-    async def asking(self) -> AsyncIterator[None]:
-        """Entered right before an attempt is sent, left when it is answered or has failed.
+    async def make(self, send: Callable[[], Awaitable[ModelReply]]) -> ModelReply:
+        """Send an attempt and wait for its answer.
 
         Raises BudgetEndedError if answers of other calls exceeded a cap while this one waited.
         """
-        async with self._cache.asking(self._key, lost=self._lost):
+        in_flight = self._answers.in_flight
+        async with self._answers.cache.asking(self._key, lost=self._lost):
             self._reservation.check()
-            self._in_flight.mark_sent(self._key, is_sent=True)
+            in_flight.mark_sent(self._key, is_sent=True)
             try:
-                yield
+                return await send()
             except BaseException as error:
-                self._in_flight.mark_sent(self._key, is_sent=False)
+                in_flight.mark_sent(self._key, is_sent=False)
                 if may_be_billed(error, self._lost):
                     self.lost_attempts += 1
                     self._reservation.settle(tokens=None)
-                    self._ledger.count(self._lost)
+                    self._answers.ledger.count(self._lost)
                 raise

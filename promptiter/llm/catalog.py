@@ -5,13 +5,13 @@ A name is one of the user's own models, a registered one, `module:attr`, or one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import cast
 
 from promptiter.errors import SetupError
 from promptiter.llm.litellm import LiteLLMModel, context_tokens, most_output_tokens, thinking_tokens
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.models import GivenModel, Model, as_model, load_model, takes_seed
+from promptiter.llm.models import GivenModel, Model, SeededModel, as_model, load_model, takes_seed
 from promptiter.llm.prices import Price, PricedModel, Prices
 from promptiter.references import is_reference
 from promptiter.registry import MODELS
@@ -50,11 +50,12 @@ class ModelCatalog:
             self.add(name, self._find(self._references.get(name, name)))
         return self._models[name]
 
-    async def call(self, request: ModelRequest, *, repeat: int, seed: int) -> ModelReply:
+    def call(self, request: ModelRequest, *, repeat: int, seed: int) -> Awaitable[ModelReply]:
         """Call the model that a request names. Only a SeededModel is given the seed."""
         model = self.get(request.model)
-        options = {"seed": seed} if self._takes_seed[request.model] else {}
-        return await model(request, repeat=repeat, **options)
+        if self._takes_seed[request.model]:
+            return cast("SeededModel", model)(request, repeat=repeat, seed=seed)
+        return model(request, repeat=repeat)
 
     def prepare(self, name: str) -> None:
         """Import what a call of a model needs, which takes seconds, before the time limit of the call starts."""

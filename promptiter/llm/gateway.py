@@ -9,39 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
+from functools import partial
 
 from promptiter.concurrency import HomeLoop
-from promptiter.errors import BadAnswerError, PromptiterError, SetupError, StopRequestedError, ToolFailedError
-from promptiter.llm.attempts import CallAttempts
+from promptiter.context import ContextValue
+from promptiter.errors import BadAnswerError, SetupError, StopRequestedError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
+from promptiter.llm.cache.answers import Answers, Call
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
-from promptiter.llm.cache.in_flight import CallsInFlight
-from promptiter.llm.cache.keys import FREE, StoredAnswer, ToolAnswer, redact_answer
+from promptiter.llm.cache.keys import ToolAnswer
 from promptiter.llm.judgement import place_call
-from promptiter.llm.ledger import FROM_CACHE, TOOL, Ledger, LedgerEntry, Spending, record_call
+from promptiter.llm.ledger import TOOL, Ledger
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
+from promptiter.llm.model_call import AskedRequest, call_model
 from promptiter.llm.models import GivenModel, Model
-from promptiter.llm.options import OUTPUT_BOUNDS, check_options
-from promptiter.llm.pool import CONCURRENCY, ModelPool, bound_output_tokens, bound_tokens, is_counted
-from promptiter.llm.prices import Price, Prices, add_cost, check_usage
+from promptiter.llm.pool import CONCURRENCY, ModelPool
+from promptiter.llm.prices import Price, Prices
 from promptiter.llm.rate import RateLimit
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
-from promptiter.llm.tools import ToolFunction, execute_tool
+from promptiter.llm.tools import ToolFunction, call_tool
 from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
-
-_Paid: TypeAlias = tuple[StoredAnswer, Spending]
-_Execute: TypeAlias = Callable[[], Awaitable[_Paid]]
-
-_NO_BUDGET = Budgets()
 
 _active: ContextVar[Gateway | None] = ContextVar("promptiter_gateway", default=None)
 
@@ -91,16 +84,12 @@ class Gateway:
         )
         self.shared_cache = cache
         """The cache of all runs, if one was given. Otherwise each run has its own."""
-        self.cache = cache if cache is not None else MemoryCache()
         self.budget = budget
-        self.ledger = Ledger()
-        """What was spent through this gateway, including its runs."""
         self.seed = seed
         self.max_output_tokens = max_output_tokens
         self._home = HomeLoop(outlives_callers=False)
-        self._in_flight = CallsInFlight()
-        self._paid_since: int | None = None
-        self._paid: set[int] = set()  # hashes of the calls made since then: a large evaluation makes many
+        own = cache if cache is not None else MemoryCache()
+        self._answers = Answers(own, Ledger(), redactor=self.pool.redactor)
         self._agent_model: str | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
         self._find_stop_request: Callable[[], str | None] = lambda: None
@@ -112,11 +101,11 @@ class Gateway:
         """
         run = self._derive()
         shared = cache if cache is not None else self.shared_cache
-        run.cache = shared if shared is not None else MemoryCache()
+        own = shared if shared is not None else MemoryCache()
+        run._answers = Answers(own, Ledger(total=self.ledger), redactor=self.redactor)
         run.budget = None if self.budget is None else self.budget.for_run()
-        run.ledger = Ledger(total=self.ledger)
         run.seed = self.seed if seed is None else seed
-        run._home, run._in_flight = HomeLoop(), CallsInFlight()
+        run._home = HomeLoop()
         return run
 
     def with_seed(self, seed: int) -> Gateway:
@@ -126,12 +115,9 @@ class Gateway:
         return other
 
     def counting_paid_since(self, mark: int) -> Gateway:
-        """The same gateway, which counts answers in the cache as paid if they are newer than a mark of the cache.
-
-        It has paid them itself, or a killed process has. Not every cache knows what was paid, so it remembers that.
-        """
+        """The same gateway, which counts answers in the cache as paid if they are newer than a mark of the cache."""
         other = self._derive()
-        other._paid_since, other._paid = mark, set()
+        other._answers = self._answers.counting_paid_since(mark)
         return other
 
     def stopping_on(self, find_request: Callable[[], str | None]) -> Gateway:
@@ -174,8 +160,8 @@ class Gateway:
         Raises a ModelError if all attempts failed, BudgetEndedError if the call does not fit into the budget.
         """
         gateway = self.find_active()
-        placed = place_call(site)
-        return await gateway._home.run(gateway._ask(request, placed, node_id, is_live=is_live, doublings=doublings))
+        call = gateway._ask(request, place_call(site), node_id, is_live=is_live, doublings=doublings)
+        return await (call if gateway._home.is_running_here() else gateway._home.run(call))
 
     async def call_tool(
         self,
@@ -210,6 +196,15 @@ class Gateway:
         """
         default = max(self.max_output_tokens, answer_tokens)
         return self.pool.limit_output(request, default=default, doublings=doublings)
+
+    @property
+    def cache(self) -> Cache:
+        return self._answers.cache
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent through this gateway, including its runs."""
+        return self._answers.ledger
 
     @property
     def redactor(self) -> Redactor:
@@ -256,14 +251,9 @@ class Gateway:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
         self._home.bind()
 
-    @contextmanager
-    def active(self) -> Iterator[Gateway]:
+    def active(self) -> ContextValue[Gateway]:
         """Make this the gateway of the code in this block, including its tasks and threads."""
-        token = _active.set(self)
-        try:
-            yield self
-        finally:
-            _active.reset(token)
+        return ContextValue(_active, self)
 
     def _derive(self) -> Gateway:
         other = copy.copy(self)
@@ -277,137 +267,37 @@ class Gateway:
             request = replace(request, model=self._agent_model)
         if doublings:
             request = self.limit_output(request, doublings=doublings)
-        call = _Call(CacheKey.of(site, self._find_digest(request), seed=self.seed), request.model, node_id)
-        reply = await self._answer(call, lambda: self._call_model(request, site, call), is_live=is_live)
+        asked = AskedRequest.of(request, max_output_tokens=self.max_output_tokens)
+        call = Call(CacheKey.of(site, asked.digest, seed=self.seed), request.model, node_id)
+        make = partial(
+            call_model,
+            asked,
+            call,
+            pool=self.pool,
+            answers=self._answers,
+            budget=self.budget,
+            repeat=site.repeat,
+            seed=self.seed,
+            max_output_tokens=self.max_output_tokens,
+            find_stop_request=self._find_stop_request,
+        )
+        reply = await self._answers.answer(call, make, is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")
         return reply
-
-    def _find_digest(self, request: ModelRequest) -> str:
-        """The digest of a request with the default limit, which does not depend on what is known of its model."""
-        if all(request.options.get(name) is None for name in OUTPUT_BOUNDS):
-            request = request.with_options(max_tokens=self.max_output_tokens)
-        return request.digest
 
     async def _call_tool(
         self, name: str, arguments: Json, function: ToolFunction, site: CallSite, node_id: str, *, is_live: bool
     ) -> Json:
         key = CacheKey.of(site, digest(["tool", name, arguments]), seed=self.seed)
-        call = _Call(key, f"{TOOL}{name}", node_id)
-
-        async def execute() -> _Paid:
-            started = time.perf_counter()
-            async with self.cache.asking(key, lost=call.entry(Spending.of_lost_call())):
-                answer = await self._run_tool(arguments, function)
-            return answer, Spending.of_call(FREE, seconds=time.perf_counter() - started)
-
-        answer = await self._answer(call, execute, is_live=is_live)
+        call = Call(key, f"{TOOL}{name}", node_id)
+        make = partial(call_tool, function, arguments, call, answers=self._answers, redactor=self.redactor)
+        answer = await self._answers.answer(call, make, is_live=is_live)
         if not isinstance(answer, ToolAnswer):
             raise BadAnswerError(f"the cache holds a model's answer under the key of a call of tool {name!r}")
         if answer.error is not None:
             raise ToolFailedError(name, answer.error)
         return answer.value
-
-    async def _run_tool(self, arguments: Json, function: ToolFunction) -> ToolAnswer:
-        try:
-            return ToolAnswer(value=await execute_tool(function, arguments), error=None)
-        except PromptiterError:
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the agent gets to see any error
-            return ToolAnswer(value=None, error=self.redactor.redact_text(f"{type(error).__name__}: {error}"))
-
-    async def _answer(self, call: _Call, execute: _Execute, *, is_live: bool) -> StoredAnswer:
-        """Answer from the cache, or execute the call and store its answer. Equal calls in flight are executed once.
-
-        A live call is always executed. The cache records what it cost, not its answer.
-        """
-        if is_live:
-            answer, paid = await self._execute(call, execute)
-            await self.cache.note_paid(call.key, paid)
-            return answer
-        known = await self._find_known(call.key)
-        if known is not None:
-            self.ledger.count(call.entry(FROM_CACHE))
-            record_call(paid=await self._was_paid(call.key))
-            return known
-
-        async def execute_and_store() -> StoredAnswer:
-            answer, paid = await self._execute(call, execute)
-            if self._paid_since is not None:
-                self._paid.add(hash(call.key))
-            return await self.cache.put(call.key, answer, paid=paid)
-
-        return await self._in_flight.start(call.key, execute_and_store).join()
-
-    async def _was_paid(self, key: CacheKey) -> bool:
-        """Whether the answer in the cache was paid since the mark from which on answers count as paid."""
-        if self._paid_since is None:
-            return False
-        return hash(key) in self._paid or await self.cache.is_since(key, self._paid_since)
-
-    async def _find_known(self, key: CacheKey) -> StoredAnswer | None:
-        """The answer in the cache, or that of an equal call in flight."""
-        if (flight := self._in_flight.find(key)) is not None:
-            return await flight.join()
-        known = await self.cache.get(key)
-        if known is None and (flight := self._in_flight.find(key)) is not None:  # an equal call started meanwhile
-            return await flight.join()
-        return known
-
-    async def _execute(self, call: _Call, execute: _Execute) -> tuple[StoredAnswer, LedgerEntry]:
-        """Execute a call and count its cost. The answer is without secrets."""
-        answer, spent = await execute()
-        paid = call.entry(spent)
-        self.ledger.count(paid)
-        record_call(paid=True)
-        return redact_answer(answer, self.redactor), paid
-
-    async def _call_model(self, request: ModelRequest, site: CallSite, call: _Call) -> _Paid:
-        check_options(request.options, place=f"the options of model {request.model!r}")
-        request = self.limit_output(request)
-        bound = bound_tokens(request)
-        price = self.price(request.model)
-        bound_usd = price.bound_usd(bound) if price else None
-        budget = self.budget or _NO_BUDGET
-        try:
-            reservation = budget.reserve(tokens=bound, usd=bound_usd)
-        except SetupError as error:
-            raise SetupError(f"model {request.model!r}: {error}") from error
-        lost = Spending.of_lost_call(tokens=bound, usd=bound_usd or 0.0)
-        async with reservation:
-            attempts = CallAttempts(
-                call.key,
-                lost=call.entry(lost),
-                reservation=reservation,
-                cache=self.cache,
-                ledger=self.ledger,
-                in_flight=self._in_flight,
-                find_stop_request=self._find_stop_request,
-            )
-            started = time.perf_counter()
-            reply, number = await self.pool.call(
-                request, repeat=site.repeat, seed=self.seed, bound=bound, attempts=attempts
-            )
-            usage = add_cost(check_usage(reply.usage), price)
-            reply = reply if usage is reply.usage else replace(reply, usage=usage)
-            tokens = reply.usage.tokens if is_counted(reply.usage) else None
-            reservation.settle(tokens=tokens, usd=reply.usage.cost_usd)
-            spent = Spending.of_call(
-                reply.usage, seconds=time.perf_counter() - started, attempts=number - attempts.lost_attempts
-            )
-            return reply, spent.bound_by(lost, output_tokens=bound_output_tokens(request))
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of a model or tool: its key in the cache, and where the ledger counts it."""
-
-    key: CacheKey
-    model: str
-    node_id: str
-
-    def entry(self, spent: Spending) -> LedgerEntry:
-        return LedgerEntry(role=self.key.role, model=self.model, node_id=self.node_id, spent=spent)
 
 
 def find_active_gateway() -> Gateway | None:

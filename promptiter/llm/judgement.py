@@ -6,11 +6,10 @@ a fact. So, while a run is scored, the gateway adds the place of the judgement t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from promptiter.context import ContextValue
 from promptiter.llm.messages import CallSite
 
 MAX_SAMPLES = 1_000
@@ -37,23 +36,19 @@ _NO_JUDGEMENT = Judgement()
 _active: ContextVar[Judgement] = ContextVar("promptiter_judgement", default=_NO_JUDGEMENT)
 
 
-def judge_repeat(repeat: int) -> AbstractContextManager[None]:
+def judge_repeat(repeat: int) -> ContextValue[Judgement]:
     """Score a run of this repeat in the block, including its tasks and threads."""
-    return _activate(Judgement(repeat))
+    return ContextValue(_active, Judgement(repeat))
 
 
-@contextmanager
-def judge_again(number: int) -> Iterator[None]:
+def judge_again(number: int) -> ContextValue[Judgement]:
     """Score the same run in the block, as its judgement with this number."""
-    with _activate(replace(_active.get(), number=number)):
-        yield
+    return ContextValue(_active, replace(_active.get(), number=number))
 
 
-@contextmanager
-def keep_repeats() -> Iterator[None]:
+def keep_repeats() -> ContextValue[Judgement]:
     """Leave the repeats of the calls in the block as they are, because they already have their place."""
-    with _activate(_NO_JUDGEMENT):
-        yield
+    return ContextValue(_active, _NO_JUDGEMENT)
 
 
 def place_repeat(repeat: int) -> int:
@@ -65,12 +60,3 @@ def place_call(site: CallSite) -> CallSite:
     """The place of a call in the cache."""
     repeat = place_repeat(site.repeat)
     return site if repeat == site.repeat else replace(site, repeat=repeat)
-
-
-@contextmanager
-def _activate(judgement: Judgement) -> Iterator[None]:
-    token = _active.set(judgement)
-    try:
-        yield
-    finally:
-        _active.reset(token)

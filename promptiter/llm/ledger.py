@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
+from promptiter.context import ContextValue
 from promptiter.llm.messages import Role
 from traces import Usage
 
@@ -102,18 +102,38 @@ class Spending:
         return self._with(earlier, -1)
 
     def _with(self, other: Spending, sign: int) -> Spending:
-        add = operator.add if sign > 0 else operator.sub
-        counts = dict(zip(_COUNTS, map(add, _get_counts(self), _get_counts(other)), strict=True))
-        is_unpriced = counts["calls"] and counts["calls"] == counts["unpriced_calls"]
-        parts = in_parts(self.cost_usd or 0.0) + sign * in_parts(other.cost_usd or 0.0)
-        seconds = (in_parts(self.seconds) + sign * in_parts(other.seconds)) / PARTS
-        possible_usd = (in_parts(self.possible_usd) + sign * in_parts(other.possible_usd)) / PARTS
-        cost_usd = None if is_unpriced else parts / PARTS
-        return Spending(**counts, cost_usd=cost_usd, seconds=seconds, possible_usd=possible_usd)
+        total = _Total()
+        total.add(self)
+        total.add(other, sign)
+        return total.as_spending()
 
 
-_COUNTS = [field.name for field in fields(Spending) if field.name not in ("cost_usd", "seconds", "possible_usd")]
-_get_counts = operator.attrgetter(*_COUNTS)
+class _Total:
+    """The sum of spendings, which grows with each that is added. Dollars and seconds are in parts."""
+
+    __slots__ = ("_figures",)
+
+    def __init__(self) -> None:
+        self._figures = [0] * len(_FIGURES)
+
+    def add(self, spent: Spending, sign: int = 1) -> None:
+        """Add a spending, or subtract it."""
+        figures = self._figures
+        for at, figure in enumerate(_get_figures(spent)):
+            if figure:  # most are 0, and an unknown cost is None
+                figures[at] += sign * (figure if at >= _MEASURES else in_parts(figure))
+
+    def as_spending(self) -> Spending:
+        known = dict(zip(_FIGURES, self._figures, strict=True))
+        cost_usd, seconds, possible_usd = (known.pop(name) / PARTS for name in _IN_PARTS)
+        is_unpriced = known["calls"] and known["calls"] == known["unpriced_calls"]
+        return Spending(**known, cost_usd=None if is_unpriced else cost_usd, seconds=seconds, possible_usd=possible_usd)
+
+
+_IN_PARTS = ("cost_usd", "seconds", "possible_usd")
+_MEASURES = len(_IN_PARTS)
+_FIGURES = (*_IN_PARTS, *(field.name for field in fields(Spending) if field.name not in _IN_PARTS))
+_get_figures = operator.attrgetter(*_FIGURES)
 
 NOTHING = Spending()
 FROM_CACHE = Spending(cache_hits=1)
@@ -179,24 +199,32 @@ class Ledger:
 
     def __init__(self, *, total: Ledger | None = None) -> None:
         self._lock = threading.Lock()
-        self._spent: dict[_Place, Spending] = {}
+        self._spent: dict[_Place, _Total] = {}
         self._total = total
 
     def count(self, entry: LedgerEntry) -> None:
         """Count one call, with all its attempts, or one answer from the cache."""
-        self.merge(LedgerSnapshot((entry,)))
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger._add(entry)
+            ledger = ledger._total
 
     def merge(self, snapshot: LedgerSnapshot) -> None:
         """Add what another ledger counted, such as that of a worker process."""
-        with self._lock:
-            for entry in snapshot.entries:
-                self._spent[_place(entry)] = self._spent.get(_place(entry), NOTHING) + entry.spent
-        if self._total is not None:
-            self._total.merge(snapshot)
+        for entry in snapshot.entries:
+            self.count(entry)
 
     def snapshot(self) -> LedgerSnapshot:
         with self._lock:
-            return _snapshot(self._spent)
+            return _snapshot({place: total.as_spending() for place, total in self._spent.items()})
+
+    def _add(self, entry: LedgerEntry) -> None:
+        place = _place(entry)
+        with self._lock:
+            total = self._spent.get(place)
+            if total is None:
+                total = self._spent[place] = _Total()
+            total.add(entry.spent)
 
 
 _counter: ContextVar[CallCounter | None] = ContextVar("promptiter_call_counter", default=None)
@@ -236,15 +264,9 @@ class CallCounter:
     cached: int = 0
 
 
-@contextmanager
-def count_calls() -> Iterator[CallCounter]:
+def count_calls() -> ContextValue[CallCounter]:
     """Count the calls made inside this block, including those of its tasks and threads, and no others."""
-    counter = CallCounter()
-    token = _counter.set(counter)
-    try:
-        yield counter
-    finally:
-        _counter.reset(token)
+    return ContextValue(_counter, CallCounter())
 
 
 def record_call(*, paid: bool) -> None:

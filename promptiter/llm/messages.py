@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+import orjson
+
 from traces import Usage, digest
 from traces.model import Json, write_canonically
 
@@ -69,13 +71,20 @@ class ModelRequest:
     @property
     def digest(self) -> str:
         """The content hash: equal requests have equal digests in every process."""
-        raw, [*messages] = write_canonically(self), self.messages
+        return self.measure()[0]
+
+    def measure(self) -> tuple[str, int]:
+        """The digest of the request, and its bytes as JSON."""
+        try:
+            raw, messages = orjson.dumps(self, option=orjson.OPT_SORT_KEYS), self.messages
+        except TypeError:  # orjson.JSONEncodeError
+            raw, messages = write_canonically(self), self.messages  # says what is wrong
         if not messages or messages[0].role != "system":
-            return digest(raw)
+            return digest(raw), len(raw)
         length, begun = _hash_beginning(self.model, messages[0].content)
         found = begun.copy()
         found.update(memoryview(raw)[length:])
-        return found.hexdigest()
+        return found.hexdigest(), len(raw)
 
     @property
     def text(self) -> str:

@@ -65,13 +65,20 @@ class ModelPool:
 
         A model that thinks before it answers gets more than the default, and none more than it can write.
         """
+        return request.with_options(**self.find_output_limits(request, default=default, doublings=doublings))
+
+    def find_output_limits(self, request: ModelRequest, *, default: int, doublings: int = 0) -> dict[str, int]:
+        """The options that limit the tokens of an answer, with their values; see `limit_output`."""
         catalog = self.catalog
-        limits = {name: limit for name in OUTPUT_BOUNDS if (limit := request.options.get(name)) is not None}
+        limits = list_output_limits(request)
+        if limits and not doublings:
+            return limits
         most = catalog.most_output_tokens(request.model) or math.inf
         if not limits:
-            limits = {"max_tokens": min(default + catalog.thinking_tokens(request), most)}
-        doubled = {name: max(limit, min(limit * 2**doublings, most)) for name, limit in limits.items()}
-        return request.with_options(**doubled)
+            limits = {"max_tokens": int(min(default + catalog.thinking_tokens(request), most))}
+        if not doublings:
+            return limits
+        return {name: int(max(limit, min(limit * 2**doublings, most))) for name, limit in limits.items()}
 
     async def call(
         self, request: ModelRequest, *, repeat: int, seed: int, bound: int, attempts: CallAttempts
@@ -92,14 +99,15 @@ class ModelPool:
                 if rate is not None:
                     grant = await rate.acquire(bound)
                 if (stop_request := attempts.find_stop_request()) is None:
-                    async with attempts.asking():  # not earlier: a call that waits has not been sent yet
-                        try:
-                            async with asyncio.timeout(timeout_s):
-                                return await self.catalog.call(request, repeat=repeat, seed=seed)
-                        except TimeoutError:
-                            message = f"no answer from {request.model!r} in {timeout_s} s"
-                            raise ModelTimeoutError(message) from None
+                    return await attempts.make(send)  # not earlier: a call that waits has not been sent yet
             return await attempts.stop(stop_request)
+
+        async def send() -> ModelReply:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.catalog.call(request, repeat=repeat, seed=seed)
+            except TimeoutError:
+                raise ModelTimeoutError(f"no answer from {request.model!r} in {timeout_s} s") from None
 
         reply, number = await self._retrier.call(attempt, model=request.model, rate=rate)
         if rate is not None and grant is not None and is_counted(reply.usage):
@@ -114,7 +122,13 @@ def bound_tokens(request: ModelRequest) -> int:
 
 def bound_output_tokens(request: ModelRequest) -> int:
     """The most tokens that the answer of a request may have."""
-    return int(max(request.options[name] for name in OUTPUT_BOUNDS if request.options.get(name) is not None))
+    return int(max(list_output_limits(request).values()))
+
+
+def list_output_limits(request: ModelRequest) -> dict[str, int]:
+    """The options of a request that limit the tokens of its answer, with their values."""
+    options = request.options
+    return {name: options[name] for name in OUTPUT_BOUNDS if options.get(name) is not None}
 
 
 def is_counted(usage: Usage) -> bool:

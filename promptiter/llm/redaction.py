@@ -122,8 +122,9 @@ def secrets_from_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     Of other variables, the secret parts of addresses, such as `postgresql://desk:password@db/orders`.
     """
-    found = {value for name, value in environ.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())}
-    parts = {part for value in environ.values() if "://" in value for part in _find_in_addresses(value)}
+    given = dict(environ)  # os.environ decodes each variable whenever it is read
+    found = {value for name, value in given.items() if len(value) >= 8 and _SECRET_VARIABLE.search(name.upper())}
+    parts = {part for value in given.values() if "://" in value for part in _find_in_addresses(value)}
     return tuple(sorted(found | parts | {unquote(each) for each in parts}))
 
 

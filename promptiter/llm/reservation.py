@@ -45,6 +45,8 @@ class BudgetFigures:
         """The error if an amount can never fit below a cap, whatever calls in flight return."""
         if end := self.find_end():
             return end
+        if self._is_within_caps(self.settled + self.held + amount):
+            return None
         for name, cap, spent, held, wanted in zip(CAPS, self.caps, self.settled, self.held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
                 texts = [
@@ -74,7 +76,12 @@ class BudgetFigures:
             self.has_ended = self.has_ended or not self._is_within_caps(self.settled + self.reserved)
 
     def _is_within_caps(self, amount: Amount) -> bool:
-        return all(cap is None or figure <= cap for cap, figure in zip(self.caps, amount, strict=True))
+        max_calls, max_tokens, max_usd_parts = self.caps
+        return (
+            (max_calls is None or amount.calls <= max_calls)
+            and (max_tokens is None or amount.tokens <= max_tokens)
+            and (max_usd_parts is None or amount.usd_parts <= max_usd_parts)
+        )
 
 
 class Reservation:
@@ -84,7 +91,7 @@ class Reservation:
     """
 
     def __init__(self, budgets: tuple[BudgetFigures, ...], *, tokens: int, usd: float | None) -> None:
-        if usd is None and any(budget.needs_prices for budget in budgets):
+        if budgets and usd is None and any(budget.needs_prices for budget in budgets):
             raise SetupError(
                 "max_usd is set, but the price of this call is unknown: give the model a price (`price` under "
                 "`models` in promptiter.yaml, prices= of the Gateway), or set budget.allow_unknown_price to make calls "
@@ -94,7 +101,7 @@ class Reservation:
         self.bound = Amount(1, tokens, in_parts(usd or 0.0))
         self._is_priced = usd is not None
         self._granted: asyncio.Future[None] | None = None
-        self._is_open = False
+        self.is_open = False
 
     async def __aenter__(self) -> Reservation:
         with figures_lock:
@@ -110,26 +117,25 @@ class Reservation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._is_open:
+        if self.is_open:
             self._give_back()
 
     async def renew(self) -> None:
         """Reserve the same again if it was settled, for another attempt. Waits or raises as for the first one."""
-        if not self._is_open:
+        if not self.is_open:
             await self.__aenter__()
 
     def check(self) -> None:
         """Raise BudgetEndedError if a budget has ended since this was reserved."""
-        with figures_lock:
-            problems = [budget.find_end() for budget in self.budgets]
-        if problem := next(filter(None, problems), None):
-            raise problem
+        for budget in self.budgets:
+            if problem := budget.find_end():
+                raise problem
 
     def settle(self, *, tokens: int | None, usd: float | None = None) -> None:
         """Replace the bound by what the call used. An unknown figure (None) is settled at its bound."""
-        if not self._is_open:
+        if not self.is_open:
             raise RuntimeError("a reservation is settled once, inside its `async with`")
-        self._is_open = False
+        self.is_open = False
         actual = Amount(
             1,
             self.bound.tokens if tokens is None else tokens,
@@ -142,11 +148,16 @@ class Reservation:
             serve(self.budgets)
 
     def find_problem(self) -> BudgetEndedError | None:
-        problems = (budget.find_problem(self.bound) for budget in self.budgets)
-        return next((problem for problem in problems if problem is not None), None)
+        for budget in self.budgets:
+            if problem := budget.find_problem(self.bound):
+                return problem
+        return None
 
     def is_next_and_fits(self) -> bool:
-        return all(next(iter(a.waiters), self) is self and a.fits(self.bound) for a in self.budgets)
+        for budget in self.budgets:
+            if next(iter(budget.waiters), self) is not self or not budget.fits(self.bound):
+                return False
+        return True
 
     def grant(self) -> None:
         """Let the call that waits proceed."""
@@ -170,7 +181,7 @@ class Reservation:
             await granted
         except asyncio.CancelledError:
             with figures_lock:
-                if self._is_open:  # it was granted just before the cancellation
+                if self.is_open:  # it was granted just before the cancellation
                     self._give_back()
                 else:
                     self._leave()
@@ -179,13 +190,13 @@ class Reservation:
 
     def _take(self) -> None:
         self._leave()
-        self._is_open = True
+        self.is_open = True
         for budget in self.budgets:
             budget.reserved += self.bound
             budget.largest_call = budget.largest_call.or_more(self.bound)
 
     def _give_back(self) -> None:
-        self._is_open = False
+        self.is_open = False
         with figures_lock:
             for budget in self.budgets:
                 budget.reserved -= self.bound
@@ -205,7 +216,7 @@ def serve(budgets: Iterable[BudgetFigures]) -> None:
 
     All queues are in order of arrival, so the first of all waiters is first in each of its queues.
     """
-    changed = OrderedDict.fromkeys(budgets)
+    changed = OrderedDict.fromkeys(budget for budget in budgets if budget.waiters)
     while changed:
         budget, _ = changed.popitem(last=False)
         if budget.find_problem(budget.largest_wait):

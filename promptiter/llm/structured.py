@@ -61,16 +61,11 @@ async def ask_for(
     Each time that an answer is cut off, the limit of its tokens is doubled. The calls are numbered from `site.number`.
     Raises BadAnswerError if the last answer does not fit either.
     """
-    schema = _find_schema(shape)
+    schema = find_schema(shape)
 
     async def ask(attempt: Attempt) -> ModelReply:
-        asked = ModelRequest(
-            model=request.model,
-            messages=attempt.messages,
-            tools=request.tools,
-            options=request.options,
-            schema=schema,
-        )
+        is_complete = request.schema is schema and not attempt.number
+        asked = request if is_complete else replace(request, messages=attempt.messages, schema=schema)
         numbered = replace(site, number=site.number + attempt.number) if attempt.number else site
         return await gateway.ask(asked, numbered, node_id=node_id, doublings=attempt.cut_off)
 
@@ -87,7 +82,7 @@ async def ask_until_usable(shape: TypeAdapter[T], messages: tuple[Message, ...],
         except (ValueError, ValidationError) as error:
             problem = _describe_error(error)
         attempt = Attempt(
-            messages=(*attempt.messages, *_ask_again(reply, problem, render_example(_find_schema(shape)))),
+            messages=(*attempt.messages, *_ask_again(reply, problem, render_example(find_schema(shape)))),
             number=number,
             cut_off=attempt.cut_off + reply.is_cut_off,
         )
@@ -124,7 +119,8 @@ _schemas: WeakKeyDictionary[TypeAdapter[Any], dict[str, Json]] = WeakKeyDictiona
 """Schemas of the shapes in use: building one takes longer than the rest of a call."""
 
 
-def _find_schema(shape: TypeAdapter[Any]) -> dict[str, Json]:
+def find_schema(shape: TypeAdapter[Any]) -> dict[str, Json]:
+    """The JSON schema of a shape, which is the same object for the same shape."""
     known = _schemas.get(shape)
     if known is None:
         known = _schemas[shape] = shape.json_schema()

@@ -8,7 +8,7 @@ calls it on the train set and on re-run failed cases; `PatchProposer` turns its 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from promptiter.backprop.backward_pass import (
     MIN_CASE_SHARE,
@@ -82,25 +82,17 @@ class BlameReport:
         return max(MIN_CASE_SHARE * len(self.evaluation.cases), min_support * largest)
 
 
+@dataclass(frozen=True, slots=True)
 class BlameFinder:
     """Finds the surfaces behind failures, for all passes of one run."""
 
-    def __init__(
-        self,
-        session: Session,
-        attributor: Attributor,
-        aggregator: Aggregator,
-        *,
-        failures: StageFailures,
-        min_support: float,
-        check: GradientCheck | None = None,
-    ) -> None:
-        self.session = session
-        self.attributor = attributor
-        self.aggregator = aggregator
-        self.failures = failures
-        self.min_support = min_support
-        self.check = check
+    session: Session
+    attributor: Attributor
+    aggregator: Aggregator
+    _: KW_ONLY
+    failures: StageFailures
+    min_support: float
+    check: GradientCheck | None = None
 
     async def find(
         self,

@@ -57,7 +57,10 @@ class RoundProposal:
 
 
 class RoundProposer:
-    """Makes the candidates of one run, one in each round. `tried` are the digests of those that were rejected."""
+    """Makes the candidates of one run, one in each round.
+
+    `tried` are the digests of those that were validated, or did not help the failed train cases.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class RoundProposer:
         cases: EvalSet | None = None
         for number in range(1, self._passes + 1):
             kinds: tuple[bool, ...] = (weak_first, not weak_first) if number == 1 else (False, True)
-            if not self.has_helped(proposal, known):
+            if not proposal.is_for_few_cases and not self.has_helped(proposal, known):
                 kinds = (False,)  # what has little support is then tried alone, in a later round
             width = self._width if number == 1 else 1
             patched, variants = await self._patch(report, kinds, proposal, known, width=width)
@@ -114,6 +117,8 @@ class RoundProposer:
             before, proposal = proposal, await self._choose_variant(proposal, variants, cases, known)
             if (rerun := proposal.rerun) is None or proposal.patches == before.patches:
                 break
+            if not self.has_helped(proposal, known):
+                self.tried.add(rerun.candidate.digest)
             if before.rerun is not None and self._is_loss(before.rerun, rerun):
                 return replace(before, refused=proposal.refused, notes=proposal.notes, is_unfinished=False)
             if rerun.evaluation.pass_rate == 1.0:

@@ -187,13 +187,13 @@ async def _decide(
         last = {each.surface_id: each.kind for each in proposal.refused}
         return None if set(last.values()) == {"repeated"} else decision
     patches, parents = proposal.patches, (known.profile,)
+    if proposal.rerun is not None and not has_helped:
+        reason = f"the {len(proposal.rerun.cases.cases)} failed train cases that were run again did no better"
+        return await session.reject(patches, reason, parents=parents)
     candidate = session.candidate(patches, parent=known.profile)
     if candidate.digest in tried:
         return await session.reject(patches, "this candidate was tried before", parents=parents)
     tried.add(candidate.digest)
-    if proposal.rerun is not None and not has_helped:
-        reason = f"the {len(proposal.rerun.cases.cases)} failed train cases that were run again did no better"
-        return await session.reject(patches, reason, parents=parents)
     decision = await session.validate(patches, parents=parents)
     if decision.accepted or not proposal.is_for_few_cases:
         return decision

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from promptiter.backprop.propagate import StepwiseAttributor, propagate
 from promptiter.backprop.stage_calls import call_attributor
+from promptiter.concurrency import Slots
 from promptiter.errors import BudgetEndedError, ModelTimeoutError, SetupError, UnexpectedCallError
 from promptiter.evaluation.score import Finding
 from promptiter.profile import Profile
@@ -259,7 +260,7 @@ def walk_trace(request: AttributeRequest, backwarder: Backwarder, *, limit: int 
     """The walk in a loop of its own, which must be empty afterwards."""
 
     async def walk() -> list[BackwardResult]:
-        results = await propagate(request, backwarder, limit=asyncio.Semaphore(limit))
+        results = await propagate(request, backwarder, slots=Slots(limit))
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return results
 

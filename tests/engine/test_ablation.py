@@ -165,6 +165,21 @@ async def test_with_one_set_the_ablation_uses_its_cases() -> None:
     assert result.ablation.dropped == (P,)
 
 
+async def test_a_part_that_helps_one_case_in_many_stays() -> None:
+    """Of twelve train cases one failed; the ablation runs two."""
+
+    class FailsOnce(InstructedAgent):
+        async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
+            is_rare = case.text.endswith("question 0")
+            helps = "careful" in str(profile.value(D, SNAPSHOT)) or not is_rare
+            return AgentRun(output="careful careful" if helps else "")
+
+    sets = {"train": desk.eval_set("train", 12), "validation": desk.eval_set("validation", 2)}
+    result = await Engine(FailsOnce(lambda *_: 1.0), desk.evaluator(), search=Tries(BOTH)).run(request(**sets))
+    assert result.ablation is not None
+    assert result.ablation.dropped == (P,)
+
+
 @pytest.mark.slow
 async def test_a_part_that_no_train_case_can_show_stays() -> None:
     """Only validation cases are polished: leaving it out on train says nothing."""

@@ -14,6 +14,7 @@ from tests.worlds.exit_loop import make_exit_loop_world
 from tests.worlds.planted_world import EXPERT, PlantedWorld, optimize_world
 from tests.worlds.planted_worlds import make_world
 from tests.worlds.rules_world import SCENARIOS, RulesScenario, make_rules_world
+from tests.worlds.usual_suspect import MORE
 
 
 @pytest.mark.slow
@@ -23,7 +24,9 @@ async def test_the_faults_of_the_rules_world_are_fixed_and_nothing_else_changes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["long-worded", "triage", "single", "exit-loop", "wrong-route", "handbook"])
+@pytest.mark.parametrize(
+    "name", ["long-worded", "triage", "single", "exit-loop", "wrong-route", "handbook", "usual-suspect", "skill-file"]
+)
 async def test_the_faults_of_the_other_worlds_are_fixed_and_nothing_else_changes(name: str) -> None:
     await check_run(make_world(name, seed=0))
 
@@ -56,6 +59,15 @@ async def test_the_wrong_route_hides_a_fault_that_costs_more_than_the_route_wins
     assert await world.measure_score(world.perfect) == 1.0
 
 
+async def test_a_patch_of_the_usual_suspect_hides_that_the_faults_are_fixed() -> None:
+    world = make_world("usual-suspect", seed=0)
+    assert await world.measure_score(world.perfect) == 1.0
+    for value in ({surface_id: fix} for surface_id, fix in world.fixes.items()):
+        assert await world.measure_score(world.make_profile(value)) == await world.measure_score() == 0.0
+    more = {"label#instruction": f"{world.texts['label#instruction']} {MORE}"}
+    assert await world.measure_score(world.make_profile({**world.fixes, **more})) == 0.0
+
+
 @pytest.mark.slow
 async def test_a_walk_and_whole_traces_fix_the_same_surface() -> None:
     world = make_rules_world("join", seed=1)
@@ -69,12 +81,12 @@ async def test_a_walk_and_whole_traces_fix_the_same_surface() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_the_rules_world_passes_every_case_only_once_all_faults_are_fixed(scenario: RulesScenario) -> None:
     world = make_rules_world(scenario, seed=0)
-    assert await world.measure_score() == pytest.approx(33 / 36 if scenario == "rare" else 0.0)
+    assert await world.measure_score() == pytest.approx(33 / 36 if "rare" in scenario else 0.0)
     assert await world.measure_score(world.perfect) == 1.0
     if len(world.faulty) > 1:
         [first, _] = sorted(world.faulty)
         half = Profile.of(world.agent.describe(), {first: world.fixes[first]})
-        assert await world.measure_score(half) == 0.0
+        assert await world.measure_score(half) == await world.measure_score()
 
 
 async def check_run(world: PlantedWorld) -> None:

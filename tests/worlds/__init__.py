@@ -14,7 +14,10 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     single_prompt   one prompt with two faults, judged by an exact match
     exit_loop       a loop whose exit condition is wrong
     handbook        one instruction that is too long to be shown, with one wrong line
-    planted_worlds  these five by name
+    wrong_route     a router that sends requests to the wrong desk, which hides a fault of the right one
+    usual_suspect   two faults in a row, and an innocent node that is always blamed, whose patch ruins every answer
+    skill_file      two long skills, of which one has a wrong line
+    planted_worlds  these eight by name
     bars            runs on the scenarios, and the goals they must reach
     forecast_runs   runs of the scenarios, each with a forecast
     chances         an agent that passes each case with a known probability

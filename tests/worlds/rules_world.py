@@ -28,7 +28,7 @@ from tests.worlds.planted_world import Answer, PlantedWorld
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Complaint, Faults
 
-RulesScenario: TypeAlias = Literal["one", "coupled", "masked", "join", "rare"]
+RulesScenario: TypeAlias = Literal["one", "coupled", "masked", "join", "rare", "rare-masked"]
 SCENARIOS: tuple[RulesScenario, ...] = get_args(RulesScenario)
 BRANCHES = (("left1", "left2"), ("right1", "right2"))
 TRUNK = ("intake", "join", "edit", "check", "format", "final")
@@ -75,7 +75,8 @@ def plant_faults(scenario: RulesScenario, rng: Random) -> dict[str, Fault]:
 
     One: a single node. Coupled: two nodes that spoil one part each, so that no case passes until both are fixed.
     Masked: two nodes that spoil the same part, so that the second shows only once the first is fixed. Join: a node of
-    one branch. Rare: one rule of one node, two of the 24 train cases.
+    one branch. Rare: one rule of one node, two of the 24 train cases. Rare-masked: one rule of two nodes that spoil the
+    same part, so that two cases show the first fault, and the second only once the first is fixed.
     """
     match scenario:
         case "one":
@@ -89,6 +90,8 @@ def plant_faults(scenario: RulesScenario, rng: Random) -> dict[str, Fault]:
             return {rng.choice(BRANCHES[branch]): Fault("ab"[branch])}
         case "rare":
             return {rng.choice(TRUNK): Fault("a", RULES[:1])}
+        case "rare-masked":
+            return {TRUNK[number]: Fault("a", RULES[:1]) for number in sorted(rng.sample(range(len(TRUNK)), 2))}
 
 
 def make_cases(name: str, count: int) -> EvalSet:

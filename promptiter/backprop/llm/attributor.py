@@ -14,7 +14,7 @@ from typing import ClassVar
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, resolve_id
-from promptiter.backprop.llm.reports import Report, cite_reports
+from promptiter.backprop.llm.reports import CitedReports, Report, cite_reports
 from promptiter.backprop.llm.shown_run import MOST_STEPS, ShownRun
 from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
 from promptiter.backprop.llm.truncation import count_prompt_tokens
@@ -192,7 +192,8 @@ def _build_run_results(blames: Sequence[tuple[BlameEntry, str, str]], run: Shown
     gradients: defaultdict[str, list[SurfaceGradient]] = defaultdict(list)
     for blame, surface_id, step_id in blames:
         reports = cite_reports(blame.cited, run.reports, otherwise=reached[step_id])
-        gradient = build_gradient(blame, (surface_id, step_id), view.request.case_loss, reports=reports)
+        cited = CitedReports.of(reports)
+        gradient = build_gradient(blame, (surface_id, step_id), view.request.case_loss, cited=cited)
         gradients[step_id].append(gradient)
     reported = {step.id for step in run.steps.values() if step.id in view.losses} | gradients.keys()
     order = [step for step in reversed(view.request.trace.steps) if step.id in reported]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, grade, resolve_id
-from promptiter.backprop.llm.reports import Report, cite_reports, collect_findings
+from promptiter.backprop.llm.reports import CitedReports
 from promptiter.backprop.llm.step_prompt import StepPrompt
 from promptiter.grouping import group_by
 from promptiter.llm.messages import Message, Role
@@ -36,44 +36,42 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         surface_ids = {name: name for name in request.blamable} | shown.surfaces
         step_ids = {step.id: step.id for step in request.predecessors}
         step_ids |= {alias: step.id for alias, step in predecessors.items()}
-        gradients = [(resolve_id(blame.of, surface_ids), blame) for blame in answer.gradients]
-        packets = [(resolve_id(blame.of, step_ids), blame) for blame in answer.packets]
+        step_id, cite = request.step.id, shown.shown.cite
+        gradients = [
+            build_gradient(blame, (surface_id, step_id), request, cited=cite(blame.cited))
+            for blame in answer.gradients
+            if (surface_id := resolve_id(blame.of, surface_ids))
+        ]
+        packets = [
+            _build_packet(target, blame, request, cite(blame.cited))
+            for blame in answer.packets
+            if (target := resolve_id(blame.of, step_ids))
+        ]
         return BackwardResult(
-            step_id=request.step.id,
-            gradients=tuple(
-                build_gradient(blame, (name, request.step.id), request, reports=_cite(blame, reports))
-                for name, blame in gradients
-                if name
-            ),
-            packets=_merge_packets(
-                [_build_packet(name, blame, request, _cite(blame, reports)) for name, blame in packets if name]
-            ),
-            dropped=sum(not name for name, _ in (*gradients, *packets)),
+            step_id=step_id,
+            gradients=tuple(gradients),
+            packets=_merge_packets(packets),
+            dropped=len(answer.gradients) + len(answer.packets) - len(gradients) - len(packets),
         )
 
 
-def _cite(blame: BlameEntry, reports: Mapping[str, Report]) -> tuple[Report, ...]:
-    """The reports that an entry explains; all of them, if it cites none."""
-    return cite_reports(blame.cited, reports, otherwise=tuple(reports.values()))
-
-
-def _build_packet(
-    target: str, blame: BlameEntry, request: BackwardRequest, reports: Sequence[Report]
-) -> GradientPacket:
-    severity, category = grade(blame, reports)
+def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest, cited: CitedReports) -> GradientPacket:
+    severity, category = grade(blame, cited)
     return GradientPacket(
         source=request.step.id,
         target=target,
         text=blame.text,
         severity=severity,
         category=category,
-        findings=collect_findings(reports),
-        reasons=tuple(report.text for report in reports),
+        findings=cited.findings,
+        reasons=cited.texts,
     )
 
 
 def _merge_packets(packets: list[GradientPacket]) -> tuple[GradientPacket, ...]:
     """One packet for each predecessor, with all texts and the worst severity."""
+    if len({packet.target for packet in packets}) == len(packets):
+        return tuple(packets)
     return tuple(
         same[0] if len(same) == 1 else _merge_same(same)
         for same in group_by(packets, lambda packet: packet.target).values()

@@ -12,9 +12,11 @@ GRADES = """\
 - severity, as you judge the result: P0 useless or harmful, P1 wrong in a main point, P2 partly wrong, P3 a minor flaw.
 - category: response (content), format (right content, wrong form), wrong_tool (a wrong tool, or none where one was \
 needed), wrong_arguments, route (wrong branch), knowledge (no step and no tool could have known it), error (a step \
-failed), other.
-- confidence: from 0 to 1, how sure you are of this cause.
+failed), other.{confidence}
 Use only the ids that are listed."""
+
+CONFIDENCE = """
+- confidence: from 0 to 1, how sure you are of this cause."""
 
 MISSING_TOOL = """\
 If a tool should have been called and was not, blame its description if that hides what the tool does, otherwise the \
@@ -24,26 +26,38 @@ BACKWARD = """\
 You find the cause of a failure in an agent made of several steps. You see one step of one run, and what is wrong with \
 the result. Say what has to change{here_or_before}.
 
-- A surface (S1, S2, ...) is a text or setting of this step that will be edited. Blame it if the step, with the input \
-it got, would have done right under a better surface.{fixed}
-{predecessors}
+{surfaces}{predecessors}
 Decide like this:
 1. What exactly is missing, wrong or too much in the output? Only the findings (F1, F2, ...) count. The expected \
 answer is that of the whole run; this step may be responsible for only a part of it.
-2. Look for it in the step's input and tool results. If it was there, this step lost or garbled it: blame a surface. \
+2. Look for it in the step's input and tool results. If it was there, this step lost or garbled it: {if_lost_here}. \
 {missing_there}{missing_tool}
 3. Blame as little as explains the failure. If nothing that is listed can be at fault, leave the lists empty.
 
 Write like this:
-{to_a_surface}{to_a_predecessor}
-{grades}
+{to_a_surface}{to_a_predecessor}{grades}
 
 {data_rule}
 
 Answer with one JSON object:
-{{"diagnosis": "what went wrong and where, in one or two sentences", \
-"gradients": [{{"surface": "S1", "findings": ["F1"], "text": "...", "severity": "P1", "category": "response", \
-"confidence": 0.8}}]{packets}}}"""
+{{"diagnosis": "what went wrong and where, in one or two sentences"{gradients}{packets}}}"""
+
+HERE = {
+    "surfaces": """\
+- A surface (S1, S2, ...) is a text or setting of this step that will be edited. Blame it if the step, with the input \
+it got, would have done right under a better surface.{fixed}
+""",
+    "if_lost_here": "blame a surface",
+    "to_a_surface": f"{TO_A_SURFACE}\n",
+    "confidence": CONFIDENCE,
+    "gradients": """, \
+"gradients": [{"surface": "S1", "findings": ["F1"], "text": "...", "severity": "P1", "category": "response", \
+"confidence": 0.8}]""",
+}
+"""What BACKWARD says of the surfaces of the step, if any may be blamed."""
+
+NOT_HERE = "nothing that is listed is at fault then"
+"""What BACKWARD says of a fault in a step without such surfaces."""
 
 FIXED = ' Surfaces named "fixed" stay as they are.'
 """What BACKWARD says of surfaces that may not be blamed, if any are shown."""
@@ -60,9 +74,10 @@ needed was missing, wrong or misleading there, so that no better surface here co
     "missing_there": """\
 If it was already missing or wrong there, blame the predecessor that it came from. If no step had it, blame the one \
 that should have fetched or asked for it{routes}. """,
-    "to_a_predecessor": """
+    "to_a_predecessor": """\
 - To a predecessor: what its output should have contained or left out in this run. It is read by someone who sees only \
-that predecessor, so name things ("the note that reply was given"), and never write "this step".""",
+that predecessor, so name things ("the note that reply was given"), and never write "this step".
+""",
     "packets": """, \
 "packets": [{"predecessor": "P1", "findings": ["F1"], "text": "...", "severity": "P1", "category": "response"}]""",
 }

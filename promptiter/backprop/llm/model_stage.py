@@ -16,7 +16,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, Message, ModelRequest, Role
 from promptiter.llm.options import check_options
-from promptiter.llm.structured import ask_for
+from promptiter.llm.structured import ask_for, find_schema
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -83,7 +83,8 @@ class ModelStage(Generic[R]):
         no usable answer even after repair.
         """
         gateway = self.gateway or current_gateway()
-        model_request = ModelRequest(model=self.model, messages=messages, options=self._build_options(request))
+        options, schema = self._build_options(request), find_schema(shape)
+        model_request = ModelRequest(model=self.model, messages=messages, options=options, schema=schema)
         if answer_tokens > gateway.max_output_tokens:
             model_request = gateway.limit_output(model_request, answer_tokens=answer_tokens)
         return await ask_for(shape, model_request, CallSite(role=self.role), gateway, node_id=node_id)

@@ -18,6 +18,7 @@ from promptiter.backprop.llm.rendering import (
     build_example_sections,
     build_optional_section,
     collect_literals,
+    collect_rare_words,
     describe_surface,
     is_worth_showing,
     quote_failures_with,
@@ -43,6 +44,8 @@ MOST_FAILING = 6
 MOST_PASSING = 3
 MOST_REJECTED = 5
 MOST_NEIGHBOURS = 12
+MOST_FROM_SIGNAL = 4
+"""Maximum number of words of the signal that a long value is cut around."""
 
 EXPECTED = "# The expected answer of the whole run"
 
@@ -170,7 +173,10 @@ def render_aggregate(
         ),
         *build_criteria_section(request.criteria),
     ]
-    return Message("system", _AGGREGATE), Message("user", compose(sections, compute_room(_AGGREGATE, limit=limit)))
+    is_cut = not is_shown_whole(request.surface, limit=limit)
+    around = collect_rare_words(render_value(request.surface.value), [each.text for each in points]) if is_cut else ()
+    content = compose(sections, compute_room(_AGGREGATE, limit=limit), around=around)
+    return Message("system", _AGGREGATE), Message("user", content)
 
 
 def is_shown_whole(surface: Surface, *, limit: int) -> bool:
@@ -217,7 +223,7 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     rules = rules if is_shown_whole(surface, limit=limit) else _BY_EDITS
     found = [finding for example in failing for finding in example.findings]
     around = collect_literals(found, [example.expected for example in (*failing, *passing)])
-    value = _quote_value(surface).fit(_compute_value_room(limit=limit), around=around)
+    value = _render_passages(request, around, limit=limit)
     first = f"# The current value{': empty' if surface.value in ('', []) else ''}\n{value}\n\n"
     last = f"\n\n# What to emphasize\n{request.emphasis}" if request.emphasis else ""
     rest = compose(sections, compute_room(rules, limit=limit) - approximate_tokens(first + last), around=around)
@@ -233,6 +239,16 @@ _BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)
 def _compute_value_room(*, limit: int) -> int:
     """Maximum number of tokens of the current value in the optimizer's prompt, for both forms of answer."""
     return compute_room(_BY_EDITS, limit=limit) * 3 // 5
+
+
+def _render_passages(request: OptimizeRequest, around: Sequence[str], *, limit: int) -> str:
+    """The current value; of one that is too long, the passages that the signal and the failing steps are about."""
+    quote, room = _quote_value(request.surface), _compute_value_room(limit=limit)
+    if quote.size <= room:
+        return quote.render()
+    signal = collect_rare_words(quote.text, [request.signal.text])[:MOST_FROM_SIGNAL]
+    inputs = collect_rare_words(quote.text, [example.input for example in request.failing[:MOST_FAILING]])
+    return quote.fit(room, around=(*signal, *around, *inputs))
 
 
 def _quote_value(surface: Surface) -> Quote:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import orjson
 
@@ -21,6 +23,9 @@ from traces.snapshots import escape_surrogates
 
 SHORTEST_LITERAL, LONGEST_LITERAL, MOST_LITERALS = 2, 200, 50
 """Shorter literals occur too often, longer ones hardly ever."""
+
+MOST_OCCURRENCES = 3
+"""A word that a text has at most this often leads to a passage of it."""
 
 USER = "the user"
 EARLIER = "earlier conversation"
@@ -53,9 +58,10 @@ def render_snapshot(snapshot: Snapshot) -> str:
     return "\n".join([*shown, *(f"[{blob.media_type}, {blob.size:,} bytes, not shown]" for blob in snapshot.blobs)])
 
 
-def name_node(node_id: str) -> tuple[list[str], list[Quote]]:
+@lru_cache(maxsize=1024)
+def name_node(node_id: str) -> tuple[tuple[str, ...], tuple[Quote, ...]]:
     """The id of a node as part of a heading; if it is not a plain name, it is quoted as data instead."""
-    return ([node_id], []) if _PLAIN_NAME.fullmatch(node_id) else ([], [Quote("node", node_id)])
+    return ((node_id,), ()) if _PLAIN_NAME.fullmatch(node_id) else ((), (Quote("node", node_id),))
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w~-]{0,39}(?:/[\w~-]{1,40}){0,4}", re.ASCII)
@@ -212,6 +218,15 @@ def collect_literals(findings: Iterable[Finding], others: Iterable[Json] = ()) -
     return tuple(text for text in found if SHORTEST_LITERAL <= len(text) <= LONGEST_LITERAL)[:MOST_LITERALS]
 
 
+def collect_rare_words(text: str, sources: Iterable[str]) -> tuple[str, ...]:
+    """The words of the sources that are rare in a text, the rarest first: they lead to the passages they are about."""
+    counts = Counter(_WORD.findall(text))
+    words = dict.fromkeys(word for source in sources for word in _WORD.findall(source))
+    return tuple(
+        sorted((word for word in words if 0 < counts[word] <= MOST_OCCURRENCES), key=lambda word: counts[word])
+    )
+
+
 def collect_wrong_values(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The actual values that were found instead of the expected ones."""
     return collect_literals((), [finding.actual for finding in findings])
@@ -227,3 +242,6 @@ def _iterate_texts_and_numbers(value: Json) -> Iterator[str]:
     for _, leaf in json_leaves(value):
         if isinstance(leaf, str | int | float) and not isinstance(leaf, bool):
             yield str(leaf)
+
+
+_WORD = re.compile(r"\w{3,}")

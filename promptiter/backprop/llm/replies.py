@@ -6,40 +6,77 @@ Every other mismatch is shown to the model for repair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import build_object_schema
-from promptiter.backprop.llm.reports import Report, collect_findings
+from promptiter.backprop.llm.reports import CitedReports
 from promptiter.llm.structured import build_shape
 from promptiter.stages.contracts import BackwardRequest, SurfaceGradient
 from promptiter.stages.losses import CATEGORIES, SEVERITIES, CaseLoss, Category, Severity
 from traces.model import Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlameEntry:
+def _make_word(value: Json) -> str:
+    return "" if value is None else str(value).strip()
+
+
+_Word = Annotated[
+    Annotated[str, StringConstraints(strip_whitespace=True)] | Annotated[Any, AfterValidator(_make_word)],
+    Field(union_mode="left_to_right"),
+]
+"""A text, or anything else as text. Most are texts, for which no function is called."""
+
+_Alias = Annotated[
+    Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True)]
+    | Annotated[Any, AfterValidator(lambda value: _make_word(value).upper())],
+    Field(union_mode="left_to_right"),
+]
+
+_Aliases = Annotated[
+    tuple[_Alias, ...] | Annotated[Any, AfterValidator(lambda value: (_make_word(value).upper(),))],
+    Field(union_mode="left_to_right"),
+]
+"""A list of aliases, or the only one without its list."""
+
+
+class BlameEntry(BaseModel):
     """The blame of one surface or predecessor. `of`, `step` and the `cited` findings are as the model wrote them."""
 
-    of: str
-    text: str
-    severity: str
-    category: str
-    confidence: float
-    step: str = ""
-    cited: tuple[str, ...] = ()
+    of: _Word = ""
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    severity: _Word = ""
+    category: _Word = ""
+    confidence: Annotated[
+        float,
+        BeforeValidator(lambda value: 1.0 if value is None else value),
+        AfterValidator(lambda value: min(1.0, max(0.0, value))),
+    ] = 1.0
+    step: _Word = ""
+    cited: Annotated[_Aliases, Field(alias="findings")] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlameAnswer:
+class _GradientEntry(BlameEntry):
+    of: Annotated[_Word, Field(alias="surface")] = ""
+
+
+class _PacketEntry(BlameEntry):
+    of: Annotated[_Word, Field(alias="predecessor")] = ""
+
+
+def _make_list(value: Json) -> Json:
+    """A list that is missing is empty; an entry without its list is the only one."""
+    return [] if value is None else [value] if isinstance(value, dict) else value
+
+
+class BlameAnswer(BaseModel):
     """The entries of one answer: gradients on surfaces, packets to predecessors."""
 
-    gradients: tuple[BlameEntry, ...]
-    packets: tuple[BlameEntry, ...]
+    gradients: Annotated[list[_GradientEntry], BeforeValidator(_make_list)] = []
+    packets: Annotated[list[_PacketEntry], BeforeValidator(_make_list)] = []
 
 
 @lru_cache(maxsize=256)
@@ -63,7 +100,7 @@ def build_answer_adapter(
         **({"packets": _build_list_schema({"predecessor": predecessors}, reports)} if predecessors else {}),
     }
     schema = build_object_schema(diagnosis={"type": "string"}, **lists)
-    return build_shape(_BlameReply, partial(_parse_answer, lists=tuple(lists)), schema=schema)
+    return build_shape(BlameAnswer, partial(_check_answer, lists=tuple(lists)), schema=schema)
 
 
 def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
@@ -73,10 +110,10 @@ def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
     return ids.get(name) or ids.get(name.upper())
 
 
-def grade(blame: BlameEntry, reports: Iterable[Report]) -> tuple[Severity, Category]:
+def grade(blame: BlameEntry, cited: CitedReports) -> tuple[Severity, Category]:
     """Severity and category of an entry; an unknown or missing one is that of the worst report."""
     severity, category = _SEVERITY_OF.get(blame.severity.upper()), _CATEGORY_OF.get(blame.category.lower())
-    worst = min(reports, key=lambda report: report.severity, default=None)
+    worst = cited.worst
     return (
         severity or ("P1" if worst is None else worst.severity),
         category or ("other" if worst is None else worst.category),
@@ -84,14 +121,10 @@ def grade(blame: BlameEntry, reports: Iterable[Report]) -> tuple[Severity, Categ
 
 
 def build_gradient(
-    blame: BlameEntry,
-    place: tuple[str, str],
-    case: BackwardRequest | CaseLoss,
-    *,
-    reports: Sequence[Report],
+    blame: BlameEntry, place: tuple[str, str], case: BackwardRequest | CaseLoss, *, cited: CitedReports
 ) -> SurfaceGradient:
-    """Build the gradient of an entry at a place, that is, on a surface at a step. It explains these reports."""
-    (surface_id, step_id), (severity, category) = place, grade(blame, reports)
+    """Build the gradient of an entry at a place, that is, on a surface at a step. It explains the cited reports."""
+    (surface_id, step_id), (severity, category) = place, grade(blame, cited)
     return SurfaceGradient(
         surface_id=surface_id,
         case_id=case.case_id,
@@ -102,8 +135,8 @@ def build_gradient(
         repeat=case.repeat,
         turn=case.turn,
         confidence=blame.confidence,
-        findings=collect_findings(reports),
-        reasons=tuple(report.text for report in reports),
+        findings=cited.findings,
+        reasons=cited.texts,
     )
 
 
@@ -134,59 +167,8 @@ def _build_id_schema(aliases: tuple[str, ...]) -> dict[str, Json]:
     return {"type": "string"} | ({"enum": list(aliases)} if len(aliases) <= MOST_LISTED else {})
 
 
-_Word = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value).strip())]
-
-
-_Words = Annotated[list[_Word], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
-
-
-class _ReplyEntry(BaseModel):
-    findings: _Words = []
-    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-    severity: _Word = ""
-    category: _Word = ""
-
-
-class _GradientEntry(_ReplyEntry):
-    step: _Word = ""
-    surface: _Word = ""
-    confidence: Annotated[float, BeforeValidator(lambda value: 1.0 if value is None else value)] = 1.0
-
-
-class _PacketEntry(_ReplyEntry):
-    predecessor: _Word = ""
-
-
-def _make_list(value: Json) -> Json:
-    """A list that is missing is empty; an entry without its list is the only one."""
-    return [] if value is None else [value] if isinstance(value, dict) else value
-
-
-class _BlameReply(BaseModel):
-    gradients: Annotated[list[_GradientEntry], BeforeValidator(_make_list)] = []
-    packets: Annotated[list[_PacketEntry], BeforeValidator(_make_list)] = []
-
-
-def _parse_answer(reply: _BlameReply, *, lists: tuple[str, ...]) -> BlameAnswer:
-    if not reply.model_fields_set:
+def _check_answer(answer: BlameAnswer, *, lists: tuple[str, ...]) -> BlameAnswer:
+    if not answer.model_fields_set:
         lacking = f"neither {lists[0]} nor {lists[1]}" if len(lists) > 1 else f"no {lists[0]}"
         raise ValueError(f"it has {lacking}; give an empty list where nothing is to blame")
-    return BlameAnswer(
-        gradients=tuple(
-            _build_entry(each, each.surface, confidence=min(1.0, max(0.0, each.confidence)), step=each.step)
-            for each in reply.gradients
-        ),
-        packets=tuple(_build_entry(each, each.predecessor) for each in reply.packets),
-    )
-
-
-def _build_entry(reply: _ReplyEntry, of: str, *, confidence: float = 1.0, step: str = "") -> BlameEntry:
-    return BlameEntry(
-        of=of,
-        text=reply.text,
-        severity=reply.severity,
-        category=reply.category,
-        confidence=confidence,
-        step=step,
-        cited=tuple(each.upper() for each in reply.findings),
-    )
+    return answer

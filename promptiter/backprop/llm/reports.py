@@ -25,6 +25,20 @@ class Report:
     step_ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CitedReports:
+    """The reports that an entry of an answer explains: their findings and texts, and the worst of them."""
+
+    findings: tuple[Finding, ...]
+    texts: tuple[str, ...]
+    worst: Report | None
+
+    @classmethod
+    def of(cls, reports: Sequence[Report]) -> CitedReports:
+        worst = min(reports, key=lambda report: report.severity, default=None)
+        return cls(collect_findings(reports), tuple([report.text for report in reports]), worst)
+
+
 def collect_reports(losses: Iterable[Loss]) -> tuple[Report, ...]:
     """The distinct reports of losses that were split, sorted, so that the order of the metrics makes no difference."""
     return tuple(

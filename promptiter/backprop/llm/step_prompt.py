@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from promptiter.backprop.llm.blame_rules import (
@@ -11,9 +11,10 @@ from promptiter.backprop.llm.blame_rules import (
     BEFORE,
     FIXED,
     GRADES,
+    HERE,
     MISSING_TOOL,
+    NOT_HERE,
     OTHER_BRANCH,
-    TO_A_SURFACE,
 )
 from promptiter.backprop.llm.prompts import DATA_RULE, MAX_PROMPT_TOKENS, ROUTES
 from promptiter.backprop.llm.rendering import (
@@ -36,9 +37,11 @@ from promptiter.backprop.llm.rendering import (
     render_snapshot,
 )
 from promptiter.backprop.llm.reports import (
+    CitedReports,
     Report,
     alias_reports,
     build_criteria_section,
+    cite_reports,
     collect_criteria,
     collect_findings,
     collect_reports,
@@ -55,17 +58,25 @@ MOST_PREDECESSORS = 64
 
 
 @cache
-def _build_rules(*, has_predecessors: bool, has_tools: bool, has_fixed: bool, has_routes: bool) -> str:
+def _build_rules(
+    *, has_surfaces: bool, has_predecessors: bool, has_tools: bool, has_fixed: bool, has_routes: bool
+) -> str:
     """The rules of the prompt, without those about what the step does not have."""
+    here = HERE if has_surfaces else {**dict.fromkeys(HERE, ""), "if_lost_here": NOT_HERE}
     before = BEFORE if has_predecessors else dict.fromkeys(BEFORE, "")
-    missing_there = before["missing_there"].replace("{routes}", OTHER_BRANCH if has_routes else "")
     return BACKWARD.format(
-        to_a_surface=TO_A_SURFACE,
-        grades=GRADES,
+        here_or_before=before["here_or_before"] if has_surfaces else " before this step",
+        surfaces=here["surfaces"].format(fixed=FIXED if has_fixed else ""),
+        predecessors=before["predecessors"],
+        if_lost_here=here["if_lost_here"],
+        missing_there=before["missing_there"].format(routes=OTHER_BRANCH if has_routes else ""),
+        missing_tool=MISSING_TOOL if has_tools and has_surfaces else "",
+        to_a_surface=here["to_a_surface"],
+        to_a_predecessor=before["to_a_predecessor"],
+        grades=GRADES.format(confidence=here["confidence"]),
         data_rule=DATA_RULE,
-        fixed=FIXED if has_fixed else "",
-        missing_tool=MISSING_TOOL if has_tools else "",
-        **{**before, "missing_there": missing_there},
+        gradients=here["gradients"],
+        packets=before["packets"],
     )
 
 
@@ -76,6 +87,15 @@ class ShownReports:
     by_alias: Mapping[str, Report]
     sections: tuple[PromptSection, ...]
     literals: tuple[str, ...]
+    _cited: dict[tuple[str, ...], CitedReports] = field(default_factory=dict, compare=False)
+
+    def cite(self, cited: tuple[str, ...]) -> CitedReports:
+        """The reports that an entry of an answer cites; all of them, if it cites none. Most entries cite the same."""
+        known = self._cited.get(cited)
+        if known is None:
+            found = cite_reports(cited, self.by_alias, otherwise=tuple(self.by_alias.values()))
+            known = self._cited[cited] = CitedReports.of(found)
+        return known
 
     @classmethod
     def of(
@@ -107,8 +127,8 @@ def _show_known_reports(
 
 def show_reports(request: BackwardRequest) -> ShownReports:
     """What went wrong, as far as the incoming packets are about it."""
-    is_open = not all(packet.reasons for packet in request.incoming)
-    named = None if is_open else frozenset(reason for packet in request.incoming for reason in packet.reasons)
+    reasons = [packet.reasons for packet in request.incoming]
+    named = frozenset[str]().union(*reasons) if all(reasons) else None
     told = (request.input, request.earlier, request.expected)
     if known := _show_known_reports(ById(request.losses), named, *told):
         return known
@@ -158,7 +178,7 @@ class StepPrompt:
             *build_optional_section(
                 "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
             ),
-            surfaces,
+            *([surfaces] if surfaces.quotes else []),
             *_build_predecessor_sections(request, predecessors, known),
             *build_optional_section(
                 ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4
@@ -166,6 +186,7 @@ class StepPrompt:
         ]
         has_tools = bool(step.tool_calls) or any(surface.type == "tool" for surface in request.surfaces)
         rules = _build_rules(
+            has_surfaces=bool(self.surfaces),
             has_predecessors=bool(predecessors),
             has_tools=has_tools,
             has_fixed=any(quote.name == FIXED_NAME for quote in surfaces.quotes),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from promptiter.backprop.llm.blame_rules import GRADES, MISSING_TOOL, TO_A_SURFACE, WHOLE_TRACE
+from promptiter.backprop.llm.blame_rules import CONFIDENCE, GRADES, MISSING_TOOL, TO_A_SURFACE, WHOLE_TRACE
 from promptiter.backprop.llm.prompts import DATA_RULE
 from promptiter.backprop.llm.rendering import (
     FIXED_NAME,
@@ -27,7 +27,12 @@ from promptiter.llm.messages import Message
 from promptiter.structure import Surface
 from traces import ToolCall
 
-_RULES = WHOLE_TRACE.format(to_a_surface=TO_A_SURFACE, grades=GRADES, data_rule=DATA_RULE, missing_tool=MISSING_TOOL)
+_RULES = WHOLE_TRACE.format(
+    to_a_surface=TO_A_SURFACE,
+    grades=GRADES.format(confidence=CONFIDENCE),
+    data_rule=DATA_RULE,
+    missing_tool=MISSING_TOOL,
+)
 
 RULE_TOKENS = count_prompt_tokens([_RULES, ""])
 """The number of tokens of the rules, which every prompt has."""

@@ -33,14 +33,16 @@ class CacheKey:
     number: int = 0
     seed: int = 0
     _digest: str = field(default="", init=False, repr=False, compare=False)
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.role != "agent" and (self.case_id or self.step_id or self.number):
             for name, empty in (("case_id", ""), ("step_id", ""), ("number", 0)):
                 object.__setattr__(self, name, empty)
+        object.__setattr__(self, "_hash", hash((self.request_digest, self.repeat)))  # a call needs it several times
 
     def __hash__(self) -> int:
-        return hash((self.request_digest, self.repeat))
+        return self._hash
 
     @classmethod
     def of(cls, site: CallSite, request_digest: str, *, seed: int = 0) -> CacheKey:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from promptiter.backprop.llm.optimizer import LLMOptimizer, apply_edits, build_value_schema
+from promptiter.backprop.llm.prompts import render_optimize
 from promptiter.errors import BadAnswerError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.litellm import LiteLLMModel
@@ -117,7 +118,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
         ),
         (
             Surface(node_id="a", type="model", value="small", limits=Limits(choices=("small", "large"))),
-            {"enum": ["small", "large"]},
+            {"type": "string", "enum": ["small", "large"]},
             "huge",
             "large",
         ),
@@ -301,3 +302,20 @@ async def test_a_value_that_was_cut_off_is_asked_for_again_with_a_larger_limit()
     limit = Gateway().max_output_tokens
     assert [request.options["max_tokens"] for request in model.requests] == [limit, 2 * limit]
     assert "be shorter" in corrections(model)[0]
+
+
+def test_a_long_value_is_cut_around_the_rare_words_of_the_signal_and_the_failing_inputs() -> None:
+    lines = [f"Line {number} tells you to be polite, to thank the customer, and to answer." for number in range(2_000)]
+    lines[700] = "Line 700 says that lamps are taken back within two weeks."
+    lines[1300] = "Line 1300 says that deliveries to Iceland are free."
+    surface = Surface(node_id="writer", type="skill", part="returns", value="\n".join(lines))
+    request = replace(
+        of(surface),
+        signal=replace(OPTIMIZE_REQUEST.signal, text="The customer may send back lamps within a month.", points=()),
+        failing=(replace(OPTIMIZE_REQUEST.failing[0], input="What about Iceland?", expected="no"),),
+        passing=(),
+    )
+    shown = render_optimize(request)[1].content
+    assert lines[700] in shown
+    assert lines[1300] in shown
+    assert lines[1000] not in shown

@@ -252,6 +252,15 @@ def test_what_is_expected_of_the_whole_run_is_not_expected_of_an_inner_step() ->
     assert '<data name="expected tool calls of the whole run">' in shown
 
 
+def test_a_step_without_a_blamable_surface_is_asked_about_its_predecessors_only() -> None:
+    rules, prompt = (each.content for each in render_backward(replace(BACKWARD_REQUEST, blamable=())))
+    assert "# Its surfaces: none may be blamed" in prompt
+    assert "Say what has to change before this step." in rules
+    for asked in ("S1", "gradients", "confidence", "To a surface", "blame a surface"):
+        assert asked not in rules
+    assert '"packets": [{"predecessor": "P1"' in rules
+
+
 @pytest.mark.slow
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_prompts import prompts"
