@@ -307,8 +307,17 @@ def test_a_schema_is_strict_if_it_leaves_nothing_open(schema: Json, expected: bo
 
 
 def test_the_schemas_of_the_stages_are_strict() -> None:
+    from promptiter.backprop.llm.optimizer import build_value_adapter
     from promptiter.backprop.llm.replies import build_answer_adapter
+    from promptiter.stages.contracts import AggregateResult
+    from promptiter.stages.optimizer import OptimizeRequest
+    from promptiter.structure import Limits, Surface
 
     assert is_strict(build_answer_adapter(("S1", "S2"), ("P1",)).json_schema())
+    text = Surface(node_id="a", type="instruction", value="Answer.", limits=Limits(max_chars=100))
+    model = Surface(node_id="a", type="model", value="small", limits=Limits(choices=("small", "large")))
+    for surface in (text, model):
+        request = OptimizeRequest(surface=surface, signal=AggregateResult(surface_id=surface.id, text="shorter"))
+        assert is_strict(build_value_adapter(request).json_schema())
     assert is_strict(VALID_SHAPE.json_schema())
     assert is_strict(make_rubric_shape(("polite", "short")).json_schema())

@@ -179,5 +179,5 @@ def _find_spoiled(text: str) -> set[str]:
     return set(re.findall(r"\b([ab])=bad", text))
 
 
-_CASE = re.compile(r"\b[a-z]\d\d\b")
+_CASE = re.compile(r"\b[a-z]\d\d+\b")
 _RULE = re.compile(r"\bR\d\d\b")

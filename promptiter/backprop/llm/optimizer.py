@@ -144,16 +144,20 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
 
 
 def build_value_schema(surface: Surface) -> dict[str, Json]:
-    """Build the JSON schema of the values that the surface accepts."""
+    """Build the JSON schema of the values that the surface accepts.
+
+    The length of a text is left to the check of the value: servers hold no answer to a schema that limits it.
+    """
     limits = surface.limits
     if surface.type in TEXT_TYPES:
-        return {"type": "string"} | ({"maxLength": limits.max_chars} if limits.max_chars is not None else {})
+        return {"type": "string"}
     if surface.type == "examples":
         message = build_object_schema(role={"type": "string", "enum": list(EXAMPLE_ROLES)}, content={"type": "string"})
         most = {"maxItems": limits.max_examples} if limits.max_examples is not None else {}
         return {"type": "array", "items": message} | most
     if limits.choices:
-        return {"enum": list(limits.choices)}
+        is_text = all(isinstance(each, str) for each in limits.choices)
+        return {"enum": list(limits.choices)} | ({"type": "string"} if is_text else {})
     if surface.type == "model":
         return {"type": "string"}
     bounds = {"minimum": limits.minimum, "maximum": limits.maximum}

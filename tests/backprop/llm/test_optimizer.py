@@ -118,7 +118,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 
         ),
         (
             Surface(node_id="a", type="model", value="small", limits=Limits(choices=("small", "large"))),
-            {"enum": ["small", "large"]},
+            {"type": "string", "enum": ["small", "large"]},
             "huge",
             "large",
         ),
