@@ -23,7 +23,7 @@ demo: $(VENV)/.core   ## optimize a support desk of six models, offline
 	@$(BIN)/promptiter run build/demo
 
 quick: check     ## lint, types, import contract, and the tests that are not marked slow: the daily round
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow" --hypothesis-profile quick
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not long" --hypothesis-profile quick
 
 test: check      ## lint, types, import contract, and every test but the longest
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"

@@ -154,8 +154,8 @@ async def test_metrics_with_weights_are_judged_again_too() -> None:
     gateway = Gateway(models={"judge": model})
     metrics = [judge(gateway), FunctionMetric(name="exact", function=is_yes)]
     subject = Evaluator(metrics, gateway=gateway, weights={"exact": 3.0})
-    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=2)
-    assert [each.weights for each in report.judgements] == [{"exact": 3.0}] * 2
+    report = await measure_metric_noise(subject, steady, QUESTIONS, repeats=4, judge_repeats=4)
+    assert [each.weights for each in report.judgements] == [{"exact": 3.0}] * 4
     assert report.split.judge_share == pytest.approx(1.0, abs=0.2)
 
 
