@@ -187,7 +187,7 @@ async def test_the_faulty_node_of_the_rules_world_is_blamed_and_no_other(scenari
     blamed = {gradient.surface_id for gradient in found.gradients}
     assert blamed
     assert blamed <= world.faulty
-    assert blamed == world.faulty or scenario == "masked"
+    assert blamed == world.faulty or scenario in ("masked", "rare-masked")  # one fault hides the other
 
 
 async def test_a_value_that_a_function_looked_up_is_not_an_invention() -> None:
