@@ -16,7 +16,7 @@ import orjson
 from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Link, Span, add_exception_type
+from traces.otel.spans import Event, Link, Span, add_exception_type
 
 MAX_DEPTH = 100
 """How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
@@ -86,7 +86,12 @@ class _ScopeSpans(msgspec.Struct, gc=False):
     spans: list[_Span] = []
 
 
+class _Resource(msgspec.Struct, gc=False):
+    attributes: list[_KeyValue] | None = None
+
+
 class _ResourceSpans(msgspec.Struct, gc=False):
+    resource: _Resource | None = None
     scopeSpans: list[_ScopeSpans] = []
     instrumentationLibrarySpans: msgspec.Raw | None = None
 
@@ -111,9 +116,10 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
         except RecursionError as error:
             raise UnreadableTraceError("is nested too deeply", place=place) from error
         yield [
-            _read_span(span, scope_spans.scope.name if scope_spans.scope else "", place)
+            _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place)
             for request in (document if isinstance(document, list) else [document])
             for resource_spans in request.resourceSpans
+            for service in [_read_service(resource_spans.resource)]
             for scope_spans in _check_version(resource_spans, place)
             for span in scope_spans.spans
         ]
@@ -139,16 +145,18 @@ def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeS
     return resource_spans.scopeSpans
 
 
-def _read_span(span: _Span, scope: str, place: Place) -> Span:
+def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
     trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
     is_error = status is not None and status.code == 2
     try:
         if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
             raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - explained below
         attributes = _read_attributes(span.attributes) if span.attributes else {}
-        if is_error and span.events:
-            events = ((event.name, _read_attributes(event.attributes or [])) for event in span.events)
-            add_exception_type(attributes, events)
+        events: tuple[Event, ...] = ()
+        if span.events:
+            events = tuple(Event(event.name, _read_attributes(event.attributes or [])) for event in span.events)
+            if is_error:
+                add_exception_type(attributes, events)
         return Span(
             trace_id,
             span_id,
@@ -162,11 +170,20 @@ def _read_span(span: _Span, scope: str, place: Place) -> Span:
             is_error,
             status.message if status else "",
             scope,
+            events,
+            service,
             place,
         )
     except (ValueError, KeyError) as error:
         message = f"span {span.name!r} (traceId {trace_id!r}, spanId {span_id!r}): {error}"
         raise UnreadableTraceError(message, place=place) from error
+
+
+def _read_service(resource: _Resource | None) -> str:
+    for item in (resource.attributes or ()) if resource else ():
+        if item.key == "service.name":
+            return item.value.stringValue or ""
+    return ""
 
 
 def _read_time(nanoseconds: int | str | None) -> int | None:

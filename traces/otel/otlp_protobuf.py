@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Link, Span, add_exception_type
+from traces.otel.spans import Event, Link, Span, add_exception_type
 
 _RESOURCE_SPANS_TAG = 0x0A  # field 1, length-delimited: the only field of the message
 _LARGEST_FRAME_BYTE = 0x08  # a frame starts with its big-endian length, which is below 128 MB
@@ -28,14 +28,15 @@ def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
             message = trace_pb2.ResourceSpans.FromString(raw)
         except DecodeError as error:
             raise UnreadableTraceError(f"is not OTLP protobuf: {error}; export it again", place=place) from error
+        service = next((item.value.string_value for item in message.resource.attributes if item.key == "service.name"), "")
         yield [
-            _read_span(span, scope_spans.scope.name, place)
+            _read_span(span, scope_spans.scope.name, service, place)
             for scope_spans in message.scope_spans
             for span in scope_spans.spans
         ]
 
 
-def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
+def _read_span(span: trace_pb2.Span, scope: str, service: str, place: Place) -> Span:
     trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
     if len(trace_id) != 32 or len(span_id) != 16:
         raise UnreadableTraceError(
@@ -43,8 +44,11 @@ def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
         )
     is_error = span.status.code == 2
     attributes = _read_attributes(span.attributes)
-    if is_error and span.events:
-        add_exception_type(attributes, ((event.name, _read_attributes(event.attributes)) for event in span.events))
+    events: tuple[Event, ...] = ()
+    if span.events:
+        events = tuple(Event(event.name, _read_attributes(event.attributes)) for event in span.events)
+        if is_error:
+            add_exception_type(attributes, events)
     return Span(
         trace_id,
         span_id,
@@ -58,6 +62,8 @@ def _read_span(span: trace_pb2.Span, scope: str, place: Place) -> Span:
         is_error,
         span.status.message if is_error else "",
         scope,
+        events,
+        service,
         place,
     )
 

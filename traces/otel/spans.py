@@ -21,6 +21,13 @@ class Link(NamedTuple):
     attributes: dict[str, Json]
 
 
+class Event(NamedTuple):
+    """Something that happened during a span, or a log record that belongs to it."""
+
+    name: str
+    attributes: Mapping[str, Json]
+
+
 class Span(NamedTuple):
     """One OpenTelemetry span. Ids are lower-case hex, times nanoseconds since 1970 or None if unknown."""
 
@@ -36,11 +43,13 @@ class Span(NamedTuple):
     is_error: bool
     status_message: str
     scope: str
+    events: tuple[Event, ...] = ()
+    service: str = ""
     place: Place | None = None
 
 
-def add_exception_type(attributes: dict[str, Json], events: Iterable[tuple[str, Mapping[str, Json]]]) -> None:
+def add_exception_type(attributes: dict[str, Json], events: Iterable[Event]) -> None:
     """Set `error.type` from the exception event, where SDKs put it, unless the span has that attribute."""
-    for name, details in events:
-        if name == "exception" and "exception.type" in details:
-            attributes.setdefault("error.type", details["exception.type"])
+    for event in events:
+        if event.name == "exception" and "exception.type" in event.attributes:
+            attributes.setdefault("error.type", event.attributes["exception.type"])

@@ -1,0 +1,171 @@
+"""What the attributes of a span mean: for each concept the keys of all conventions, in the order of their precedence.
+
+Exports mix conventions, even on one span, so a concept is looked up key by key and no convention claims a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import orjson
+
+from traces.model import Json
+from traces.otel.spans import Span
+
+Role: TypeAlias = Literal["llm", "tool", "agent", "workflow", "chain", "setup", "other"]
+"""What a span stands for. A `chain` only wraps others; `setup` is no part of a run."""
+
+OPERATION: tuple[str, ...] = ("gen_ai.operation.name",)
+AGENT_NAME = (
+    "gen_ai.agent.name",
+    "agent.name",
+    "graph.node.name",
+    "graph.node.id",
+    "agent_name",
+    "crewai.agent.role",
+)
+CONVERSATION = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "traceloop.association.properties.thread_id",
+    "traceloop.association.properties.session_id",
+    "langfuse.session.id",
+    "langsmith.metadata.thread_id",
+    "thread_id",
+)
+MODEL = ("gen_ai.request.model", "llm.request.model_name", "llm.model_name", "gen_ai.response.model", "model_name")
+TOOL_NAME = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
+TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool.id", "tool_call.id")
+TOOL_ARGUMENTS = ("gen_ai.tool.call.arguments", "input.value", "traceloop.entity.input", "tool_arguments", "tool.parameters")
+TOOL_RESULT = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "tool_response")
+INPUT_TOKENS = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+    "llm.token_count.prompt",
+    "llm.usage.prompt_tokens",
+)
+OUTPUT_TOKENS = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "llm.token_count.completion",
+    "llm.usage.completion_tokens",
+)
+CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
+COST = ("llm.cost.total", "gen_ai.usage.cost")
+INPUT = ("gen_ai.task.input", "traceloop.entity.input", "input.value", "langfuse.observation.input", "user_goal")
+OUTPUT = ("gen_ai.task.output", "traceloop.entity.output", "output.value", "final_result", "langfuse.observation.output")
+STATIC_EDGES = ("gen_ai.workflow.edges", "workflow.definition")
+
+_OPERATIONS: Mapping[str, Role] = {
+    "chat": "llm",
+    "generate_content": "llm",
+    "text_completion": "llm",
+    "completion": "llm",
+    "responses": "llm",
+    "execute_tool": "tool",
+    "retrieval": "tool",
+    "embeddings": "tool",
+    "invoke_agent": "agent",
+    "invoke_workflow": "workflow",
+    "invoke_graph": "workflow",
+    "invoke_swarm": "workflow",
+    "create_agent": "setup",
+    "execute_task": "chain",
+    "goto": "chain",
+}
+_OPENINFERENCE: Mapping[str, Role] = {
+    "LLM": "llm",
+    "TOOL": "tool",
+    "RETRIEVER": "tool",
+    "RERANKER": "tool",
+    "EMBEDDING": "tool",
+    "AGENT": "agent",
+    "CHAIN": "chain",
+    "GUARDRAIL": "chain",
+    "EVALUATOR": "chain",
+    "PROMPT": "chain",
+}
+_TRACELOOP: Mapping[str, Role] = {"workflow": "workflow", "task": "chain", "agent": "agent", "tool": "tool"}
+
+
+def first(attributes: Mapping[str, Json], keys: tuple[str, ...]) -> Json:
+    """The value of the first key that has one; None if none has."""
+    for key in keys:
+        if key in attributes:
+            value = attributes[key]
+            if value is not None and value != "":
+                return value
+    return None
+
+
+def read_role(span: Span) -> Role:
+    """What a span stands for, by the first vocabulary that says so, else by what it holds."""
+    attributes = span.attributes
+    kind = attributes.get("openinference.span.kind")
+    if kind is not None and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
+        return role
+    operation = attributes.get("gen_ai.operation.name")
+    if operation is not None and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
+        return found
+    entity = attributes.get("traceloop.span.kind")
+    if entity is not None and (known := _TRACELOOP.get(entity)) is not None:
+        return known
+    if kind is not None or operation is not None:
+        return "chain"
+    if "llm.request.type" in attributes or "llm.input_messages.0.message.role" in attributes:
+        return "llm"
+    if "gen_ai.request.model" in attributes and any(key.startswith("gen_ai.prompt") for key in attributes):
+        return "llm"
+    if "gen_ai.tool.name" in attributes:
+        return "tool"
+    return "other"
+
+
+class GraphPlace:
+    """Where LangGraph ran a span: node, superstep, what triggered it, and the namespace of this execution."""
+
+    __slots__ = ("namespace", "node", "step", "triggers")
+
+    def __init__(self, node: str, namespace: str, step: int | None, triggers: tuple[str, ...]) -> None:
+        self.node = node
+        self.namespace = namespace
+        self.step = step
+        self.triggers = triggers
+
+
+_PREFIXES = ("traceloop.association.properties.", "langsmith.metadata.", "metadata.", "")
+
+
+def read_graph_place(span: Span) -> GraphPlace | None:
+    """Where LangGraph ran this span, from its metadata; None if it did not."""
+    attributes = span.attributes
+    found: Mapping[str, Json] = attributes
+    prefix: str | None = None
+    metadata = attributes.get("metadata")
+    if metadata is not None:
+        parsed = load_json(metadata) if isinstance(metadata, str) and "langgraph_node" in metadata else metadata
+        if isinstance(parsed, dict) and "langgraph_node" in parsed:
+            found, prefix = parsed, ""
+    if prefix is None:
+        prefix = next((each for each in _PREFIXES if f"{each}langgraph_node" in attributes), None)
+        if prefix is None:
+            return None
+    node = found[f"{prefix}langgraph_node"]
+    namespace = found.get(f"{prefix}langgraph_checkpoint_ns") or found.get(f"{prefix}checkpoint_ns")
+    step, triggers = found.get(f"{prefix}langgraph_step"), found.get(f"{prefix}langgraph_triggers")
+    if isinstance(triggers, str):
+        triggers = load_json(triggers)
+    listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
+    number = int(step) if isinstance(step, int | float) or (isinstance(step, str) and step.isdecimal()) else None
+    return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
+
+
+def load_json(text: Json) -> Json:
+    """Parse JSON if a text is that; anything else is returned as it is."""
+    if not isinstance(text, str | bytes) or text[:1] not in ("{", "[", '"', b"{", b"[", b'"'):
+        return text
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text

@@ -1,0 +1,126 @@
+"""The spans of one run as trees, whatever was lost on the way or exported twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from traces.otel.recover.concepts import AGENT_NAME, GraphPlace, Role, first, read_graph_place, read_role
+from traces.otel.spans import Span
+
+
+class SpanNode:
+    """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported."""
+
+    __slots__ = ("children", "end", "graph", "is_lost", "name", "parent", "role", "span", "start")
+
+    def __init__(self, span: Span, *, is_lost: bool = False) -> None:
+        self.span: Final = span
+        self.is_lost: Final = is_lost
+        self.parent: SpanNode | None = None
+        self.children: list[SpanNode] = []
+        self.start = span.start_ns or 0
+        self.end = span.end_ns or self.start
+        self.role: Role = "other" if is_lost else read_role(span)
+        self.graph: GraphPlace | None = None if is_lost else read_graph_place(span)
+        self.name: str | None = None if is_lost else _read_name(span, self.role)
+
+    @property
+    def id(self) -> str:
+        return self.span.span_id
+
+
+def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]:
+    """The trees of these spans, each level in the order of start times. Counts spans that were dropped, and why."""
+    chosen: dict[str, Span] = {}
+    for span in spans:
+        if span.attributes.get("logfire.span_type") == "pending_span":
+            dropped["written before the span ended"] += 1
+            continue
+        known = chosen.get(span.span_id)
+        if known is None:
+            chosen[span.span_id] = span
+            continue
+        dropped["exported twice"] += 1
+        if known.end_ns is None and span.end_ns is not None:
+            chosen[span.span_id] = span
+    nodes = {span_id: SpanNode(span) for span_id, span in chosen.items()}
+    lost: dict[str, SpanNode] = {}
+    roots: list[SpanNode] = []
+    for node in list(nodes.values()):
+        parent_id = node.span.parent_id
+        if parent_id is None or parent_id == node.id:
+            roots.append(node)
+            continue
+        parent = nodes.get(parent_id) or lost.get(parent_id)
+        if parent is None:
+            stand_in = node.span._replace(span_id=parent_id, parent_id=None, name="", attributes={}, links=(), events=())
+            parent = lost[parent_id] = SpanNode(stand_in, is_lost=True)
+            roots.append(parent)
+        node.parent = parent
+        parent.children.append(node)
+    roots += _break_cycles(nodes.values(), roots)
+    for node in reversed(list(walk(roots))):
+        for child in node.children:
+            node.end = max(node.end, child.end) if node.is_lost or node.span.end_ns is None else node.end
+        if node.is_lost and node.children:
+            node.start = min(child.start for child in node.children)
+        node.children.sort(key=_start_key)
+    return sorted(roots, key=_start_key)
+
+
+def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
+    """All nodes, parents before their children."""
+    waiting = list(reversed(roots))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(node.children))
+
+
+def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
+    """A node and its ancestors."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def _start_key(node: SpanNode) -> tuple[int, int, str]:
+    return node.start, node.end, node.id
+
+
+def _break_cycles(nodes: Iterable[SpanNode], roots: Sequence[SpanNode]) -> list[SpanNode]:
+    """Spans that are their own ancestors become roots."""
+    reached = {id(node) for node in walk(roots)}
+    added: list[SpanNode] = []
+    for node in nodes:
+        if id(node) in reached:
+            continue
+        if node.parent is not None:
+            node.parent.children.remove(node)
+            node.parent = None
+        added.append(node)
+        reached.update(id(each) for each in walk([node]))
+    return added
+
+
+def _read_name(span: Span, role: Role) -> str | None:
+    """The name of the agent or node, if the attributes or a well-known span name state one."""
+    if (executor := span.attributes.get("executor.id")) is not None:
+        return str(executor)
+    if span.name.startswith("run node "):
+        return span.name.removeprefix("run node ")
+    if role in ("agent", "llm") and (name := first(span.attributes, AGENT_NAME)) is not None:
+        return str(name)
+    if role in ("agent", "workflow") and (entity := span.attributes.get("traceloop.entity.name")):
+        return str(entity)
+    return None
+
+
+def is_explicit(node: SpanNode) -> bool:
+    """Whether a span is one execution of a node of a graph, as the instrumentation says."""
+    if node.graph is not None:
+        above = node.parent.graph if node.parent is not None else None
+        return above is None or above.namespace != node.graph.namespace
+    return "executor.id" in node.span.attributes or node.span.name.startswith("run node ")

@@ -1,0 +1,277 @@
+"""The messages of model calls, in every convention: as one attribute, as one attribute per field, or as events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from traces.model import Json
+from traces.otel.recover.concepts import first, load_json
+from traces.otel.spans import Span
+
+
+class AskedCall(NamedTuple):
+    """A tool call that a model asked for."""
+
+    id: str | None
+    name: str
+    arguments: Json
+
+
+class Message(NamedTuple):
+    """One message. `answers` are the ids of the tool calls whose results it holds."""
+
+    role: str
+    text: str
+    calls: tuple[AskedCall, ...] = ()
+    answers: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """The message as the GenAI conventions write it today."""
+        parts: list[Json] = []
+        if self.answers:
+            parts += [{"type": "tool_call_response", "id": each, "response": self.text} for each in self.answers]
+        elif self.text:
+            parts.append({"type": "text", "content": self.text})
+        parts += [
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in self.calls
+        ]
+        return {"role": self.role, "parts": parts}
+
+
+class Conversation(NamedTuple):
+    """What a model was asked and what it answered."""
+
+    system: str
+    asked: tuple[Message, ...]
+    answered: tuple[Message, ...]
+
+
+_INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages")
+_OUTPUT = ("gen_ai.output.messages", "gen_ai.completion", "llm.output_messages")
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def read_conversation(span: Span) -> Conversation:
+    """The messages of a model call or an agent run, however they were recorded."""
+    attributes = span.attributes
+    asked = _read_side(attributes, _INPUT, "user")
+    answered = _read_side(attributes, _OUTPUT, "assistant")
+    system = _join_parts(load_json(attributes.get("gen_ai.system_instructions")))
+    if span.events:
+        of_events = _read_events(span)
+        system = system or of_events.system
+        asked, answered = asked or list(of_events.asked), answered or list(of_events.answered)
+    if not answered and (text := attributes.get("gen_ai.response.content")):
+        answered = [Message("assistant", str(text))]
+    if not asked and (text := first(attributes, ("input.value",))) is not None:
+        asked = _read_list(load_json(text), "user") or [Message("user", str(text))]
+    if not answered and (text := first(attributes, ("output.value",))) is not None:
+        answered = [Message("assistant", _join_parts(load_json(text)))]
+    while asked and asked[0].role in _SYSTEM_ROLES:
+        system = "\n\n".join(part for part in (system, asked[0].text) if part)
+        asked = asked[1:]
+    return Conversation(system, tuple(asked), tuple(answered))
+
+
+def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -> list[Message]:
+    for key in keys:
+        value = attributes.get(key)
+        if value is not None:
+            if messages := _read_list(load_json(value), role):
+                return messages
+            if isinstance(value, str) and value:
+                return [Message(role, value)]
+        elif f"{key}.0.role" in attributes or f"{key}.0.content" in attributes:
+            return [_read_message(each, role) for each in _unflatten(attributes, f"{key}.")]
+        elif f"{key}.0.message.role" in attributes or f"{key}.0.message.content" in attributes or (
+            f"{key}.0.message.tool_calls.0.tool_call.function.name" in attributes
+        ):
+            return [_read_message(each.get("message", each), role) for each in _unflatten(attributes, f"{key}.")]
+    return []
+
+
+def _unflatten(attributes: Mapping[str, Json], prefix: str) -> list[dict[str, Any]]:
+    """`messages.0.content = x` as `[{"content": x}]`: numbers are places in lists."""
+    root: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if not key.startswith(prefix):
+            continue
+        at = root
+        *path, last = key[len(prefix) :].split(".")
+        for part in path:
+            inner = at.setdefault(part, {})
+            if not isinstance(inner, dict):
+                break
+            at = inner
+        else:
+            at[last] = value
+    return [each for _, each in _numbered(root)]
+
+
+def _numbered(tree: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    numbered = ((int(key), value) for key, value in tree.items() if key.isdecimal() and isinstance(value, dict))
+    return iter(sorted(numbered, key=lambda pair: pair[0]))
+
+
+def _read_list(value: Json, role: str) -> list[Message]:
+    if isinstance(value, dict):
+        inner = value.get("messages", value.get("message"))
+        value = inner if isinstance(inner, list) else [value] if _looks_like_message(value) else []
+    if not isinstance(value, list):
+        return []
+    while len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
+    if not all(isinstance(each, dict) and _looks_like_message(each) for each in value):
+        return []
+    return [_read_message(each, role) for each in value]
+
+
+_MESSAGE_KEYS = frozenset(("role", "parts", "content", "kwargs", "message", "message.role", "message.content", "call_id"))
+
+
+def _looks_like_message(value: Mapping[str, Any]) -> bool:
+    return not _MESSAGE_KEYS.isdisjoint(value)
+
+
+_LANGCHAIN_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+
+
+def _read_message(value: Mapping[str, Any], default: str) -> Message:
+    if isinstance(value.get("message"), dict):
+        value = value["message"]
+    if isinstance(value.get("kwargs"), dict):
+        value = value["kwargs"]
+    if any(key.startswith("message.") for key in value):
+        value = {key.removeprefix("message."): item for key, item in value.items()}
+    role = str(value.get("role") or _LANGCHAIN_ROLES.get(str(value.get("type")), "") or default).lower()
+    content = load_json(value.get("parts", value.get("content", value.get("contents"))))
+    calls = list(_list_calls(value))
+    answers = [str(each) for each in (value.get("tool_call_id"), value.get("call_id")) if each]
+    texts: list[str] = []
+    if isinstance(content, dict) and all(key.isdecimal() for key in content):
+        content = [each for _, each in _numbered(content)]
+    for part in content if isinstance(content, list) else [content]:
+        _read_part(part, texts, calls, answers)
+    if not texts and (output := value.get("output")) is not None:
+        texts.append(output if isinstance(output, str) else _dump(output))
+    if value.get("type") == "function_call":  # an item of the Responses API
+        calls.append(AskedCall(_text_or_none(value.get("call_id")), str(value.get("name")), load_json(value.get("arguments"))))
+        answers = []
+        role = "assistant"
+    return Message(role, "\n".join(text for text in texts if text), tuple(calls), tuple(answers))
+
+
+def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: list[str]) -> None:
+    if isinstance(part, str):
+        texts.append(part)
+        return
+    if not isinstance(part, dict):
+        if part is not None:
+            texts.append(_dump(part))
+        return
+    if isinstance(inner := part.get("message_content"), dict):
+        part = inner
+    if any(key.startswith("message_content.") for key in part):
+        part = {key.removeprefix("message_content."): item for key, item in part.items()}
+    kind = part.get("type")
+    if isinstance(tool_use := part.get("toolUse"), dict):
+        calls.append(AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input")))
+    elif isinstance(result := part.get("toolResult"), dict):
+        answers.append(str(result.get("toolUseId")))
+        texts.append(_join_parts(result.get("content")))
+    elif kind in ("tool_call", "tool_use", "function_call"):
+        arguments = part.get("arguments", part.get("input"))
+        calls.append(AskedCall(_text_or_none(part.get("id", part.get("call_id"))), str(part.get("name")), load_json(arguments)))
+    elif kind in ("tool_call_response", "tool_result", "function_call_output"):
+        if (answered := part.get("id", part.get("tool_use_id", part.get("call_id")))) is not None:
+            answers.append(str(answered))
+        answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
+        texts.append(answer if isinstance(answer, str) else _dump(answer))
+    elif kind in ("reasoning", "thinking"):
+        return
+    else:
+        text = part.get("content", part.get("text"))
+        texts.append(text if isinstance(text, str) else "" if text is None else _dump(text))
+
+
+def _list_calls(value: Mapping[str, Any]) -> Iterator[AskedCall]:
+    asked = value.get("tool_calls")
+    if isinstance(asked, dict):
+        asked = [each for _, each in _numbered(asked)]
+    for each in asked if isinstance(asked, list) else ():
+        if not isinstance(each, dict):
+            continue
+        call = each.get("tool_call") if isinstance(each.get("tool_call"), dict) else each
+        if any(key.startswith("tool_call.") for key in call):
+            call = {key.removeprefix("tool_call."): item for key, item in call.items()}
+        function = call.get("function") if isinstance(call.get("function"), dict) else call
+        name = function.get("name", call.get("function.name", call.get("name")))
+        arguments = function.get("arguments", call.get("function.arguments", function.get("args")))
+        yield AskedCall(_text_or_none(call.get("id")), str(name), load_json(arguments))
+
+
+_EVENT_ROLES = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+
+
+def _read_events(span: Span) -> Conversation:
+    """The messages that events of a span hold: one event per message (until 1.36), or one with all (since 1.37)."""
+    asked: list[Message] = []
+    answered: list[Message] = []
+    system = ""
+    for event in span.events:
+        details: Mapping[str, Any] = event.attributes
+        if (role := _EVENT_ROLES.get(event.name)) is not None:
+            message = _read_message(_event_fields(details, "content"), role)
+            if role in _SYSTEM_ROLES:
+                system = "\n\n".join(part for part in (system, message.text) if part)
+            else:
+                asked.append(message._replace(role=role))
+        elif event.name == "gen_ai.choice":
+            answered.append(_read_message(_event_fields(details, "message"), "assistant"))
+            if (result := details.get("tool.result")) is not None:
+                asked.append(_read_message({"content": load_json(result)}, "tool"))
+        elif "gen_ai.input.messages" in details or "gen_ai.output.messages" in details or (
+            "gen_ai.system_instructions" in details
+        ):
+            asked += _read_side(details, _INPUT, "user")
+            answered += _read_side(details, _OUTPUT, "assistant")
+            system = system or _join_parts(load_json(details.get("gen_ai.system_instructions")))
+    return Conversation(system, tuple(asked), tuple(answered))
+
+
+def _event_fields(details: Mapping[str, Any], key: str) -> dict[str, Any]:
+    content = load_json(details.get(key, details.get("content")))
+    if isinstance(content, dict) and _looks_like_message(content):
+        return content
+    return {**{name: value for name, value in details.items() if name != key}, "content": content, "type": None}
+
+
+def _join_parts(value: Json) -> str:
+    """The text of content that may be a text, a part, or a list of parts."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    texts: list[str] = []
+    for part in value if isinstance(value, list) else [value]:
+        if isinstance(part, dict) and not {"content", "text"}.isdisjoint(part):
+            _read_part(part, texts, [], [])
+        else:
+            texts.append(part if isinstance(part, str) else _dump(part))
+    return "\n".join(text for text in texts if text)
+
+
+def _dump(value: Json) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+def _text_or_none(value: Json) -> str | None:
+    return None if value is None else str(value)

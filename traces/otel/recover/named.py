@@ -1,0 +1,151 @@
+"""Predecessors that the instrumentation states: LangGraph's metadata, static graphs, hand-overs by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from traces.model import Json
+from traces.otel.recover.concepts import load_json
+from traces.otel.recover.forest import SpanNode, walk, walk_up
+from traces.otel.recover.order import Evidence
+from traces.otel.recover.steps import Item
+
+_SEND = re.compile(r"Send\(node='([^']+)'")
+
+
+class NamedPredecessors:
+    """Finds the stated predecessors among the items of one level; `edges` is the static graph, if there is one."""
+
+    def __init__(self, roots: Sequence[SpanNode]) -> None:
+        self.edges = read_static_edges(roots)
+
+    def __call__(self, items: Sequence[Item]) -> Mapping[int, list[tuple[Item, Evidence]]]:
+        found: dict[int, list[tuple[Item, Evidence]]] = {}
+        in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
+        if in_graph:
+            found |= self._follow_supersteps(in_graph)
+        for position, item in enumerate(items):
+            if id(item) not in found and (source := _read_handover(item)) is not None:
+                earlier = [each for each in items[:position] if each.name == source]
+                if earlier:
+                    found[id(item)] = [(earlier[-1], "name")]
+        if self.edges and not in_graph:
+            found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
+        return found
+
+    def _follow_supersteps(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
+        found: dict[int, list[tuple[Item, Evidence]]] = {}
+        by_step: dict[int, list[Item]] = {}
+        for item in items:
+            number = item.span.graph.step if item.span.graph else None
+            if number is None:
+                return {}
+            by_step.setdefault(number, []).append(item)
+        latest: dict[str, Item] = {}
+        earlier: list[Item] = []
+        for number in sorted(by_step):
+            for item in by_step[number]:
+                found[id(item)] = self._find_triggers(item, earlier, latest, by_step)
+            earlier = by_step[number]
+            latest |= {item.name or "": item for item in earlier}
+        return {each: sources for each, sources in found.items() if sources is not None}
+
+    def _find_triggers(
+        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Item], by_step: Mapping[int, Sequence[Item]]
+    ) -> list[tuple[Item, Evidence]]:
+        place = item.span.graph
+        assert place is not None
+        stated: list[str] = []
+        for trigger in place.triggers:
+            head, _, rest = trigger.partition(":")
+            if head == "join":
+                stated += rest.rpartition(":")[0].split("+")
+            elif head == "branch" and not rest.startswith("to:"):
+                stated.append(rest.split(":")[0])
+            elif head in latest and not rest:
+                stated.append(head)
+        if stated:
+            return [(latest[name], "trigger") for name in dict.fromkeys(stated) if name in latest]
+        routed = [each for each in earlier if item.name in _list_routes(each)]
+        silent = [each for each in earlier if not _list_routes(each)]
+        if self.edges:
+            silent = [each for each in silent if item.name in self.edges.get(each.name or "", ())]
+        elif routed:
+            silent = []
+        if routed or silent:
+            evidence = "route" if routed else "graph" if self.edges else "superstep"
+            return [(each, evidence) for each in [*routed, *silent]]
+        return [(each, "superstep") for each in earlier]
+
+    def _follow_edges(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
+        found: dict[int, list[tuple[Item, Evidence]]] = {}
+        latest: dict[str, Item] = {}
+        consumed: dict[str, Item] = {}
+        for item in items:
+            sources = [name for name, targets in self.edges.items() if item.name in targets and name in latest]
+            since = consumed.get(item.name or "")
+            fresh = [latest[name] for name in sources if since is None or latest[name].start >= since.start]
+            if fresh:
+                found[id(item)] = [(each, "graph") for each in fresh]
+            latest[item.name or ""] = consumed[item.name or ""] = item
+        return found
+
+
+def _list_routes(item: Item) -> set[str]:
+    """The nodes that a step of LangGraph chose to go to: by a router, `Command` or `Send`."""
+    names: set[str] = set()
+    for node in walk([item.span]):
+        attributes = node.span.attributes
+        if node is not item.span and node.role != "chain":
+            continue
+        if str(attributes.get("gen_ai.operation.name")) == "goto" or node.span.name.startswith("goto "):
+            names.add(node.span.name.removeprefix("goto "))
+        output = attributes.get("output.value", attributes.get("gen_ai.task.output", attributes.get("traceloop.entity.output")))
+        if output is None or (node is item.span and "goto" not in str(output)[:10_000] and "Send(" not in str(output)[:10_000]):
+            continue
+        names |= set(_read_routes(load_json(output)))
+    return names
+
+
+def _read_routes(output: Json) -> Iterable[str]:
+    if isinstance(output, dict):
+        if "outputs" in output:
+            yield from _read_routes(output["outputs"])
+        elif isinstance(goto := output.get("goto"), str | list):
+            yield from [goto] if isinstance(goto, str) else (each for each in goto if isinstance(each, str))
+    elif isinstance(output, str):
+        found = _SEND.findall(output)
+        yield from found or [output]
+    elif isinstance(output, list):
+        for each in output:
+            if isinstance(each, str):
+                yield from _SEND.findall(each) or [each]
+
+
+def _read_handover(item: Item) -> str | None:
+    """The node that handed over to this step. The id of a span around it is not meant: some write that here."""
+    name = item.span.span.attributes.get("graph.node.parent_id")
+    if not isinstance(name, str) or not name:
+        return None
+    around = {each.span.attributes.get("graph.node.id") for each in walk_up(item.span.parent)}
+    return None if name in around else name
+
+
+def read_static_edges(roots: Sequence[SpanNode]) -> dict[str, set[str]]:
+    """The edges of the graph that some instrumentations write on a span: for each node, those after it."""
+    edges: dict[str, set[str]] = {}
+    for node in walk(roots):
+        attributes = node.span.attributes
+        listed = load_json(attributes.get("gen_ai.workflow.edges"))
+        for each in listed if isinstance(listed, list) else ():
+            source, arrow, target = str(each).partition(" -> ")
+            if arrow:
+                edges.setdefault(source.strip(), set()).add(target.strip())
+        definition = load_json(attributes.get("workflow.definition"))
+        groups = definition.get("edge_groups") if isinstance(definition, dict) else None
+        for group in groups if isinstance(groups, list) else ():
+            for edge in group.get("edges") or () if isinstance(group, dict) else ():
+                if isinstance(edge, dict) and "source_id" in edge and "target_id" in edge:
+                    edges.setdefault(str(edge["source_id"]), set()).add(str(edge["target_id"]))
+    return edges
