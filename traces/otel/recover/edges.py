@@ -3,7 +3,7 @@
 1. Links between spans.
 2. Names: LangGraph's triggers and routes, static graphs, hand-overs.
 3. Calls: what a step called by a tool follows it, and its next model call follows what was called.
-4. Otherwise time and text together: a step follows those whose text it read, and those before it that nobody read.
+4. Otherwise text, and time where there is no text.
 """
 
 from __future__ import annotations
@@ -96,11 +96,14 @@ def _is_ambiguous(stated: Mapping[Draft, Evidence]) -> bool:
 def _fuse(
     before: Mapping[Draft, Evidence], read: Iterable[Draft], read_by_others: Mapping[Draft, int]
 ) -> dict[Draft, Evidence]:
-    sources = dict.fromkeys(read)
-    if not sources:
-        return dict(before)
-    waiting = {each: name for each, name in before.items() if each not in sources and not read_by_others.get(each)}
-    return {**dict.fromkeys(sources, "text"), **waiting}
+    """A step follows those whose text it read. It also follows the one step before it if nobody read that one's text.
+
+    Of several steps before it that nobody read, each may as well have been the end of its branch.
+    """
+    control: dict[Draft, Evidence] = dict.fromkeys(read, "text")
+    if not control or (len(before) == 1 and not any(map(read_by_others.get, before))):
+        control = {**before, **control}
+    return control
 
 
 def _is_ancestor(draft: Draft, others: Iterable[Draft], ancestors: dict[Draft, set[Draft]]) -> bool:
