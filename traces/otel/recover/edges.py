@@ -51,11 +51,12 @@ class Texts:
         self.inputs, self.outputs = asked, answered
 
 
-def find_edges(drafts: Sequence[Draft], roots: Sequence[SpanNode]) -> dict[Draft, list[Edge]]:
+def find_edges(
+    drafts: Sequence[Draft], roots: Sequence[SpanNode], texts: Mapping[Draft, Texts]
+) -> dict[Draft, list[Edge]]:
     """The edges to each step's predecessors. What a step only read, and did not follow, is an edge of kind data."""
     owners = _find_owners(drafts)
     nodes = {node.id: node for node in walk(roots)}
-    texts = {draft: Texts(draft) for draft in drafts}
     readers = _find_sources(drafts, texts)
     read_by_others: dict[Draft, int] = {}
     for sources in readers.values():
@@ -110,7 +111,7 @@ def _is_ancestor(draft: Draft, others: Iterable[Draft], ancestors: dict[Draft, s
     return any(draft in ancestors[each] for each in others)
 
 
-def _find_sources(drafts: Sequence[Draft], texts: dict[Draft, Texts]) -> dict[Draft, list[Draft]]:
+def _find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, list[Draft]]:
     """For each step the steps whose text it read: of several that produced a text, the latest."""
     given = [text for draft in drafts[:1] for text in texts[draft].inputs]
     index = TextIndex(given)

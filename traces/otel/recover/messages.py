@@ -85,15 +85,15 @@ def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -
             if isinstance(value, str) and value:
                 return [Message(role, value)]
         elif f"{key}.0.role" in attributes or f"{key}.0.content" in attributes:
-            return [_read_message(each, role) for each in _unflatten(attributes, f"{key}.")]
+            return [_read_message(each, role) for each in unflatten(attributes, f"{key}.")]
         elif f"{key}.0.message.role" in attributes or f"{key}.0.message.content" in attributes or (
             f"{key}.0.message.tool_calls.0.tool_call.function.name" in attributes
         ):
-            return [_read_message(each.get("message", each), role) for each in _unflatten(attributes, f"{key}.")]
+            return [_read_message(each.get("message", each), role) for each in unflatten(attributes, f"{key}.")]
     return []
 
 
-def _unflatten(attributes: Mapping[str, Json], prefix: str) -> list[dict[str, Any]]:
+def unflatten(attributes: Mapping[str, Json], prefix: str) -> list[dict[str, Any]]:
     """`messages.0.content = x` as `[{"content": x}]`: numbers are places in lists."""
     root: dict[str, Any] = {}
     for key, value in attributes.items():

@@ -1,0 +1,222 @@
+"""Build the traces of foreign spans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from traces.errors import TraceError
+from traces.model import (
+    EMPTY,
+    Edge,
+    ExecutionTrace,
+    Failure,
+    Json,
+    Snapshot,
+    Step,
+    StepKind,
+    ToolCall,
+    TraceStatus,
+    Usage,
+    digest,
+)
+from traces.otel.recover import concepts
+from traces.otel.recover.concepts import first, load_json
+from traces.otel.recover.coverage import Coverage
+from traces.otel.recover.edges import Texts, find_edges
+from traces.otel.recover.forest import SpanNode, build_forest, walk
+from traces.otel.recover.messages import Conversation, Message, read_conversation
+from traces.otel.recover.named import NamedPredecessors
+from traces.otel.recover.order import Draft, arrange
+from traces.otel.recover.steps import find_steps
+from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
+from traces.otel.spans import Span
+
+
+def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
+    """The trace of the spans of one run; None if none of them is a step."""
+    dropped: Counter[str] = Counter()
+    roots = build_forest(spans, dropped)
+    drafts = arrange(find_steps(roots), NamedPredecessors(roots))
+    coverage.add_spans(len(spans), dropped)
+    if not drafts:
+        coverage.add_folded(sum(1 for _ in walk(roots)), is_trace=False)
+        return None
+    texts = {draft: Texts(draft) for draft in drafts}
+    edges = find_edges(drafts, roots, texts)
+    names = _name_nodes(drafts, texts)
+    surfaces: dict[str, Json] = {}
+    steps = [_build_step(draft, names[draft], edges[draft], texts[draft], surfaces) for draft in drafts]
+    trace = ExecutionTrace(
+        id=_find_run_id(roots),
+        steps=tuple(steps),
+        status=_find_status(roots, drafts),
+        conversation_id=_find_conversation(roots),
+        attributes={SURFACES: surfaces} if surfaces else {},
+    )
+    coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
+    return trace
+
+
+def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
+    item = draft.item
+    own = texts.conversations
+    around = [read_conversation(node.span) for node in item.wrappers if node.role in ("agent", "llm")]
+    seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
+    for surface in seen:
+        surfaces.setdefault(surface.id, surface.to_json())
+    failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
+    attributes: dict[str, Json] = {}
+    model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)
+    if model is not None:
+        attributes["gen_ai.request.model"] = model
+    return Step(
+        id=draft.id,
+        node_id=node_id,
+        kind=_choose_kind(draft),
+        predecessors=tuple({edge.source for edge in edges}),
+        edges=tuple(edges),
+        surface_reads={surface.id: surface.digest for surface in seen},
+        input=_build_input(draft, own, around),
+        output=_build_output(draft, own, around),
+        tool_calls=_build_tool_calls(draft, own),
+        error=_read_failure(failed.span) if failed is not None else None,
+        usage=_sum_usage(draft.calls or [item.span]),
+        start_ns=draft.start or None,
+        end_ns=draft.end or None,
+        attributes=attributes,
+    )
+
+
+def _choose_kind(draft: Draft) -> StepKind:
+    if draft.item.span.role == "tool":
+        return "tool"
+    if draft.item.is_agent or len(draft.calls) > 1 or (draft.calls and draft.tools):
+        return "agent" if draft.item.is_agent or draft.tools else "llm"
+    return "llm" if draft.calls else "function"
+
+
+def _build_input(draft: Draft, own: Sequence[Conversation], around: Sequence[Conversation]) -> Snapshot:
+    asked = next((each.asked for each in (*own, *around) if each.asked), ())
+    if asked:
+        return _to_snapshot(asked)
+    return _read_value(draft, concepts.TOOL_ARGUMENTS if draft.item.span.role == "tool" else concepts.INPUT)
+
+
+def _build_output(draft: Draft, own: Sequence[Conversation], around: Sequence[Conversation]) -> Snapshot:
+    answered = next((each.answered for each in (*reversed(own), *around) if each.answered), ())
+    if answered:
+        return _to_snapshot(answered)
+    return _read_value(draft, concepts.TOOL_RESULT if draft.item.span.role == "tool" else concepts.OUTPUT)
+
+
+def _to_snapshot(messages: Sequence[Message]) -> Snapshot:
+    if len(messages) == 1 and not messages[0].calls and not messages[0].answers:
+        return Snapshot(messages[0].text)
+    return Snapshot(None, [message.to_json() for message in messages])
+
+
+def _read_value(draft: Draft, keys: tuple[str, ...]) -> Snapshot:
+    for node in draft.item.wrappers:
+        value = load_json(first(node.span.attributes, keys))
+        if value is not None:
+            return Snapshot(value) if isinstance(value, str) else Snapshot(None, value)
+    return EMPTY
+
+
+def _build_tool_calls(draft: Draft, own: Sequence[Conversation]) -> tuple[ToolCall, ...]:
+    calls = [_read_tool_call(node) for node in sorted(draft.tools, key=lambda node: (node.start, node.id))]
+    known = {call.id for call in calls if call.id is not None}
+    if not calls:
+        answers = {each: message.text for talk in own for message in talk.asked for each in message.answers}
+        for talk in own:
+            for message in talk.answered:
+                calls += [
+                    ToolCall(name=call.name, id=call.id, arguments=call.arguments, result=answers.get(call.id or ""))
+                    for call in message.calls
+                    if call.id not in known
+                ]
+    return tuple(calls)
+
+
+def _read_tool_call(node: SpanNode) -> ToolCall:
+    attributes = node.span.attributes
+    call_id = first(attributes, concepts.TOOL_CALL_ID)
+    return ToolCall(
+        name=str(first(attributes, concepts.TOOL_NAME) or node.span.name),
+        id=None if call_id is None else str(call_id),
+        arguments=load_json(first(attributes, concepts.TOOL_ARGUMENTS)),
+        result=load_json(first(attributes, concepts.TOOL_RESULT)),
+        error=_read_failure(node.span) if node.span.is_error else None,
+        start_ns=node.start or None,
+        end_ns=node.end or None,
+    )
+
+
+def _read_failure(span: Span) -> Failure:
+    details: Mapping[str, Json] = next((event.attributes for event in span.events if event.name == "exception"), {})
+    kind = span.attributes.get("error.type") or details.get("exception.type") or ""
+    return Failure(str(kind), str(span.status_message or details.get("exception.message") or ""))
+
+
+def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
+    figures: dict[str, float] = {}
+    for node in calls:
+        for name, keys in _USAGE.items():
+            value = first(node.span.attributes, keys)
+            if isinstance(value, str) and value.isdecimal():
+                value = int(value)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+                figures[name] = figures.get(name, 0) + value
+    if not figures:
+        return None
+    cost = figures.pop("cost_usd", None)
+    return Usage(**{name: int(value) for name, value in figures.items()}, cost_usd=cost)
+
+
+_USAGE = {
+    "input_tokens": concepts.INPUT_TOKENS,
+    "output_tokens": concepts.OUTPUT_TOKENS,
+    "cached_input_tokens": concepts.CACHED_TOKENS,
+    "cost_usd": concepts.COST,
+}
+
+
+def _name_nodes(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, str]:
+    """The node of each step: its name, or for a model call without one, the beginning of its system prompt."""
+    return {draft: _name_node(draft, texts[draft]) for draft in drafts}
+
+
+def _name_node(draft: Draft, texts: Texts) -> str:
+    item = draft.item
+    name = item.name
+    if name is None and item.span.role == "tool":
+        name = str(first(item.span.span.attributes, concepts.TOOL_NAME) or item.span.span.name)
+    if name is None and item.calls:
+        system = find_system(texts.conversations, ())
+        words = "-".join(system.lower().split()[:5])[:40]
+        model = str(first(item.span.span.attributes, concepts.MODEL) or item.span.span.name)
+        name = f"{words}-{digest(system)[:4]}" if system else model
+    return (name or item.span.span.name or "step").replace("#", "-")
+
+
+def _find_run_id(roots: Sequence[SpanNode]) -> str:
+    return roots[0].span.trace_id
+
+
+def _find_conversation(roots: Sequence[SpanNode]) -> str | None:
+    for node in walk(roots):
+        if (value := first(node.span.attributes, concepts.CONVERSATION)) is not None:
+            return str(value)
+    return None
+
+
+def _find_status(roots: Sequence[SpanNode], drafts: Sequence[Draft]) -> TraceStatus:
+    if any(root.span.is_error for root in roots if not root.is_lost):
+        return "failed"
+    if any(root.is_lost for root in roots) or any(draft.item.span.span.end_ns is None for draft in drafts):
+        return "incomplete"
+    return "completed"
+
+
+__all__ = ["TraceError", "build_trace"]

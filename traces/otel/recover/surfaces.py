@@ -1,0 +1,100 @@
+"""The surfaces that spans show: system prompts, tool definitions, models and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from traces.model import Json, digest
+from traces.otel.recover.concepts import MODEL, first, load_json
+from traces.otel.recover.forest import SpanNode
+from traces.otel.recover.messages import Conversation, unflatten
+from traces.otel.spans import Span
+
+SURFACES = "promptiter.surfaces"
+"""Trace attribute: the surfaces that its steps read, by id, each with type and value."""
+
+_PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+
+
+class SeenSurface(NamedTuple):
+    """A surface with the value that a step read. `arguments` is the JSON schema of a tool."""
+
+    id: str
+    type: str
+    value: Json
+    arguments: Mapping[str, Json] | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        fields: dict[str, Json] = {"type": self.type, "value": self.value}
+        if self.arguments:
+            fields["arguments"] = dict(self.arguments)
+        return fields
+
+    @property
+    def digest(self) -> str:
+        return digest(self.value)
+
+
+def list_surfaces(node_id: str, calls: Iterable[SpanNode], around: Iterable[SpanNode], system: str) -> list[SeenSurface]:
+    """The surfaces of a node that the spans of one of its steps show."""
+    spans = [node.span for node in (*calls, *around)]
+    found: dict[str, SeenSurface] = {}
+    if system:
+        found["instruction"] = SeenSurface(f"{node_id}#instruction", "instruction", system)
+    for span in spans:
+        model = first(span.attributes, MODEL)
+        if model is not None and "model" not in found and str(model).lower() != "unknown":
+            found["model"] = SeenSurface(f"{node_id}#model", "model", str(model))
+        for name, value in _list_parameters(span):
+            found.setdefault(f"parameter.{name}", SeenSurface(f"{node_id}#parameter.{name}", "parameter", value))
+        for name, description, arguments in _list_tools(span):
+            part = f"tool.{name}"
+            found.setdefault(part, SeenSurface(f"{node_id}#{part}", "tool", description, arguments))
+    return list(found.values())
+
+
+def find_system(conversations: Iterable[Conversation], around: Iterable[Conversation]) -> str:
+    """The system prompt of the model calls, or else of the spans around them."""
+    return next((each.system for each in (*conversations, *around) if each.system), "")
+
+
+def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
+    for name in _PARAMETERS:
+        value = span.attributes.get(f"gen_ai.request.{name}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+    parameters = load_json(span.attributes.get("llm.invocation_parameters"))
+    if isinstance(parameters, dict):
+        for name in _PARAMETERS:
+            value = parameters.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield name, value
+
+
+def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | None]]:
+    attributes = span.attributes
+    listed = load_json(attributes.get("gen_ai.tool.definitions"))
+    if not isinstance(listed, list):
+        listed = []
+    if "llm.tools.0.tool.json_schema" in attributes:
+        listed = [load_json(each.get("tool", {}).get("json_schema")) for each in unflatten(attributes, "llm.tools.")]
+    elif "llm.request.functions.0.name" in attributes:
+        listed = unflatten(attributes, "llm.request.functions.")
+    elif isinstance(tools := attributes.get("llm.tools"), list):
+        listed = [load_json(each.get("tool.json_schema", each)) for each in tools if isinstance(each, dict)]
+    for each in listed:
+        if isinstance(each, dict):
+            definition: Mapping[str, Any] = each.get("function") if isinstance(each.get("function"), dict) else each
+            name = definition.get("name")
+            if isinstance(name, str):
+                arguments = definition.get("parameters", definition.get("input_schema", definition.get("inputSchema")))
+                if isinstance(arguments, dict) and isinstance(arguments.get("json"), dict):
+                    arguments = arguments["json"]
+                arguments = load_json(arguments)
+                yield name, str(definition.get("description") or ""), arguments if isinstance(arguments, dict) else None
+    name = attributes.get("gen_ai.tool.name", attributes.get("tool.name"))
+    description = attributes.get("gen_ai.tool.description", attributes.get("tool.description"))
+    if isinstance(name, str) and isinstance(description, str):
+        schema = load_json(attributes.get("gen_ai.tool.json_schema", attributes.get("tool.parameters")))
+        yield name, description, schema if isinstance(schema, dict) else None
