@@ -23,7 +23,7 @@ def read_document(document: Json, place: Place) -> list[Span] | None:
         return found
     if not isinstance(document, dict):
         return None
-    if isinstance(data := document.get("data"), list):
+    if isinstance(data := document.get("data"), list) and data:
         if all(isinstance(each, dict) and "spans" in each for each in data):
             return [_read_jaeger_span(span, each, place) for each in data for span in each["spans"]]
         return read_document(data, place)

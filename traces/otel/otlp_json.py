@@ -109,7 +109,10 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
         try:
             document = _decoder.decode(raw)
         except msgspec.ValidationError as error:
-            message = f"is neither a promptiter trace nor an OTLP export: {error}"
+            if (spans := _read_other(raw, place)) is not None:
+                yield spans
+                continue
+            message = f"is neither a promptiter trace nor an export of spans: {error}"
             raise UnreadableTraceError(message, place=place) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise explain_invalid_json(raw, place) from error
@@ -123,6 +126,15 @@ def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
             for scope_spans in _check_version(resource_spans, place)
             for span in scope_spans.spans
         ]
+
+
+def _read_other(raw: bytes, place: Place) -> list[Span] | None:
+    from traces.otel import other_json
+
+    try:
+        return other_json.read_document(orjson.loads(raw), place)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:

@@ -16,8 +16,8 @@ from opentelemetry.trace import StatusCode
 
 from traces.errors import TraceError, UnknownConventionError
 from traces.model import ExecutionTrace, Json
-from traces.otel.dialects import registry
-from traces.otel.spans import Link, Span, add_exception_type
+from traces.otel.runs import build_traces
+from traces.otel.spans import Event, Link, Span, add_exception_type
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class TraceProcessor(SpanProcessor):
     """Collects ended spans. When the last open span of an OTLP trace ends, `on_trace` gets its traces.
 
     `on_trace` is called on the thread that ended the span and should be quick. If it raises, the error is logged and
-    the application continues. Traces that no dialect recognises are ignored. Broken ones are passed to `on_error`,
+    the application continues. Traces without any step are ignored. Broken ones are passed to `on_error`,
     which logs them by default. A trace with spans that never end is delivered incomplete at `shutdown`.
     """
 
@@ -71,7 +71,7 @@ class TraceProcessor(SpanProcessor):
 
     def _deliver(self, spans: list[ReadableSpan]) -> None:
         try:
-            found = registry.build_traces([_convert_span(span) for span in spans])
+            found = build_traces([_convert_span(span) for span in spans])
         except UnknownConventionError:
             return
         except TraceError as error:
@@ -88,8 +88,9 @@ def _convert_span(span: ReadableSpan) -> Span:
     context = span.context
     is_error = span.status.status_code is StatusCode.ERROR
     attributes = _convert_attributes(span.attributes)
+    events = tuple(Event(event.name, _convert_attributes(event.attributes)) for event in span.events)
     if is_error:
-        add_exception_type(attributes, ((event.name, _convert_attributes(event.attributes)) for event in span.events))
+        add_exception_type(attributes, events)
     return Span(
         trace_id=f"{context.trace_id:032x}",
         span_id=f"{context.span_id:016x}",
@@ -106,6 +107,8 @@ def _convert_span(span: ReadableSpan) -> Span:
         is_error=is_error,
         status_message=span.status.description or "",
         scope=span.instrumentation_scope.name if span.instrumentation_scope else "",
+        events=events,
+        service=str(span.resource.attributes.get("service.name", "")),
     )
 
 

@@ -11,7 +11,8 @@ from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
 from traces.model import ExecutionTrace
 from traces.otel import otlp_json
-from traces.otel.dialects import registry
+from traces.otel.recover.coverage import Coverage
+from traces.otel.runs import build_traces, join_runs
 from traces.otel.spans import Span
 
 logger = logging.getLogger(__name__)
@@ -72,9 +73,10 @@ def _read_otlp(name: str, file: TraceReader) -> list[ExecutionTrace]:
                 by_trace.setdefault(span.trace_id, []).append(span)
         found: list[ExecutionTrace] = []
         foreign: list[UnknownConventionError] = []
-        for trace_id in list(by_trace):
+        coverage = Coverage()
+        for spans in join_runs(by_trace):
             try:
-                found += registry.build_traces(drop_duplicates(by_trace.pop(trace_id)))
+                found += build_traces(drop_duplicates(spans), coverage)
             except UnknownConventionError as error:
                 foreign.append(error)
     if foreign and not found:
