@@ -7,6 +7,7 @@ thirty times slower. Field names are those of the format.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import orjson
 from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Event, Link, Span, add_exception_type
+from traces.otel.spans import Event, Link, Log, Span, add_exception_type, read_id
 
 MAX_DEPTH = 100
 """How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
@@ -96,45 +97,97 @@ class _ResourceSpans(msgspec.Struct, gc=False):
     instrumentationLibrarySpans: msgspec.Raw | None = None
 
 
+class _LogRecord(msgspec.Struct, gc=False):
+    traceId: str = ""
+    spanId: str = ""
+    eventName: str = ""
+    body: _AnyValue | None = None
+    attributes: list[_KeyValue] | None = None
+
+
+class _ScopeLogs(msgspec.Struct, gc=False):
+    logRecords: list[_LogRecord] = []
+
+
+class _ResourceLogs(msgspec.Struct, gc=False):
+    scopeLogs: list[_ScopeLogs] = []
+
+
 class _Request(msgspec.Struct, gc=False):
-    resourceSpans: list[_ResourceSpans]
+    resourceSpans: list[_ResourceSpans] | None = None
+    resourceLogs: list[_ResourceLogs] | None = None
 
 
 _decoder = msgspec.json.Decoder(_Request | list[_Request])
 
 
-def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span]]:
-    """Yield the spans of each OTLP/JSON document. Integers may be strings; unknown fields are ignored."""
+def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span | Log]]:
+    """Yield the spans and log records of each JSON document, in OTLP or as another tool writes them.
+
+    Integers may be strings; unknown fields are ignored.
+    """
     for place, raw in documents:
         try:
             document = _decoder.decode(raw)
-        except msgspec.ValidationError as error:
-            if (spans := _read_other(raw, place)) is not None:
-                yield spans
-                continue
-            message = f"is neither a promptiter trace nor an export of spans: {error}"
-            raise UnreadableTraceError(message, place=place) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise explain_invalid_json(raw, place) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a ValidationError is one, too
+            yield _read_other(raw, place, error)
+            continue
         except RecursionError as error:
             raise UnreadableTraceError("is nested too deeply", place=place) from error
-        yield [
+        requests = document if isinstance(document, list) else [document]
+        if not all(request.resourceSpans is not None or request.resourceLogs is not None for request in requests):
+            yield _read_other(raw, place, ValueError("it has no `resourceSpans`"))
+            continue
+        found: list[Span | Log] = [
             _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place)
-            for request in (document if isinstance(document, list) else [document])
-            for resource_spans in request.resourceSpans
+            for request in requests
+            for resource_spans in request.resourceSpans or ()
             for service in [_read_service(resource_spans.resource)]
             for scope_spans in _check_version(resource_spans, place)
             for span in scope_spans.spans
         ]
+        found += [
+            _read_log(record, place)
+            for request in requests
+            for resource_logs in request.resourceLogs or ()
+            for scope_logs in resource_logs.scopeLogs
+            for record in scope_logs.logRecords
+            if record.spanId
+        ]
+        yield found
 
 
-def _read_other(raw: bytes, place: Place) -> list[Span] | None:
+def _read_other(raw: bytes, place: Place, problem: Exception) -> list[Span | Log]:
+    """The spans of a document that is not plain OTLP; `problem` says why it is not."""
     from traces.otel import other_json
 
+    if isinstance(problem, UnicodeDecodeError):
+        raise explain_invalid_json(raw, place) from problem
+    found: list[Span | Log] = []
     try:
-        return other_json.read_document(orjson.loads(raw), place)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-        return None
+        for document in other_json.split_documents(raw):
+            found += other_json.read_document(document, place)
+    except json.JSONDecodeError as error:
+        raise explain_invalid_json(raw, place) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        message = f"is neither a promptiter trace nor an export of spans: {problem}"
+        raise UnreadableTraceError(message, place=place) from error
+    return found
+
+
+def _read_log(record: _LogRecord, place: Place) -> Log:
+    """A log record. The content of a message is the body, or an attribute in the conventions before and after."""
+    try:
+        attributes = _read_attributes(record.attributes) if record.attributes else {}
+        body = _read_value(record.body, 0) if record.body is not None else None
+        if isinstance(body, dict):
+            attributes = {**attributes, **body}
+        elif body is not None:
+            attributes.setdefault("content", body)
+        name = record.eventName or str(attributes.get("event.name", ""))
+        return Log(read_id(record.traceId, 32), read_id(record.spanId, 16), Event(name, attributes))
+    except (ValueError, KeyError) as error:
+        raise UnreadableTraceError(f"log record {record.eventName!r}: {error}", place=place) from error
 
 
 def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
@@ -159,10 +212,13 @@ def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeS
 
 def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
     trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
+    parent_id = span.parentSpanId.lower() if span.parentSpanId else None
     is_error = status is not None and status.code == 2
     try:
-        if len(bytes.fromhex(trace_id)) != 16 or len(bytes.fromhex(span_id)) != 8 or len(trace_id) + len(span_id) != 48:
-            raise ValueError("traceId and spanId must have 32 and 16 hex digits")  # noqa: TRY301 - explained below
+        if len(trace_id) != 32 or len(span_id) != 16 or not (trace_id + span_id).isalnum():
+            trace_id, span_id = read_id(span.traceId, 32), read_id(span.spanId, 16)
+            parent_id = read_id(span.parentSpanId, 16) if span.parentSpanId else None
+        int(trace_id + span_id, 16)
         attributes = _read_attributes(span.attributes) if span.attributes else {}
         events: tuple[Event, ...] = ()
         if span.events:
@@ -172,7 +228,7 @@ def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
         return Span(
             trace_id,
             span_id,
-            span.parentSpanId.lower() if span.parentSpanId else None,
+            parent_id,
             span.name,
             span.kind,
             _read_time(span.startTimeUnixNano),
@@ -211,7 +267,11 @@ def _read_time(nanoseconds: int | str | None) -> int | None:
 
 
 def _read_link(link: _Link) -> Link:
-    return Link(link.traceId.lower(), link.spanId.lower(), _read_attributes(link.attributes) if link.attributes else {})
+    return Link(
+        read_id(link.traceId, 32),
+        read_id(link.spanId, 16),
+        _read_attributes(link.attributes) if link.attributes else {},
+    )
 
 
 def _read_attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:

@@ -15,20 +15,22 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Event, Link, Span, add_exception_type
+from traces.otel.spans import Event, Link, Log, Span, add_exception_type
 
 _RESOURCE_SPANS_TAG = 0x0A  # field 1, length-delimited: the only field of the message
 _LARGEST_FRAME_BYTE = 0x08  # a frame starts with its big-endian length, which is below 128 MB
 
 
-def decode(name: str, file: IO[bytes]) -> Iterator[list[Span]]:
+def decode(name: str, file: IO[bytes]) -> Iterator[list[Span | Log]]:
     """Yield the spans of an OTLP protobuf file, batch by batch."""
     for place, raw in _split_resource_spans(name, file):
         try:
             message = trace_pb2.ResourceSpans.FromString(raw)
         except DecodeError as error:
             raise UnreadableTraceError(f"is not OTLP protobuf: {error}; export it again", place=place) from error
-        service = next((item.value.string_value for item in message.resource.attributes if item.key == "service.name"), "")
+        service = next(
+            (item.value.string_value for item in message.resource.attributes if item.key == "service.name"), ""
+        )
         yield [
             _read_span(span, scope_spans.scope.name, service, place)
             for scope_spans in message.scope_spans

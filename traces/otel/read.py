@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
@@ -13,7 +13,7 @@ from traces.model import ExecutionTrace
 from traces.otel import otlp_json
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
-from traces.otel.spans import Span
+from traces.otel.spans import Event, Log, Span
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ def read_otel(source: TraceSource) -> list[ExecutionTrace]:
         return _read_otlp(name, file)
 
 
-def read_spans(name: str, file: TraceReader) -> Iterator[list[Span]]:
-    """Yield the spans of an open OTLP export, batch by batch."""
+def read_spans(name: str, file: TraceReader) -> Iterator[list[Span | Log]]:
+    """Yield the spans and log records of an open export, batch by batch."""
     start = file.peek()
     if _is_json(start):
         return otlp_json.decode(split_documents(name, file))
@@ -49,6 +49,14 @@ def read_spans(name: str, file: TraceReader) -> Iterator[list[Span]]:
     from traces.otel import otlp_protobuf
 
     return otlp_protobuf.decode(name, file)
+
+
+def add_logs(spans: Sequence[Span], logs: Mapping[tuple[str, str], list[Event]]) -> list[Span]:
+    """The spans, each with the log records that belong to it as events."""
+    return [
+        span._replace(events=(*span.events, *found)) if (found := logs.get((span.trace_id, span.span_id))) else span
+        for span in spans
+    ]
 
 
 def drop_duplicates(spans: list[Span]) -> list[Span]:
@@ -68,9 +76,15 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
 def _read_otlp(name: str, file: TraceReader) -> list[ExecutionTrace]:
     with pause_gc(is_last=True):
         by_trace: dict[str, list[Span]] = {}
-        for spans in read_spans(name, file):
-            for span in spans:
-                by_trace.setdefault(span.trace_id, []).append(span)
+        logs: dict[tuple[str, str], list[Event]] = {}
+        for batch in read_spans(name, file):
+            for each in batch:
+                if isinstance(each, Log):
+                    logs.setdefault((each.trace_id, each.span_id), []).append(each.event)
+                else:
+                    by_trace.setdefault(each.trace_id, []).append(each)
+        if logs:
+            by_trace = {trace_id: add_logs(spans, logs) for trace_id, spans in by_trace.items()}
         found: list[ExecutionTrace] = []
         foreign: list[UnknownConventionError] = []
         coverage = Coverage()

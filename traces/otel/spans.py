@@ -6,6 +6,9 @@ tuple costs a quarter as much.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -26,6 +29,14 @@ class Event(NamedTuple):
 
     name: str
     attributes: Mapping[str, Json]
+
+
+class Log(NamedTuple):
+    """A log record that belongs to a span."""
+
+    trace_id: str
+    span_id: str
+    event: Event
 
 
 class Span(NamedTuple):
@@ -53,3 +64,23 @@ def add_exception_type(attributes: dict[str, Json], events: Iterable[Event]) -> 
     for event in events:
         if event.name == "exception" and "exception.type" in event.attributes:
             attributes.setdefault("error.type", event.attributes["exception.type"])
+
+
+_HEX = re.compile(r"[0-9a-f]+")
+
+
+def read_id(value: Json, digits: int) -> str:
+    """An id as lower-case hex digits: exports also write `0x…`, base64 or an integer. Raises ValueError for another."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        text = f"{value:x}"
+    else:
+        text = str(value).lower().removeprefix("0x")
+        if len(text) > digits or not _HEX.fullmatch(text):
+            try:
+                raw = base64.b64decode(str(value), validate=True)
+            except (binascii.Error, ValueError):
+                raw = b""
+            text = raw.hex() if 2 * len(raw) == digits else ""
+    if not text or len(text) > digits:
+        raise ValueError(f"{value!r:.60} is not an id of {digits} hex digits")
+    return text.rjust(digits, "0")

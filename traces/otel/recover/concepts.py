@@ -37,7 +37,13 @@ CONVERSATION = (
 MODEL = ("gen_ai.request.model", "llm.request.model_name", "llm.model_name", "gen_ai.response.model", "model_name")
 TOOL_NAME = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
 TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool.id", "tool_call.id")
-TOOL_ARGUMENTS = ("gen_ai.tool.call.arguments", "input.value", "traceloop.entity.input", "tool_arguments", "tool.parameters")
+TOOL_ARGUMENTS = (
+    "gen_ai.tool.call.arguments",
+    "input.value",
+    "traceloop.entity.input",
+    "tool_arguments",
+    "tool.parameters",
+)
 TOOL_RESULT = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "tool_response")
 INPUT_TOKENS = (
     "gen_ai.usage.input_tokens",
@@ -54,7 +60,13 @@ OUTPUT_TOKENS = (
 CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
 COST = ("llm.cost.total", "gen_ai.usage.cost")
 INPUT = ("gen_ai.task.input", "traceloop.entity.input", "input.value", "langfuse.observation.input", "user_goal")
-OUTPUT = ("gen_ai.task.output", "traceloop.entity.output", "output.value", "final_result", "langfuse.observation.output")
+OUTPUT = (
+    "gen_ai.task.output",
+    "traceloop.entity.output",
+    "output.value",
+    "final_result",
+    "langfuse.observation.output",
+)
 STATIC_EDGES = ("gen_ai.workflow.edges", "workflow.definition")
 
 _OPERATIONS: Mapping[str, Role] = {

@@ -71,7 +71,12 @@ def find_edges(
             control = dict.fromkeys(found, "link")
             for each, evidence in draft.before.items():  # a join may be linked to the last arrival only
                 is_waiting = not any(each in linked[other] for other in drafts if other is not draft)
-                if each not in control and evidence == "time" and is_waiting and not _is_ancestor(each, found, ancestors):
+                if (
+                    each not in control
+                    and evidence == "time"
+                    and is_waiting
+                    and not _is_ancestor(each, found, ancestors)
+                ):
                     control[each] = "time"
         elif draft.stated is not None and not _is_ambiguous(draft.stated):
             control = dict(draft.stated)
@@ -84,7 +89,8 @@ def find_edges(
             }
         ancestors[draft] = set(control).union(*(ancestors[each] for each in control))
         edges[draft] = [
-            Edge(source=each.id, evidence=evidence, confidence=CONFIDENCE[evidence]) for each, evidence in control.items()
+            Edge(source=each.id, evidence=evidence, confidence=CONFIDENCE[evidence])
+            for each, evidence in control.items()
         ] + [Edge(source=each.id, kind="data", evidence="text", confidence=CONFIDENCE["text"]) for each in read]
     return edges
 
@@ -125,7 +131,9 @@ def _find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict
             earlier = [
                 drafts[place]
                 for place in places
-                if place < draft.place and drafts[place].caller is draft.caller and drafts[place].item is not draft.item
+                if place < draft.place
+                and drafts[place].caller is draft.caller
+                and drafts[place].item is not draft.item
                 and drafts[place].end <= draft.start
             ]
             if earlier:

@@ -55,7 +55,9 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
             continue
         parent = nodes.get(parent_id) or lost.get(parent_id)
         if parent is None:
-            stand_in = node.span._replace(span_id=parent_id, parent_id=None, name="", attributes={}, links=(), events=())
+            stand_in = node.span._replace(
+                span_id=parent_id, parent_id=None, name="", attributes={}, links=(), events=()
+            )
             parent = lost[parent_id] = SpanNode(stand_in, is_lost=True)
             roots.append(parent)
         node.parent = parent

@@ -86,8 +86,10 @@ def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -
                 return [Message(role, value)]
         elif f"{key}.0.role" in attributes or f"{key}.0.content" in attributes:
             return [_read_message(each, role) for each in unflatten(attributes, f"{key}.")]
-        elif f"{key}.0.message.role" in attributes or f"{key}.0.message.content" in attributes or (
-            f"{key}.0.message.tool_calls.0.tool_call.function.name" in attributes
+        elif (
+            f"{key}.0.message.role" in attributes
+            or f"{key}.0.message.content" in attributes
+            or (f"{key}.0.message.tool_calls.0.tool_call.function.name" in attributes)
         ):
             return [_read_message(each.get("message", each), role) for each in unflatten(attributes, f"{key}.")]
     return []
@@ -129,7 +131,9 @@ def _read_list(value: Json, role: str) -> list[Message]:
     return [_read_message(each, role) for each in value]
 
 
-_MESSAGE_KEYS = frozenset(("role", "parts", "content", "kwargs", "message", "message.role", "message.content", "call_id"))
+_MESSAGE_KEYS = frozenset(
+    ("role", "parts", "content", "kwargs", "message", "message.role", "message.content", "call_id")
+)
 
 
 def _looks_like_message(value: Mapping[str, Any]) -> bool:
@@ -158,7 +162,9 @@ def _read_message(value: Mapping[str, Any], default: str) -> Message:
     if not texts and (output := value.get("output")) is not None:
         texts.append(output if isinstance(output, str) else _dump(output))
     if value.get("type") == "function_call":  # an item of the Responses API
-        calls.append(AskedCall(_text_or_none(value.get("call_id")), str(value.get("name")), load_json(value.get("arguments"))))
+        calls.append(
+            AskedCall(_text_or_none(value.get("call_id")), str(value.get("name")), load_json(value.get("arguments")))
+        )
         answers = []
         role = "assistant"
     return Message(role, "\n".join(text for text in texts if text), tuple(calls), tuple(answers))
@@ -178,13 +184,17 @@ def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: li
         part = {key.removeprefix("message_content."): item for key, item in part.items()}
     kind = part.get("type")
     if isinstance(tool_use := part.get("toolUse"), dict):
-        calls.append(AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input")))
+        calls.append(
+            AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input"))
+        )
     elif isinstance(result := part.get("toolResult"), dict):
         answers.append(str(result.get("toolUseId")))
         texts.append(_join_parts(result.get("content")))
     elif kind in ("tool_call", "tool_use", "function_call"):
         arguments = part.get("arguments", part.get("input"))
-        calls.append(AskedCall(_text_or_none(part.get("id", part.get("call_id"))), str(part.get("name")), load_json(arguments)))
+        calls.append(
+            AskedCall(_text_or_none(part.get("id", part.get("call_id"))), str(part.get("name")), load_json(arguments))
+        )
     elif kind in ("tool_call_response", "tool_result", "function_call_output"):
         if (answered := part.get("id", part.get("tool_use_id", part.get("call_id")))) is not None:
             answers.append(str(answered))
@@ -204,10 +214,10 @@ def _list_calls(value: Mapping[str, Any]) -> Iterator[AskedCall]:
     for each in asked if isinstance(asked, list) else ():
         if not isinstance(each, dict):
             continue
-        call = each.get("tool_call") if isinstance(each.get("tool_call"), dict) else each
+        call: Mapping[str, Any] = inner if isinstance(inner := each.get("tool_call"), dict) else each
         if any(key.startswith("tool_call.") for key in call):
             call = {key.removeprefix("tool_call."): item for key, item in call.items()}
-        function = call.get("function") if isinstance(call.get("function"), dict) else call
+        function: Mapping[str, Any] = wanted if isinstance(wanted := call.get("function"), dict) else call
         name = function.get("name", call.get("function.name", call.get("name")))
         arguments = function.get("arguments", call.get("function.arguments", function.get("args")))
         yield AskedCall(_text_or_none(call.get("id")), str(name), load_json(arguments))
@@ -238,8 +248,10 @@ def _read_events(span: Span) -> Conversation:
             answered.append(_read_message(_event_fields(details, "message"), "assistant"))
             if (result := details.get("tool.result")) is not None:
                 asked.append(_read_message({"content": load_json(result)}, "tool"))
-        elif "gen_ai.input.messages" in details or "gen_ai.output.messages" in details or (
-            "gen_ai.system_instructions" in details
+        elif (
+            "gen_ai.input.messages" in details
+            or "gen_ai.output.messages" in details
+            or ("gen_ai.system_instructions" in details)
         ):
             asked += _read_side(details, _INPUT, "user")
             answered += _read_side(details, _OUTPUT, "assistant")

@@ -46,13 +46,13 @@ class NamedPredecessors:
         earlier: list[Item] = []
         for number in sorted(by_step):
             for item in by_step[number]:
-                found[id(item)] = self._find_triggers(item, earlier, latest, by_step)
+                found[id(item)] = self._find_triggers(item, earlier, latest)
             earlier = by_step[number]
             latest |= {item.name or "": item for item in earlier}
-        return {each: sources for each, sources in found.items() if sources is not None}
+        return found
 
     def _find_triggers(
-        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Item], by_step: Mapping[int, Sequence[Item]]
+        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Item]
     ) -> list[tuple[Item, Evidence]]:
         place = item.span.graph
         assert place is not None
@@ -101,8 +101,12 @@ def _list_routes(item: Item) -> set[str]:
             continue
         if str(attributes.get("gen_ai.operation.name")) == "goto" or node.span.name.startswith("goto "):
             names.add(node.span.name.removeprefix("goto "))
-        output = attributes.get("output.value", attributes.get("gen_ai.task.output", attributes.get("traceloop.entity.output")))
-        if output is None or (node is item.span and "goto" not in str(output)[:10_000] and "Send(" not in str(output)[:10_000]):
+        output = attributes.get(
+            "output.value", attributes.get("gen_ai.task.output", attributes.get("traceloop.entity.output"))
+        )
+        if output is None or (
+            node is item.span and "goto" not in str(output)[:10_000] and "Send(" not in str(output)[:10_000]
+        ):
             continue
         names |= set(_read_routes(load_json(output)))
     return names

@@ -24,7 +24,7 @@ class Draft:
     `before` are its predecessors by nesting and time, `stated` those that names or calls state; None if they do not.
     """
 
-    __slots__ = ("before", "calls", "caller", "end", "id", "item", "number", "place", "start", "stated", "tools")
+    __slots__ = ("before", "caller", "calls", "end", "id", "item", "number", "place", "start", "stated", "tools")
 
     def __init__(self, item: Item, number: int, before: Mapping[Draft, Evidence], caller: Draft | None) -> None:
         self.item = item
@@ -90,7 +90,9 @@ class _Arranger:
             if called:
                 exits = self.call(called, segments[-1])
                 called = []
-                segments[-1].end = min(segments[-1].end, min((each.end for each in segments[-1].calls), default=item.end))
+                segments[-1].end = min(
+                    segments[-1].end, min((each.end for each in segments[-1].calls), default=item.end)
+                )
                 segment = self.add(item, len(segments) + 1, dict.fromkeys(exits, "loop"), draft.caller)
                 segment.start, segment.stated = element.start, segment.before
                 segments.append(segment)

@@ -20,7 +20,21 @@ ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 class Item:
     """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet."""
 
-    __slots__ = ("calls", "end", "inner", "is_agent", "is_explicit", "is_soft", "kind", "name", "span", "start", "tools", "via_tool", "wrappers")
+    __slots__ = (
+        "calls",
+        "end",
+        "inner",
+        "is_agent",
+        "is_explicit",
+        "is_soft",
+        "kind",
+        "name",
+        "span",
+        "start",
+        "tools",
+        "via_tool",
+        "wrappers",
+    )
 
     def __init__(self, kind: ItemKind, span: SpanNode, inner: list[Item] | None = None) -> None:
         self.kind: ItemKind = kind
@@ -75,9 +89,8 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 return [Item("group", node, settled)]
             return [_make_step(node, inner, explicit=False)] if node.role == "agent" else []
         case _:
-            if len(inner) < 2 or not any(item.kind in ("step", "group") for item in inner):
-                if sum(item.kind == "call" for item in inner) < 2:
-                    return inner
+            if sum(item.kind != "tool" for item in inner) < 2:
+                return inner
             group = Item("group", node, inner)
             group.is_soft = True
             return [group]

@@ -36,7 +36,9 @@ class SeenSurface(NamedTuple):
         return digest(self.value)
 
 
-def list_surfaces(node_id: str, calls: Iterable[SpanNode], around: Iterable[SpanNode], system: str) -> list[SeenSurface]:
+def list_surfaces(
+    node_id: str, calls: Iterable[SpanNode], around: Iterable[SpanNode], system: str
+) -> list[SeenSurface]:
     """The surfaces of a node that the spans of one of its steps show."""
     spans = [node.span for node in (*calls, *around)]
     found: dict[str, SeenSurface] = {}
@@ -85,7 +87,7 @@ def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | Non
         listed = [load_json(each.get("tool.json_schema", each)) for each in tools if isinstance(each, dict)]
     for each in listed:
         if isinstance(each, dict):
-            definition: Mapping[str, Any] = each.get("function") if isinstance(each.get("function"), dict) else each
+            definition: Mapping[str, Any] = inner if isinstance(inner := each.get("function"), dict) else each
             name = definition.get("name")
             if isinstance(name, str):
                 arguments = definition.get("parameters", definition.get("input_schema", definition.get("inputSchema")))
