@@ -11,6 +11,9 @@ from functools import lru_cache
 from promptiter.backprop.case_values import IDEOGRAPHS, is_ideograph
 from promptiter.small_words import SMALL_WORDS, SMALL_WORDS_BY_LANGUAGE
 
+IGNORED_WORDS = SMALL_WORDS.union(*SMALL_WORDS_BY_LANGUAGE.values())
+"""Words that say nothing about a text."""
+
 SHORTEST_ID = 4
 """Minimum number of characters of an id."""
 
@@ -24,7 +27,7 @@ def list_terms(text: str) -> frozenset[str]:
     for run in _RUN.findall(text):
         if is_ideograph(run):
             found |= {run[at : at + 2] for at in range(max(1, len(run) - 1))}
-        elif len(word := run.casefold()) >= (2 if _DIGIT.search(run) else 3) and word not in _IGNORED:
+        elif len(word := run.casefold()) >= (2 if _DIGIT.search(run) else 3) and word not in IGNORED_WORDS:
             found.add(_stem(word))
     return frozenset(found)
 
@@ -88,10 +91,14 @@ class Spellings:
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
+    """A word without its ending, or a double letter before it: `ship` for `shipping`, `shipped` and `ships`."""
     for ending in ("ing", "ed", "es", "s", "en", "e", "y"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
-            return word.removesuffix(ending)
-    return word.removesuffix("s") if len(word) > 3 else word
+            stem = word.removesuffix(ending)
+            break
+    else:
+        stem = word.removesuffix("s") if len(word) > 3 else word
+    return stem[:-1] if stem[-2:-1] == stem[-1:] and not stem[-1:].isdigit() else stem
 
 
 def _list_spellings(text: str) -> Iterator[tuple[str, bool]]:
@@ -103,7 +110,6 @@ def _list_spellings(text: str) -> Iterator[tuple[str, bool]]:
         is_inside = bool(match["word"])
 
 
-_IGNORED = SMALL_WORDS.union(*SMALL_WORDS_BY_LANGUAGE.values())
 _CALENDAR = frozenset(name.casefold() for name in (*calendar.month_name, *calendar.day_name) if name)
 _TOKEN = re.compile(rf"[^\W_{IDEOGRAPHS}]+(?:[-./:_#,][^\W_{IDEOGRAPHS}]+)*")
 _PART = re.compile(r"[^\W_]+")

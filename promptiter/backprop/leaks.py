@@ -1,9 +1,10 @@
 """Short signs that a text gives cases away, whatever its wording.
 
 - An id or a number that one case has: `KX-4821`.
-- Two or more values in a sentence that only one case each expects: `45 or 60 days`.
+- A name that only one case expects, or two or more other values of that kind in a sentence: `45 or 60 days`.
 - What a case is about beside what it expects: `kettles have 45 days`, `for Ines, the queue is defect`.
-- A case in other words with its label, or a table from cases to labels.
+- A sentence about one case, with its label, or a table from cases to labels.
+- A value that cases expect, in a sentence in a language of neither the cases nor the current text: a translated case.
 
 Words that many cases have, and what the current text says, give nothing away. Neither do labels: see `case_values`.
 """
@@ -22,13 +23,14 @@ from promptiter.backprop.case_values import IDEOGRAPHS, CaseValue, collect_input
 from promptiter.backprop.copied_text import RARE, Passage
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.sentences import split_sentences
+from promptiter.small_words import guess_language
 
-RETOLD_TERMS, RETOLD_SHARE, FEWEST_TERMS = 4, 0.6, 3
-"""A sentence tells a case again with this many of its terms, or with this share of them and at least this many."""
+FEWEST_TERMS = 2
+"""A sentence about a case has at least this many terms that only this case has. Each further term of the case lets the
+sentence say more about other things: none beside two terms, three beside three, eight beside four."""
 
-TERMS_PER_PAGE, OWN_SHARE = 40, 0.4
-"""A long case shares terms with any text: what it is about takes one term per this many in its inputs, and this share
-of the terms in a sentence that tells it again are its own."""
+TERMS_PER_PAGE = 40
+"""A long case shares terms with any text: it takes one more term for each of this many in its inputs."""
 
 TERMS_PER_OTHER = 2
 """A row of a table may have one term that its case lacks for this many that the case has."""
@@ -48,6 +50,7 @@ class LeakIndex:
         self._tokens: defaultdict[str, set[int]] = defaultdict(set)
         self._values: defaultdict[str, set[int]] = defaultdict(set)
         self._spellings = Spellings()
+        self._languages: set[str | None] = set()
         one_word = {value.words for value in chain.from_iterable(values) if " " not in value.words}
         words: defaultdict[str, set[int]] = defaultdict(set)
         terms: defaultdict[str, set[int]] = defaultdict(set)
@@ -59,6 +62,7 @@ class LeakIndex:
             for text in collect_inputs(case):
                 _add(number, list_terms(text), to=terms, most=most)
                 self._spellings.add(text)
+                self._languages.add(_find_language(text))
             _add(number, (value.words for value in values[number]), to=self._values, most=len(cases))
         self._terms = {term: numbers for term, numbers in terms.items() if len(numbers) <= most}
         self._term_counts = Counter(number for numbers in self._terms.values() for number in numbers)
@@ -79,6 +83,7 @@ class LeakIndex:
         found = [
             *self._find_tokens(text, known),
             *self._find_told(sentences),
+            *self._find_translated(sentences, self._languages | {_find_language(current)}),
             *self._find_table([self._read(text, start, end, known) for start, end in clauses]),
         ]
         return list(_drop_overlaps(sorted(found, key=lambda passage: (passage.start, -passage.end))))
@@ -109,7 +114,7 @@ class LeakIndex:
         """Sentences that tell the values of cases, or cases with their answers. The answer may be in the next one."""
         for sentence, following in zip_longest(sentences, sentences[1:]):
             numbers: set[int] = set()
-            if len(_drop_parts(sentence.own)) > 1:
+            if len(_drop_parts(sentence.own)) > 1 or any(map(_WITHOUT_DIGIT.fullmatch, sentence.own)):
                 numbers.update(*(sentence.values[words] for words in sentence.own))
             names = self._spellings.find_names(sentence.text)
             for number in sentence.terms:
@@ -122,23 +127,30 @@ class LeakIndex:
     def _is_told(self, number: int, answer: str, sentence: _Reading, said: _Reading, names: set[str]) -> bool:
         """Whether a sentence says what a case is about, if another one, or the same, says its answer.
 
-        A name or much of the case is enough for any answer; a term or two are enough for a value of its own. A name
-        that several cases with this answer have belongs to the task, as that of a product does.
+        A name is enough for any answer, and so is a sentence about little but the case; a term or two are enough for a
+        value of its own. A name that several cases with this answer have belongs to the task, as that of a product
+        does.
         """
         beside = sentence.list_beside(number, answer)
-        rare = [term for term in beside if len(self._terms[term]) <= RARE]
-        needed = (1 if said is sentence else 2) + self._term_counts[number] // TERMS_PER_PAGE
+        rare = sum(len(self._terms[term]) <= RARE for term in beside) - self._term_counts[number] // TERMS_PER_PAGE
+        others = sentence.content - beside - _list_answer_terms(answer)
         is_named = any(len(self._terms[name] & said.values[answer]) == 1 for name in names & beside)
-        is_own = answer in said.own and len(rare) >= needed
-        return is_named or is_own or self._is_retold(number, beside, sentence)
+        is_own = answer in said.own and rare >= (1 if said is sentence else 2)
+        return is_named or is_own or self._is_about(number, beside, others)
 
-    def _is_retold(self, number: int, terms: set[str], sentence: _Reading) -> bool:
-        """Whether a sentence tells a case again: much of the case and, if the case is long, little else."""
-        in_case = self._term_counts[number]
-        if len(terms) < FEWEST_TERMS or (in_case > TERMS_PER_PAGE and len(terms) < OWN_SHARE * len(sentence.content)):
-            return False
-        is_much = len(terms) >= RETOLD_TERMS or len(terms) >= RETOLD_SHARE * in_case
-        return is_much and len(set.intersection(*(self._terms[term] for term in terms))) <= RARE
+    def _is_about(self, number: int, terms: set[str], others: frozenset[str]) -> bool:
+        """Whether a sentence with these terms of a case, and these others, is about little but the case."""
+        own = sum(len(self._terms[term]) == 1 for term in terms) - self._term_counts[number] // TERMS_PER_PAGE
+        return own >= FEWEST_TERMS and len(others) <= len(terms) * (len(terms) - FEWEST_TERMS)
+
+    def _find_translated(self, sentences: Sequence[_Reading], known: set[str | None]) -> Iterator[Passage]:
+        """Sentences in another language that say, in words, what cases expect."""
+        for sentence in sentences if any(known) else ():
+            language = _find_language(sentence.text)
+            values = [words for words in sentence.values if _LETTER.search(words)]
+            if language is not None and language not in known and values:
+                cases = self._name(set.union(*(sentence.values[words] for words in values)))[:RARE]
+                yield Passage(sentence.start, sentence.end, cases, "says in another language what answers")
 
     def _find_table(self, clauses: Sequence[_Reading]) -> list[Passage]:
         """Clauses that have a case and its answer, or a value of its own, and little else: at least two cases."""
@@ -238,7 +250,17 @@ def _drop_parts(values: set[str]) -> list[str]:
     return [words for words in values if not any(words != other and f" {words} " in f" {other} " for other in values)]
 
 
+def _find_language(text: str) -> str | None:
+    """The language of a text, or that it is written in ideographs; None if its words do not tell."""
+    ideographs = len(_IDEOGRAPH.findall(text))
+    return "ideographs" if ideographs > len(_LATIN_WORD.findall(text)) else guess_language(text)
+
+
 _list_answer_terms = lru_cache(maxsize=4096)(list_terms)
 _TIME = re.compile(r"(?<![\w.,])\d+(?::\d+)+(?!\w)")  # `18:30` has neither 18 nor 30
 _SPECIFIC = re.compile(rf"\d\D?\d|\w\W+\w+\W+\w|[{IDEOGRAPHS}]{{2}}")
+_WITHOUT_DIGIT = re.compile(r"\D+")
+_LETTER = re.compile(r"[^\W\d_]")
+_IDEOGRAPH = re.compile(rf"[{IDEOGRAPHS}]")
+_LATIN_WORD = re.compile(rf"[^\W\d_{IDEOGRAPHS}]+")
 _CLAUSE = re.compile(r"(?:[^\n;；,，。.!?]|[.!?](?!\s))+")
