@@ -2,8 +2,9 @@
 
 - An id or a number that one case has: `KX-4821`.
 - A name that only one case expects, or two or more other values of that kind in a sentence: `45 or 60 days`.
-- What a case is about beside what it expects: `kettles have 45 days`, `for Ines, the queue is defect`.
-- A sentence about one case, with its label, or a table from cases to labels.
+- What a case is about beside what it expects: `kettles have 45 days`, `for Ines, the queue is defect`. The less the
+  expected value says, the more of the case the sentence has to tell. A case that is told in full needs no answer.
+- A table from cases to labels.
 - A value that cases expect, in a sentence in a language of neither the cases nor the current text: a translated case.
 
 Words that many cases have, and what the current text says, give nothing away. Neither do labels: see `case_values`.
@@ -11,6 +12,7 @@ Words that many cases have, and what the current text says, give nothing away. N
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +27,8 @@ from promptiter.evaluation.data.case import EvalCase
 from promptiter.sentences import split_sentences
 from promptiter.small_words import guess_language
 
-FEWEST_TERMS = 2
-"""A sentence about a case has at least this many terms that only this case has. Each further term of the case lets the
-sentence say more about other things: none beside two terms, three beside three, eight beside four."""
+FEWEST_TERMS, FEWEST_UNANSWERED = 2, 4
+"""A sentence about a case has at least this many terms that only this case has; this many if it has no answer."""
 
 TERMS_PER_PAGE = 40
 """A long case shares terms with any text: it takes one more term for each of this many in its inputs."""
@@ -56,11 +57,13 @@ class LeakIndex:
         terms: defaultdict[str, set[int]] = defaultdict(set)
         most = max(RARE, min(MAX_TERM_CASES, int(MAX_TERM_SHARE * len(cases))))
         for number, case in enumerate(cases):
+            said = list_terms("\n".join(collect_inputs(case)))
+            expected = list_terms(" ".join(value.text for value in values[number])) - said
             for text in collect_texts(case):
                 _add(number, (token for token, _, _ in find_ids(text)), to=self._tokens, most=1)
                 _add(number, one_word.intersection(split_words(text)), to=words, most=RARE)
+                _add(number, list_terms(text) - expected, to=terms, most=most)
             for text in collect_inputs(case):
-                _add(number, list_terms(text), to=terms, most=most)
                 self._spellings.add(text)
                 self._languages.add(_find_language(text))
             _add(number, (value.words for value in values[number]), to=self._values, most=len(cases))
@@ -79,12 +82,14 @@ class LeakIndex:
         known = _KnownText(current)
         spans = [(each.start, each.end) for each in split_sentences(text) if known.lacks(_join_words(each.text))]
         sentences = [self._read(text, start, end, known) for start, end in spans]
-        clauses = [clause for start, end in spans for clause in _list_clauses(text, start, end)]
+        clauses = [
+            [self._read(text, *clause, known) for clause in _list_clauses(text, start, end)] for start, end in spans
+        ]
         found = [
             *self._find_tokens(text, known),
             *self._find_told(sentences),
             *self._find_translated(sentences, self._languages | {_find_language(current)}),
-            *self._find_table([self._read(text, start, end, known) for start, end in clauses]),
+            *self._find_table([clause for each in clauses if _has_answers(each) for clause in each]),
         ]
         return list(_drop_overlaps(sorted(found, key=lambda passage: (passage.start, -passage.end))))
 
@@ -94,13 +99,14 @@ class LeakIndex:
         words = split_words(_TIME.sub(" ", part))
         runs = (words[at : at + count] for count in self._value_lengths for at in range(len(words) - count + 1))
         values = {run: self._values[run] for run in map(" ".join, runs) if run in self._values}
-        own = {run for run in values if run in self._own and known.lacks(run) and _is_specific(self._own[run], part)}
+        single = {run for run in values if run in self._own and known.lacks(run)}
+        own = {run for run in single if _is_specific(self._own[run], part)}
         content = list_terms(part) - known.terms - self._field_terms
         terms: defaultdict[int, set[str]] = defaultdict(set)
         for term in content:
             for number in self._terms.get(term, ()):
                 terms[number].add(term)
-        return _Reading(start, end, part, values, own, terms, content)
+        return _Reading(start, end, part, values, single, own, terms, content)
 
     def _find_tokens(self, text: str, known: _KnownText) -> Iterator[Passage]:
         """Ids and numbers that one case alone has. A year or a round number has to be what the case expects."""
@@ -119,29 +125,40 @@ class LeakIndex:
             names = self._spellings.find_names(sentence.text)
             for number in sentence.terms:
                 said = sentence if following is None or sentence.list_answers(number) else following
-                if any(self._is_told(number, words, sentence, said, names) for words in said.list_answers(number)):
+                answers = (self._is_told(number, words, sentence, said, names) for words in said.list_answers(number))
+                if self._is_told_in_full(number, sentence) or any(answers):
                     numbers.add(number)
             if numbers:
                 yield Passage(sentence.start, sentence.end, self._name(numbers))
 
+    def _is_told_in_full(self, number: int, sentence: _Reading) -> bool:
+        """Whether a sentence is about a case and little else, so that it gives the case away without its answer."""
+        terms = sentence.terms[number]
+        is_case = self._count_terms(number, terms, of_cases=1) >= FEWEST_UNANSWERED
+        return is_case and len(sentence.content - terms) <= len(terms) // TERMS_PER_OTHER
+
     def _is_told(self, number: int, answer: str, sentence: _Reading, said: _Reading, names: set[str]) -> bool:
         """Whether a sentence says what a case is about, if another one, or the same, says its answer.
 
-        A name is enough for any answer, and so is a sentence about little but the case; a term or two are enough for a
-        value of its own. A name that several cases with this answer have belongs to the task, as that of a product
-        does.
+        For any answer, a name is enough: one that several cases with this answer have belongs to the task, as that of
+        a product does. A value of its own takes a term or two, any other value that no other case expects takes two of
+        the case alone. Beside a label, the sentence may have fewer other terms than pairs of terms of the case: none
+        beside two, two beside three, five beside four.
         """
         beside = sentence.list_beside(number, answer)
-        rare = sum(len(self._terms[term]) <= RARE for term in beside) - self._term_counts[number] // TERMS_PER_PAGE
-        others = sentence.content - beside - _list_answer_terms(answer)
         is_named = any(len(self._terms[name] & said.values[answer]) == 1 for name in names & beside)
-        is_own = answer in said.own and rare >= (1 if said is sentence else 2)
-        return is_named or is_own or self._is_about(number, beside, others)
+        rare = self._count_terms(number, beside, of_cases=RARE)
+        if is_named or (answer in said.own and rare >= (1 if said is sentence else 2)):
+            return True
+        others = sentence.content - beside - _list_answer_terms(answer)
+        is_little = len(others) < math.comb(len(beside), 2)
+        is_case = self._count_terms(number, beside, of_cases=1) >= FEWEST_TERMS
+        return is_case and (is_little or answer in said.single)
 
-    def _is_about(self, number: int, terms: set[str], others: frozenset[str]) -> bool:
-        """Whether a sentence with these terms of a case, and these others, is about little but the case."""
-        own = sum(len(self._terms[term]) == 1 for term in terms) - self._term_counts[number] // TERMS_PER_PAGE
-        return own >= FEWEST_TERMS and len(others) <= len(terms) * (len(terms) - FEWEST_TERMS)
+    def _count_terms(self, number: int, terms: set[str], *, of_cases: int) -> int:
+        """How many of the terms of a case at most this many cases have, without those that a long case has anyway."""
+        count = sum(len(self._terms[term]) <= of_cases for term in terms)
+        return count - self._term_counts[number] // TERMS_PER_PAGE
 
     def _find_translated(self, sentences: Sequence[_Reading], known: set[str | None]) -> Iterator[Passage]:
         """Sentences in another language that say, in words, what cases expect."""
@@ -181,12 +198,14 @@ class LeakIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A part of a text: the values of cases in it and those that one case owns, the terms of each case, all terms."""
+    """A part of a text: the values of cases in it, those that a single case expects and those of them that are its own,
+    the terms of each case, and all terms."""
 
     start: int
     end: int
     text: str
     values: Mapping[str, set[int]]
+    single: set[str]
     own: set[str]
     terms: Mapping[int, set[str]]
     content: frozenset[str]
@@ -218,6 +237,11 @@ def _drop_overlaps(passages: Iterable[Passage]) -> Iterator[Passage]:
         if last is None or not passage.overlaps(last):
             yield passage
             last = passage
+
+
+def _has_answers(clauses: Sequence[_Reading]) -> bool:
+    """Whether most clauses that say something new have an answer, as in a table; a list of examples has one for all."""
+    return sum(1 if clause.values else -1 for clause in clauses if clause.values or clause.content) > 0
 
 
 def _add(number: int, names: Iterable[str], *, to: defaultdict[str, set[int]], most: int) -> None:
