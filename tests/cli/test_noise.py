@@ -61,7 +61,7 @@ def test_a_wanted_gain_that_cannot_be_detected_exits_4(run: Run, noisy_desk: Pat
     assert "0.1 is underpowered: the final test" in run("noise", "--gain", "0.1", code=4, stream="out")
     shown = plain(run("noise", "--gain", "0.4"))
     assert "Wanted gain 0.4 can be detected: the final test shows it with probability 100%" in shown
-    assert "the final test takes at most 96 case runs, about " in shown
+    assert "the final test takes at most 256 case runs, about " in shown
     assert "these cases leave room for a gain of 0.7" in plain(run("noise", "--gain", "0.9", code=4, stream="out"))
 
 
@@ -121,7 +121,7 @@ def test_json_has_all_scores_and_figures(run: Run, noisy_desk: Path) -> None:
     assert [each["cases"] for each in found["noise"]["smallest_gain"]] == [8, 16, 32]
     wanted = found["wanted"]
     assert not wanted["is_within_reach"]
-    assert wanted["case_runs_with_cases_needed"] == 2 * 6 * wanted["cases_needed"]
+    assert wanted["case_runs_with_cases_needed"] == 2 * 16 * wanted["cases_needed"]
     assert found["measured"]["paid_runs"] == 32
     assert found["measured"]["tokens_per_case_run"] * 32 == pytest.approx(
         found["measured"]["spent"]["input_tokens"] + found["measured"]["spent"]["output_tokens"]

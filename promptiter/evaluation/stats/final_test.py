@@ -84,6 +84,7 @@ def count_repeats(blocks: Sequence[Block]) -> int:
 
 
 BLOCKS = plan_final_test(0.05)
+THREE_BLOCKS = plan_blocks(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
