@@ -31,7 +31,7 @@ from promptiter.engine.new_cases import (
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
-from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
+from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, count_repeats, plan_blocks, plan_final_test
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -138,7 +138,8 @@ class _TestedGain:
         self.warning = warning
         self.goal = active.request.goal
         self.alpha = active.request.alpha
-        self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
+        plan = plan_final_test if self.goal.kind == "score" else plan_blocks
+        self.blocks = plan(self.alpha, repeats=rule.repeats)
         self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
         self.on_test: ArmResults | None = None
@@ -152,14 +153,19 @@ class _TestedGain:
         return self.on_validation
 
     async def test_validation_cases(self) -> FinalTestResult:
-        """Run block after block, until the test is decided."""
-        repeats = self.rule.repeats
-        while True:
-            self.on_validation = await self.runs.run_block(repeats)
-            result = self._look()
-            if result.outcome != "open" or self.problem is not None:
-                return await self._finish(result, self.on_validation)
-            repeats = result.needed_repeats
+        """Run block after block, until the test is decided. An extra block is left out if the budget ends in it."""
+        self.on_validation = await self.runs.run_block(self.rule.repeats)
+        while (result := self._look()).outcome == "open" and self.problem is None:
+            is_extra = self.blocks[len(result.looks)].is_extra
+            try:
+                self.on_validation = await self.runs.run_block(result.needed_repeats)
+            except BudgetEndedError as ended:
+                if not is_extra:
+                    raise
+                await self.active.record_budget_end(ended)
+                result = replace(result, outcome="not_shown", reason=f"{result.reason}: {ended.message}")
+                break
+        return await self._finish(result, self.arms)
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
@@ -223,7 +229,7 @@ class _TestedGain:
         gain, and the test for these cases, which comes first, allows for failures that are too rare to be seen.
         """
         result = self._decide_by_validation_cases()
-        left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
+        left = count_repeats(self.blocks) - on_validation.looks[-1].repeats
         if left > 0 and is_promising(result):
             self.on_validation = await self.runs.run_block(left)
             self.problem = self.arms.problem

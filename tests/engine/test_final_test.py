@@ -16,7 +16,9 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.final_test import ArmResults, FinalTestRuns
 from promptiter.engine.request import RunRequest
+from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -133,14 +135,35 @@ async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopt
     assert result.accepted_profile == result.initial_profile
 
 
-async def test_an_undecided_final_test_has_three_blocks() -> None:
+async def test_a_promising_final_test_has_an_extra_block() -> None:
     journal = MemoryJournal()
     agent = InstructedAgent(lambda _, draft, __: 0.6 if draft else 0.5)
     result = await engine(agent, DRAFT).run(
         request(cases=20, final_test=FinalTest(min_detectable_gain=0.5)), journal=journal
     )
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown", "not_shown"])
+    assert len(list_repeats(journal, "final_test")) == 16
+
+
+async def test_if_the_budget_ends_in_the_extra_block_the_third_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_block = FinalTestRuns.run_block
+
+    async def run_within_budget(runs: FinalTestRuns, repeats: int) -> ArmResults:
+        if repeats > 2:
+            raise BudgetEndedError("no call fits into max_calls 400", cap="max_calls")
+        return await run_block(runs, repeats)
+
+    monkeypatch.setattr(FinalTestRuns, "run_block", run_within_budget)
+    agent = InstructedAgent(lambda _, draft, __: 0.6 if draft else 0.5)
+    asked, journal = request(cases=20, final_test=FinalTest(min_detectable_gain=0.5)), MemoryJournal()
+    result = await engine(agent, DRAFT).run(asked, journal=journal)
     assert outcome(result) == ("no_evidence", None, ["not_shown"])
-    assert len(list_repeats(journal, "final_test")) == 6
+    assert result.conclusion is not None
+    assert "block 4 of 4 has not been run: no call fits into max_calls 400" in result.conclusion.reasons[0]
+    cut = MemoryJournal()
+    for event in [event async for event in journal.read()][:-2]:
+        await cut.append(event)
+    assert outcome(await engine(agent, DRAFT).run(asked, journal=cut)) == outcome(result)
 
 
 async def test_a_gain_that_these_cases_cannot_show_is_underpowered_whatever_was_measured() -> None:
@@ -173,7 +196,7 @@ async def test_without_run_noise_one_fixed_case_is_shown_after_six_repeats() -> 
     assert len(list_repeats(journal, "final_test")) == 6, "five failures of the candidate may be unseen"
     assert result.conclusion is not None
     assert "every case scored the same in 6 repeats" in result.conclusion.reasons[0]
-    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.98 / 60, abs=0.001)
+    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.97 / 160, abs=0.002)
 
 
 async def test_without_run_noise_a_patch_that_changes_nothing_is_never_shown() -> None:

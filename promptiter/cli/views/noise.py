@@ -250,7 +250,7 @@ def _list_ways(report: NoiseReport, required: RequiredSize) -> Iterator[str]:
         yield f"{required.cases:,} cases with {report.final_test_repeats} repeats: at most {cost}"
     if required.repeats is not None:
         cost = _estimate_cost(report, report.final_test_runs(repeats=required.repeats))
-        key = f"final_test.repeats: {required.repeats // len(report.blocks)}"
+        key = f"final_test.repeats: {required.repeats * report.blocks[0].repeats // report.final_test_repeats}"
         yield f"{required.repeats:,} repeats of these cases ({key}): at most {cost}"
 
 
