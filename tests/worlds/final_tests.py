@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
-from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, count_repeats, decide_for_these_cases
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -193,12 +193,12 @@ def simulate_reshuffles(size: int, random: Random, *, rounds: int, deterministic
 def find_gain_for_new_cases(
     before: Sequence[Score], after: Sequence[Score], use: ValidationUse, random: Random
 ) -> tuple[Tested, bool]:
-    """Test on these cases, and, if they show a gain, for new ones on the same runs."""
+    """Test on these cases, and, if they show a gain, for new ones on the runs of all but the extra block."""
     pairs = pair(before, after, random)
     on_these = find_claim(pairs)
     if not on_these.is_claimed:
         return on_these, False
-    seen = [case.first(on_these.case_runs // (2 * len(pairs))) for case in pairs]
+    seen = [case.first(count_repeats(BLOCKS)) for case in pairs]
     return on_these, decide_for_new_cases(seen, alpha=use.find_alpha(ALPHA)).is_shown
 
 

@@ -62,7 +62,7 @@ class Block:
     is_extra: bool = False
 
 
-PROMISING = 0.3
+PROMISING_P_VALUE = 0.3
 """An extra block is run if the p-value of the look before it is at most this."""
 
 
@@ -232,7 +232,7 @@ def decide_in_blocks(
         )
 
     for number, block in enumerate(blocks, start=1):
-        if block.is_extra and looks and looks[-1].p_value > PROMISING:
+        if block.is_extra and looks and looks[-1].p_value > PROMISING_P_VALUE:
             break
         repeats += block.repeats
         if repeats > available:

@@ -37,7 +37,7 @@ from promptiter.evaluation.stats.power import (
 from promptiter.llm.ledger import NOTHING, Spending
 
 REPEATS = count_repeats(BLOCKS)
-"""The most repeats of each case in a default final test, in each of its two arms."""
+"""The repeats of each case in a default final test without its extra block, in each of its two arms."""
 
 ARMS = 2
 
@@ -240,10 +240,14 @@ class NoiseReport:
         """The repeats of a case in the final test, in each arm, without an extra block."""
         return count_repeats(self.blocks)
 
+    def most_repeats(self, repeats: int | None = None) -> int:
+        """The repeats of a case in each arm with an extra block, given those without."""
+        longer = (repeats or self.final_test_repeats) / self.final_test_repeats
+        return round(longer * sum(block.repeats for block in self.blocks))
+
     def final_test_runs(self, *, cases: int | None = None, repeats: int | None = None) -> int:
         """The most case runs in the final test: both arms, all blocks, also an extra one."""
-        longer = (repeats or self.final_test_repeats) / self.final_test_repeats
-        return round(ARMS * (cases or len(self.cases)) * longer * sum(block.repeats for block in self.blocks))
+        return ARMS * (cases or len(self.cases)) * self.most_repeats(repeats)
 
     def floor(self, repeats: int | None = None) -> float:
         """The gain that an A/A comparison exceeds in 5% of all cases, with this many repeats per arm."""

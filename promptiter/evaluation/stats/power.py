@@ -21,7 +21,7 @@ from random import Random
 from statistics import NormalDist, fmean, pstdev
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, PROMISING, Block, Scope, count_repeats
+from promptiter.evaluation.stats.final_test import BLOCKS, PROMISING_P_VALUE, Block, Scope, count_repeats
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -183,7 +183,7 @@ def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, bloc
         permuted = both / 2 + done * fixed**2 * noise.square_room / (2 * (2 * done - 1))
         half_step = 1 / (done * cases)  # for scores of 0 or 1 the bar is between two steps
         error = math.sqrt(2 * permuted / (done * cases))
-        least = _find_quantile(PROMISING) * error if following is not None and following.is_extra else 0.0
+        least = _find_quantile(PROMISING_P_VALUE) * error if following is not None and following.is_extra else 0.0
         bars.append((_find_quantile(block.alpha) * error + half_step, least))
     spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
     return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _simulate_trials(len(blocks)))
