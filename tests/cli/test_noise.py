@@ -50,7 +50,7 @@ def test_the_report_shows_the_noise_and_what_a_gain_needs(run: Run, noisy_desk: 
         r"0\.1 [━]+[·]+ +5\d%",
         r"Wanted gain 0\.1 is underpowered: the final test shows it with probability 5\d%",
         r"it needs \d\d cases with 6 to 16 repeats: at most \d{3} case runs, about [\d,]+ tokens, \$0 ",
-        r"or \d\d to \d\d repeats of these cases \(final_test\.repeats: \d+\): at most \d{3} case runs, about [\d,]+ tok",
+        r"or \d\d to \d\d repeats of these cases \(final_test\.repeats: \d+\): at most \d{3} case runs, about [\d,]+ ",
         r"New cases a test set of 8 cases like these shows a gain of 0\.\d+; 0\.1 needs \d+ cases",
     ):
         assert re.search(expected, plain(shown)), expected
