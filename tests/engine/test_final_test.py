@@ -218,6 +218,7 @@ async def test_a_final_test_that_an_earlier_version_finished_is_not_continued(mo
     agent, _ = weak_gain(0.1)
     again = await engine(agent, DRAFT).run(asked, journal=cut)
     assert again.conclusion is not None
+    assert result.conclusion is not None
     assert again.conclusion.results == result.conclusion.results
     assert not agent.runs
 
