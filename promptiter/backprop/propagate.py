@@ -281,12 +281,11 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
 
 def _has_known_ids(result: BackwardResult, step_request: BackwardRequest, sources: set[str]) -> bool:
     """Whether a result names its step, blamable surfaces and predecessors, as those of most stages do."""
-    step_id = step_request.step.id
+    step_id, blamable = step_request.step.id, step_request.blamable
     return (
         result.step_id == step_id
-        and {gradient.surface_id for gradient in result.gradients} <= {*step_request.blamable}
-        and {packet.target for packet in result.packets} <= sources
-        and {packet.source for packet in result.packets} <= {step_id}
+        and all([gradient.surface_id in blamable for gradient in result.gradients])
+        and all([packet.source == step_id and packet.target in sources for packet in result.packets])
     )
 
 

@@ -129,6 +129,8 @@ class BackwardResult:
 
 
 def _check_words(what: str, *, text: object, severity: str, category: str = "other") -> None:
+    if severity in SEVERITIES and category in CATEGORIES and isinstance(text, str):
+        return
     for name, value, known in (("severity", severity, SEVERITIES), ("category", category, CATEGORIES)):
         if value not in known:
             raise ValueError(f"the {name} of {what} is {value!r}; give one of {', '.join(known)}")
