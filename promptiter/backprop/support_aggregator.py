@@ -114,10 +114,13 @@ def _build_merge_key(gradient: SurfaceGradient) -> tuple[str, ...]:
 
 def _mask_literals(text: str) -> str:
     """Replace quoted literals and numbers in a text, and lists of them, by an ellipsis."""
-    masked = _LITERAL.sub("…", " ".join(text.casefold().split()))
-    return _REPEATED.sub("…", masked)
+    plain = " ".join(text.casefold().split())
+    if not _MAY_HOLD_LITERALS.search(plain):
+        return plain
+    return _REPEATED.sub("…", _LITERAL.sub("…", plain))
 
 
+_MAY_HOLD_LITERALS = re.compile(r"['\"`\d…]")
 _LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b\d[\d.,:/-]*")
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 
