@@ -88,7 +88,8 @@ def support_of(gradients: Iterable[SurfaceGradient]) -> float:
     """The number of cases behind gradients, each weighted by its most confident gradient."""
     surest: dict[str, float] = {}
     for gradient in gradients:
-        surest[gradient.case_id] = max(surest.get(gradient.case_id, 0.0), gradient.confidence)
+        if gradient.confidence > surest.get(gradient.case_id, 0.0):
+            surest[gradient.case_id] = gradient.confidence
     return round(fsum(surest.values()), 6)
 
 
