@@ -33,6 +33,7 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from tests.worlds.chances import BETA
 from tests.worlds.final_tests import (
+    REPEATS,
     RESHUFFLES,
     SCENARIOS,
     SKEWED,
@@ -87,13 +88,13 @@ def report_time(cases: int) -> None:
 
 
 def pair_noisy_scores(number: int, digits: int, random: Random) -> PairedScores:
-    """Six repeats of a case under two profiles, with a gain that is too small to be shown."""
+    """All repeats of a case under two profiles, with a gain that is too small for the first three looks."""
     mean = random.betavariate(0.6, 0.6)
 
     def draw(expected: float) -> float:
         return float(random.random() < expected) if digits == 0 else round(random.gauss(expected, 0.2), digits)
 
-    before, after = (tuple(min(1.0, max(0.0, draw(mean + gain))) for _ in range(6)) for gain in (0.0, 0.006))
+    before, after = (tuple(min(1.0, max(0.0, draw(mean + gain))) for _ in range(REPEATS)) for gain in (0.0, 0.006))
     return PairedScores(case_id=f"c{number}", before=before, after=after)
 
 

@@ -49,7 +49,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
     for each in (function, type(function).__call__):
         code = getattr(each, "__code__", None)
-        if isinstance(code, CodeType) and code.co_flags & inspect.CO_COROUTINE:
+        if type(code) is CodeType and code.co_flags & inspect.CO_COROUTINE:
             return True
     if isinstance(function, FunctionType):
         return inspect.iscoroutinefunction(function)

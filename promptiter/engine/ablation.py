@@ -17,12 +17,14 @@ from typing import TypeVar
 
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.policies.evidence import Evidence
 from promptiter.policies.pairing import leave_out_lost_pairs
+from promptiter.runlog.payloads import AblationFinished
 from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")
@@ -33,8 +35,19 @@ _CLEAR, _FEWEST_CLEAR = 0.05, 5
 """A loss is clear at this p-value of a sign-flip test over cases, and the fewest cases that can reach it."""
 
 
-async def ablate(active: ActiveRun) -> Ablation | None:
-    """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
+async def ablate(active: ActiveRun) -> None:
+    """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
+    try:
+        found = await _find_useless_parts(active)
+    except BudgetEndedError as ended:
+        await active.record_budget_end(ended)
+    else:
+        if found is not None:
+            await active.note(AblationFinished(ablation=found))
+
+
+async def _find_useless_parts(active: ActiveRun) -> Ablation | None:
+    """Find parts of the accepted profile that do not help. Returns None if it has fewer than two parts."""
     parts = _Parts(active)
     left = parts.all
     if len(left) < 2:

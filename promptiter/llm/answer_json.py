@@ -89,20 +89,20 @@ def parse_leniently(raw: str) -> Json:
     raise ValueError(f"its JSON is broken: {problem}")
 
 
-_STRING = r'"(?:[^"\\]|\\.)*+"'
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*"'
 _ONE_FENCE = re.compile(r"\A```(?:json)?[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\Z", re.DOTALL | re.IGNORECASE)
 _TAG_NAMES = r"(?:think|thinking|thought|reasoning|analysis|scratchpad)"
 _MARK = re.compile(
-    rf"(?P<closing></{_TAG_NAMES}>|\[/THINK\])|(?P<tag><{_TAG_NAMES}>|\[THINK\])|\{{|(?:\[\s*)++", re.IGNORECASE
+    rf"(?P<closing></{_TAG_NAMES}>|\[/THINK\])|(?P<tag><{_TAG_NAMES}>|\[THINK\])|\{{|(?:\[\s*+)+", re.IGNORECASE
 )
 _LEADING_REASONING = re.compile(
     rf"\A\s*(?:<({_TAG_NAMES})>.*?</\1>|\[THINK\].*?\[/THINK\])\s*", re.DOTALL | re.IGNORECASE
 )
 _VALUE_START = re.compile(
-    rf"(?:\[\s*)*+(?:\{{\s*(?:\}}|{_STRING}\s*:)|(?:{_STRING}|-?\d[\d.eE+-]*|true|false|null)\s*[,\]]|\])", re.DOTALL
+    rf"(?:\[\s*+)*(?:\{{\s*(?:\}}|{_STRING}\s*:)|(?:{_STRING}|-?\d[\d.eE+-]*|true|false|null)\s*[,\]]|\])", re.DOTALL
 )
 """How JSON begins, as opposed to `{name}` or `[Step 2]` in prose."""
-_OBJECT_START = re.compile(r"(?:\[\s*)*+\{")
+_OBJECT_START = re.compile(r"(?:\[\s*+)*\{")
 _TOKEN = re.compile(rf'{_STRING}|["\[\]{{}}]', re.DOTALL)
 _JSON_SLIP = re.compile(rf"(?P<text>{_STRING}?+)|,(?=\s*[}}\]])|\b(?P<word>True|False|None)\b", re.DOTALL)
 """The last quote may be missing: otherwise each quote of a long prose would be followed to its end."""

@@ -108,7 +108,7 @@ def is_unit(word: str) -> bool:
 _SPACELESS = r"\u0e00-\u0eff\u3040-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _LETTER = rf"[^\W_{_SPACELESS}]"
 _CHARACTER = rf"(?:{_LETTER}|[\u0300-\u036f])"  # an accent may be a character of its own
-_RUN = rf"(?:{_LETTER}++|[\u0300-\u036f]++)++"
+_RUN = rf"(?:{_LETTER}++|[\u0300-\u036f]++)+"
 _UNIT = (
     r"(?:[kmc]?g|[kmc]m|[mc]?l|lbs?|oz|ft|in|inch(?:es)?|m?s|secs?|h|hrs?|mins?|[kmgt]i?b|k?wh?|px|pt|pcs|x|"
     r"eur|usd|gbp|chf|jpy|cny|inr|(?:second|minute|hour|day|week|month|year|star|item|page|piece|percent|person)s?)"
@@ -117,22 +117,22 @@ _UNITS = re.compile(_UNIT, re.IGNORECASE)
 _END = rf"(?:(?=-?{_UNIT}(?!{_CHARACTER}|[-_.]{_CHARACTER}))|(?!{_CHARACTER}|[-_.]{_CHARACTER}|[:/]\d))"
 _NUMBER = (
     rf"(?:(?<!{_LETTER})(?<![)\]])[-+−])?(?:"
-    r"(?<!\w,)(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?:\.\d++)?|\d{1,3}(?:\.\d{3})++,\d++|\d++,\d{1,2})(?!,?\d)"
+    r"(?<!\w,)(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?:\.\d++)?|\d{1,3}(?:\.\d{3})+,\d++|\d++,\d{1,2})(?!,?\d)"
     rf"|\d++(?:\.\d++)?(?:e[-+]?\d++)?|(?<![\w.])\.\d++){_END}"
 )
-_JOINED = rf"{_RUN}(?:(?:[-.]|_++|(?<=\d)[:/](?=\d)){_RUN})*+"
+_JOINED = rf"{_RUN}(?:(?:[-.]|_++|(?<=\d)[:/](?=\d)){_RUN})*"
 _TOKEN = re.compile(
     r"(?P<date>\d{4}-\d{2}-\d{2})(?=t\d{2}:?\d{2})|(?P<time>(?<=\d)t(?=\d{2}:?\d{2}))"
     r"|(?P<currency>eur|usd|gbp|chf|jpy|cny|inr)(?=\d)"
     rf"|(?P<number>{_NUMBER})|(?P<joined>{_JOINED})|(?P<script>[{_SPACELESS}]+)",
     re.IGNORECASE,
 )
-_WORD = re.compile(rf"{_RUN}(?:_++{_RUN})*+")
+_WORD = re.compile(rf"{_RUN}(?:_++{_RUN})*")
 _DIGIT = re.compile(r"\d")
 _LEADING_ZERO = re.compile(r"[-+−]?0\d")
 _DECIMAL_COMMA = re.compile(r"^[^,]*,\d{1,2}$|\..*,")
 _OPENING = re.compile(r"[{\[](?=\s?[\"{\[\]}\d\n-])")
-_LEAF = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\s\[\]{},:"]+')
+_LEAF = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[^\s\[\]{},:"]+')
 _BETWEEN_ESCAPES = re.compile(r"(?P<text>(?:[^\\]|\\[^nrtbf])+)|\\.")
 
 
