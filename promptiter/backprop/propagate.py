@@ -110,6 +110,7 @@ class TraceView:
         self.position = {step_id: index for index, step_id in enumerate(self.steps)}
         self._surfaces: dict[str, Surface] = {}
         self._by_node: defaultdict[str, list[str]] = defaultdict(list)
+        self._has_tools = any(surface.type == "tool" for surface in request.snapshot.surfaces)
         changed = request.profile.overrides
         for surface_id, surface in zip(request.snapshot.surface_ids, request.snapshot.surfaces, strict=True):
             if surface_id in changed:
@@ -191,6 +192,8 @@ class TraceView:
 
     def _find_calls_seen(self, step: Step, surfaces: Iterable[Surface]) -> dict[str, ToolCall]:
         """A call of each tool that the step did not call, from this run or from others."""
+        if not self._has_tools:
+            return {}
         called = {call.name for call in step.tool_calls}
         tools = (each for each in surfaces if each.type == "tool" and each.part not in called)
         return {each.id: call for each in tools if (call := self._calls.find(each))}
@@ -230,8 +233,9 @@ class TraceView:
 
     def surfaces_of(self, step: Step) -> tuple[Surface, ...]:
         """The surfaces of the step's node and the others that it read, with their current values."""
-        ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
-        return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
+        own, known = self._by_node[step.node_id], self._surfaces
+        others = [each for each in sorted(step.surface_reads or ()) if each not in own and each in known]
+        return tuple([known[surface_id] for surface_id in (*own, *others)])
 
 
 def _is_at(step: Step, route: MissedRoute) -> bool:
@@ -281,12 +285,11 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
 
 def _has_known_ids(result: BackwardResult, step_request: BackwardRequest, sources: set[str]) -> bool:
     """Whether a result names its step, blamable surfaces and predecessors, as those of most stages do."""
-    step_id = step_request.step.id
+    step_id, blamable = step_request.step.id, step_request.blamable
     return (
         result.step_id == step_id
-        and {gradient.surface_id for gradient in result.gradients} <= {*step_request.blamable}
-        and {packet.target for packet in result.packets} <= sources
-        and {packet.source for packet in result.packets} <= {step_id}
+        and all(gradient.surface_id in blamable for gradient in result.gradients)
+        and all(packet.source == step_id and packet.target in sources for packet in result.packets)
     )
 
 

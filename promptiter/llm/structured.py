@@ -95,7 +95,10 @@ def parse_answer(shape: TypeAdapter[T], reply: ModelReply) -> T:
 
     An answer that was cut off counts only if it ends with its JSON; otherwise a draft could be taken for the answer.
     """
-    found = find_json(reply.text)
+    try:
+        return shape.validate_json(reply.text)  # most answers are nothing but their JSON
+    except ValueError:
+        found = find_json(reply.text)
     if reply.is_cut_off and not (found and found[-1].ends_answer):
         raise ValueError("it was cut off at the limit of its length")
     if not found:
