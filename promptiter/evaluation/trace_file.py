@@ -41,6 +41,9 @@ _CHUNK = 1 << 20
 _LEVEL = 3
 """How hard zlib tries: half the time of its default, and files that are a tenth larger."""
 
+_SMALL_WINDOW = 12
+"""The window, as a power of 2, of a trace that fits in it: zlib has less memory to clear."""
+
 
 class TraceFile:
     """The traces of a file, by digest, for blocking code. Without a path it is a temporary file.
@@ -57,7 +60,8 @@ class TraceFile:
 
     def write(self, name: str, raw: bytes) -> None:
         """Add a trace: its digest, and its JSON."""
-        member = _pack(bytes.fromhex(name), raw + b"\n")
+        key = bytes.fromhex(name)
+        member = _pack(key, raw + b"\n")
         with self._lock:
             try:
                 if self._own_start is None:
@@ -65,7 +69,7 @@ class TraceFile:
                 start = self._append(member)
             except OSError as error:
                 raise SetupError(f"{self._named} cannot be written: {error.strerror or error}") from error
-            self._places[bytes.fromhex(name)] = (start, len(member))
+            self._places[key] = (start, len(member))
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace with this digest. SetupError if there is none, or if it is damaged."""
@@ -81,9 +85,12 @@ class TraceFile:
     def __contains__(self, name: str) -> bool:
         """Whether a trace is stored completely. A power failure may have damaged one of an earlier process."""
         with self._lock:
+            if self._own_start is not None:
+                place = self._places.get(bytes.fromhex(name))
+                if place is None or place[0] >= self._own_start:
+                    return place is not None
             try:
-                is_own = self._own_start is not None and self._find(name)[0] >= self._own_start
-                return is_own or bool(self._read(name))
+                return bool(self._read(name))
             except (OSError, KeyError, zlib.error):
                 return False
 
@@ -184,6 +191,9 @@ def keep_only(path: str | os.PathLike[str], names: Collection[str]) -> None:
 
 def _pack(digest: bytes, raw: bytes) -> bytes:
     """Compress a trace as a gzip member with its digest and size."""
-    body = zlib.compress(raw, _LEVEL, wbits=-zlib.MAX_WBITS)
+    is_small = len(raw) < 1 << _SMALL_WINDOW
+    window, memory = (_SMALL_WINDOW, 5) if is_small else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -window, memory)
+    body = packer.compress(raw) + packer.flush()
     size = _HEADER_SIZE + len(body) + _TRAILER.size
     return b"".join((_MAGIC, _FIELD.pack(digest, size), body, _TRAILER.pack(zlib.crc32(raw), len(raw) & 0xFFFFFFFF)))
