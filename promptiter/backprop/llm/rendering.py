@@ -140,6 +140,8 @@ def render_failure(example: StepExample) -> str:
     """Render a failing example in one text."""
     why = [*example.reasons, *_list_unshown_findings(example)]
     parts = {
+        EARLIER: example.earlier,
+        "user": example.case_input if example.case_input != example.input else None,
         "input": example.input,
         "output": example.output,
         "answer of the whole run": example.answer,
