@@ -180,7 +180,7 @@ def check_value(new: NewValue, surface: Surface) -> NewValue:
         raise ValueError(f"the surface cannot take this value: {error.problem}") from error
     if holds_non_finite(new.value):
         raise ValueError("the value holds a NaN or infinite number")
-    if isinstance(new.value, str) and not new.value.strip():
+    if isinstance(new.value, str) and surface.type in TEXT_TYPES and not any(map(str.isalnum, new.value)):
         raise ValueError("the value is empty; give the complete new value")
     return new
 
