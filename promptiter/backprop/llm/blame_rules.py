@@ -68,8 +68,8 @@ OTHER_BRANCH = "; if that one is in a branch that did not run, the step that dec
 BEFORE = {
     "here_or_before": ": here, or before",
     "predecessors": """\
-- A predecessor (P1, P2, ...) is an earlier step whose output this step read, or that triggered it. Blame it if what \
-this step needed was missing, wrong or misleading there, so that no better surface here could have helped.
+- A predecessor (P1, P2, ...) is a step whose output this step read, or that triggered it. Blame it if what this step \
+needed was missing, wrong or misleading there, so that no better surface here could have helped.
 """,
     "missing_there": """\
 If it was already missing or wrong there, blame the predecessor that it came from. If no step had it, blame the one \

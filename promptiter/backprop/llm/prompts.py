@@ -61,8 +61,7 @@ You merge feedback on one editable part of an agent, its surface, into a few poi
 once. Each numbered line of the feedback is one point with the cases behind it; ×37 means that 37 reports say so.
 
 - Join points that ask for the same change, and name their numbers. Points that differ in a name, a number or a value \
-ask for different changes: keep them apart, or list all of these in one point. Order by severity, P0 before P3, and by \
-cases.
+ask for different changes: keep them apart, or list all of these in one point. Order by severity, P0 first, and cases.
 - Where points contradict each other, find the condition under which each is right. If there is none, follow the \
 greater number of cases and say so.
 - Write every point as a general rule that helps on new inputs. Names, numbers, ids and answers of single \
