@@ -49,6 +49,8 @@ TESTS = 2_000
 LARGEST_RATE = 0.062
 SKEWED_SIZES = (8, 20, 100)
 GAINS = (0.1, 0.2, 0.4)
+TIMED = 8
+"""How often the statistics are timed, each time with other scores, since results are cached."""
 
 
 def main() -> None:
@@ -76,15 +78,18 @@ def main() -> None:
 
 
 def report_time(cases: int) -> None:
-    """CPU seconds of the statistics of one final test, by the digits of its scores."""
+    """CPU seconds of the statistics of a final test, by the digits of its scores: the best of those with all looks."""
     for what, digits in (("scores of 0 and 1", 0), ("scores in tenths", 1), ("scores of many digits", 15)):
-        random = Random(f"time {digits}")
-        scores = [pair_noisy_scores(number, digits, random) for number in range(cases)]
         for name, decide in (("these cases", decide_for_these_cases), ("new cases", decide_for_new_cases)):
-            started = time.process_time()
-            looks = len(decide(scores).looks)
-            seconds = time.process_time() - started
-            print(f"{what}, {name}, looks: {looks}: {format_goal('s', seconds, 0.2)}", flush=True)
+            times = []
+            for number in range(TIMED):
+                random = Random(f"time {digits} {number}")
+                scores = [pair_noisy_scores(number, digits, random) for number in range(cases)]
+                started = time.process_time()
+                looks = len(decide(scores).looks)
+                times.append((-looks, time.process_time() - started))
+            looks, seconds = min(times)
+            print(f"{what}, {name}, looks: {-looks}: {format_goal('s', seconds, 0.2)}", flush=True)
 
 
 def pair_noisy_scores(number: int, digits: int, random: Random) -> PairedScores:

@@ -174,6 +174,9 @@ class JudgedTraces:
         losses = (loss for each in self._by_key.values() for loss in each.losses if loss.criterion)
         return {loss.metric: loss.criterion for loss in losses}
 
+    def find(self, key: TurnKey) -> JudgedTrace | None:
+        return self._by_key.get(key)
+
     async def load(self, key: TurnKey) -> ExecutionTrace:
         return await self._by_key[key].load()
 

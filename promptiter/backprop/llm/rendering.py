@@ -51,6 +51,8 @@ def render_value(value: Json) -> str:
 
 def render_snapshot(snapshot: Snapshot) -> str:
     """Render the input or output of a step; blobs are only named."""
+    if snapshot.text is not None and not snapshot.blobs:
+        return snapshot.text
     value = snapshot.data if snapshot.text is None else snapshot.text
     shown = [] if value is None else [render_value(value)]
     if not snapshot.blobs:
@@ -85,14 +87,14 @@ def build_step_section(step: Step, known: Mapping[str, str]) -> PromptSection:
     given = render_snapshot(step.input)
     same = next((each for each, text in known.items() if text and text == given), "")
     source = f"; its input is {'what the user said' if same == USER else f'the output of {same}'}" if same else ""
-    quotes = (
-        *unfit,
-        *quote_optional("error", str(step.error) if step.error is not None else None),
-        *(() if same and not step.input.blobs else (Quote("input", refer_to_known(given, known)),)),
-        Quote("output", render_snapshot(step.output)),
-    )
+    quotes = list(unfit)
+    if step.error is not None:
+        quotes.extend(quote_optional("error", str(step.error)))
+    if not same or step.input.blobs:
+        quotes.append(Quote("input", refer_to_known(given, known)))
+    quotes.append(Quote("output", render_snapshot(step.output)))
     title = f"# The step{f': node {name[0]}' if name else ''} ({step.kind}){source}"
-    return PromptSection(title=title, quotes=quotes, weight=10)
+    return PromptSection(title=title, quotes=tuple(quotes), weight=10)
 
 
 def render_call(call: ToolCall) -> str:

@@ -134,7 +134,8 @@ class PromptSection:
         """The section with its whole texts, joined once: steps of one run share some sections."""
         known: str | None = self.__dict__.get("_whole")
         if known is None:
-            known = self.__dict__["_whole"] = "\n".join([self.title, *[quote.render() for quote in self.quotes]])
+            shown = "\n".join([self.title, *[quote_whole(quote.name, quote.text) for quote in self.quotes]])
+            known = self.__dict__["_whole"] = escape_surrogates(shown)
         return known
 
     @cached_property

@@ -9,7 +9,7 @@ lacks nothing that can be searched for, or what it lacks was never there, the co
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import orjson
@@ -145,11 +145,18 @@ class _ValueFlow:
     def __init__(self, request: CorrectionRequest) -> None:
         self.request = request
         self._run = _read_run(ById(request.case_loss), ById(request.trace), request.references)
-        step, texts = request.step, self._run.texts
-        self.output = texts.output(step.id)
-        passed_on = (texts.output(source).raw for source in step.sources)
-        self.received = SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
         self.wanted = self._run.wanted
+
+    @property
+    def output(self) -> SearchText:
+        return self._run.texts.output(self.request.step.id)
+
+    @cached_property
+    def received(self) -> SearchText:
+        """What the step read: its input, the results of its tools, and the outputs of the steps before it."""
+        step, texts = self.request.step, self._run.texts
+        passed_on = [texts.output(source).raw for source in step.sources]
+        return SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
 
     @property
     def lost_here(self) -> list[Value]:
