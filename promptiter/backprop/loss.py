@@ -133,6 +133,13 @@ def category_of(findings: Sequence[Finding]) -> Category:
     return max(UPSTREAM_FIRST, key=lambda category: counts[category])
 
 
+def can_be_blamed(row: CaseRow) -> bool:
+    """Whether a case run failed in a way that surfaces can be blamed for: by a score, or by an error of the agent."""
+    if row.error is not None:
+        return is_fixable_by_prompt(row.error)
+    return any(score.is_scored and not score.passed for score in row.scores)
+
+
 def is_fixable_by_prompt(failure: Failure) -> bool:
     """Whether another prompt could have prevented a failure: not an outage, a timeout or a cancelled call."""
     is_outage = failure.is_outage or is_outage_name(failure.type)

@@ -74,10 +74,10 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
         SharedReason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
             category=same[0].category,
-            severity=min(each.severity for each in same),
+            severity=min([each.severity for each in same]),
             case_ids=tuple(sorted({each.case_id for each in same})),
             support=support_of(same),
-            gradient_ids=tuple(each.id for each in same if each.id),
+            gradient_ids=tuple([each.id for each in same if each.id]),
         )
         for same in group_by(gradients, _build_merge_key).values()
     ]

@@ -91,7 +91,8 @@ class ModelPool:
 
         async def attempt(_: int) -> ModelReply:
             nonlocal grant
-            await attempts.prepare()  # without a slot, which a call with a reservation may wait for
+            if not attempts.is_reserved:
+                await attempts.reserve()  # without a slot, which a call with a reservation may wait for
             async with self._slots:
                 if rate is not None:
                     grant = await rate.acquire(bound)
