@@ -101,25 +101,33 @@ class _Parts:
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.
 
-        Half of the cases are enough for a part whose loss they show clearly. A part that seems useless gets as many
-        repeats again, because good parts often seem useless by chance.
+        Half of the cases are enough for a part whose loss they show clearly. If a loss is not clear, the cases that got
+        worse are run again, and only that counts for them: a model that slips makes some cases worse each time. A part
+        that seems useless gets as many repeats again, because good parts often seem useless by chance.
         """
         repeats = self._reserve_repeats()
         halves = {part: _split(self.cases[part]) for part in left}
         found = await self._compare(left, {part: first for part, (first, _) in halves.items()}, repeats)
         open_parts = {part: halves[part][1] for part, changes in found.items() if not _is_clear(changes)}
         rest = await self._compare(left, open_parts, repeats)
-        losses = {part: fmean((*changes, *rest.get(part, ()))) for part, changes in found.items()}
+        found = {part: changes | rest.get(part, {}) for part, changes in found.items()}
+        doubtful = {
+            part: [case_id for case_id, change in changes.items() if change > _NO_LOSS]
+            for part, changes in found.items()
+            if fmean(changes.values()) > _NO_LOSS and not _is_clear(changes)
+        }
+        confirmed = await self._compare(left, doubtful, self._reserve_repeats() if doubtful else range(0))
+        losses = {part: fmean((changes | confirmed.get(part, {})).values()) for part, changes in found.items()}
         useless = {part: self.cases[part] for part, loss in losses.items() if loss <= _NO_LOSS}
         again = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
-        return losses | {part: (losses[part] + fmean(changes)) / 2 for part, changes in again.items()}
+        return losses | {part: (losses[part] + fmean(changes.values())) / 2 for part, changes in again.items()}
 
     def _reserve_repeats(self) -> range:
         return self.active.validator.reserve_repeats(self.active.validator.repeats)
 
     async def _compare(
         self, left: tuple[str, ...], cases_of: Mapping[str, Collection[str]], repeats: range
-    ) -> dict[str, list[float]]:
+    ) -> dict[str, dict[str, float]]:
         """Run the profile with and without each part on its cases, and return by how much each case gets worse."""
         cases_of = {part: cases for part, cases in cases_of.items() if cases}
         if not cases_of:
@@ -149,13 +157,13 @@ class _Parts:
             without=removed,
         )
 
-    def _list_losses(self, whole: Evaluation, rest: Evaluation) -> list[float]:
+    def _list_losses(self, whole: Evaluation, rest: Evaluation) -> dict[str, float]:
         """Return by how much each case of `rest` is worse than under the whole profile; empty if that is unknown."""
         cases = {row.case_id for row in rest.rows}
         same = replace(whole, rows=tuple(row for row in whole.rows if row.case_id in cases))
         accepted, candidate = leave_out_lost_pairs(rest, same)
         evidence = Evidence(accepted=accepted, candidate=candidate, objective=self.active.request.objective)
-        return [] if evidence.gain is None else [delta.change for delta in evidence.all_deltas]
+        return {} if evidence.gain is None else {delta.case_id: delta.change for delta in evidence.all_deltas}
 
 
 def _split(cases: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -164,5 +172,5 @@ def _split(cases: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return (cases[:half], cases[half:]) if half >= _FEWEST_CLEAR else (cases, ())
 
 
-def _is_clear(changes: Sequence[float]) -> bool:
-    return sign_flip(changes).p_value <= _CLEAR
+def _is_clear(changes: Mapping[str, float]) -> bool:
+    return sign_flip([*changes.values()]).p_value <= _CLEAR
