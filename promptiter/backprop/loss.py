@@ -245,21 +245,26 @@ def _build_case_loss(
     turn = len(traces) - 1
     asked = case.find_turn(turn)
     expected = asked.expected if asked is not None else None
-    earlier = list(case.context)
-    for number, trace in enumerate(traces[:-1]):
-        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
-        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
     return CaseLoss(
         case_id=case.id,
         repeat=row.repeat,
         turn=turn,
         input=_find_question(case, turn, traces[-1]),
-        earlier=render_conversation(earlier),
+        earlier=render_earlier(case, traces[:-1]),
         trace_digest=row.trace_digests[turn],
         losses=tuple(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
+
+
+def render_earlier(case: EvalCase, traces: Sequence[ExecutionTrace]) -> str:
+    """The conversation that a case begins with, and these first turns of it."""
+    earlier = list(case.context)
+    for number, trace in enumerate(traces):
+        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
+        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
+    return render_conversation(earlier)
 
 
 def _find_question(case: EvalCase, turn: int, trace: ExecutionTrace) -> str:

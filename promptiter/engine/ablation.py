@@ -110,17 +110,24 @@ class _Parts:
         found = await self._compare(left, {part: first for part, (first, _) in halves.items()}, repeats)
         open_parts = {part: halves[part][1] for part, changes in found.items() if not _is_clear(changes)}
         rest = await self._compare(left, open_parts, repeats)
-        found = {part: changes | rest.get(part, {}) for part, changes in found.items()}
+        found = await self._confirm(left, {part: changes | rest.get(part, {}) for part, changes in found.items()})
+        losses = {part: fmean(changes.values()) for part, changes in found.items()}
+        useless = {part: self.cases[part] for part, loss in losses.items() if loss <= _NO_LOSS}
+        repeated = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
+        again = await self._confirm(left, repeated)
+        return losses | {part: (losses[part] + fmean(changes.values())) / 2 for part, changes in again.items()}
+
+    async def _confirm(
+        self, left: tuple[str, ...], found: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        """The changes of cases; of a loss that is not clear, the cases that got worse are run again."""
         doubtful = {
             part: [case_id for case_id, change in changes.items() if change > _NO_LOSS]
             for part, changes in found.items()
             if fmean(changes.values()) > _NO_LOSS and not _is_clear(changes)
         }
         confirmed = await self._compare(left, doubtful, self._reserve_repeats() if doubtful else range(0))
-        losses = {part: fmean((changes | confirmed.get(part, {})).values()) for part, changes in found.items()}
-        useless = {part: self.cases[part] for part, loss in losses.items() if loss <= _NO_LOSS}
-        again = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
-        return losses | {part: (losses[part] + fmean(changes.values())) / 2 for part, changes in again.items()}
+        return {part: {**changes, **confirmed.get(part, {})} for part, changes in found.items()}
 
     def _reserve_repeats(self) -> range:
         return self.active.validator.reserve_repeats(self.active.validator.repeats)

@@ -142,6 +142,8 @@ def render_failure(example: StepExample) -> str:
     """Render a failing example in one text."""
     why = [*example.reasons, *_list_unshown_findings(example)]
     parts = {
+        EARLIER: example.earlier,
+        "user": example.case_input if example.case_input != example.input else None,
         "input": example.input,
         "output": example.output,
         "answer of the whole run": example.answer,
@@ -152,7 +154,7 @@ def render_failure(example: StepExample) -> str:
 
 
 def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[PromptSection]:
-    """Build one section per example, so that a long one does not crowd out the others."""
+    """Build one section per example, so that a long one does not crowd out the others, and none is shown in pieces."""
     for number, example in enumerate(examples, 1):
         asked = example.case_input if example.case_input != example.input else None
         expected_calls = (
@@ -171,7 +173,7 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
             *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
-        yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
+        yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight, needs_all=True)
 
 
 def _list_unshown_findings(example: StepExample) -> list[str]:
