@@ -22,12 +22,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from statistics import fmean
 
 from benchmarks.measure import format_goal
 from benchmarks.tables import SIZES
-from promptiter.evaluation.stats.final_test import decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases, fit_to_cases
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
@@ -80,7 +81,8 @@ def main() -> None:
 def report_time(cases: int) -> None:
     """CPU seconds of the statistics of a final test, by the digits of its scores: the best of those with all looks."""
     for what, digits in (("scores of 0 and 1", 0), ("scores in tenths", 1), ("scores of many digits", 15)):
-        for name, decide in (("these cases", decide_for_these_cases), ("new cases", decide_for_new_cases)):
+        test = partial(decide_for_these_cases, blocks=fit_to_cases(BLOCKS, cases))
+        for name, decide in (("these cases", test), ("new cases", decide_for_new_cases)):
             times = []
             for number in range(TIMED):
                 random = Random(f"time {digits} {number}")

@@ -31,7 +31,14 @@ from promptiter.engine.new_cases import (
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
-from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, count_repeats, plan_blocks, plan_final_test
+from promptiter.evaluation.stats.final_test import (
+    FinalTestResult,
+    Scope,
+    count_repeats,
+    fit_to_cases,
+    plan_blocks,
+    plan_final_test,
+)
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores, select_first
@@ -128,7 +135,7 @@ class _TestedGain:
         self.goal = active.request.goal
         self.alpha = active.request.alpha
         plan = plan_final_test if self.goal.kind == "score" else plan_blocks
-        self.blocks = plan(self.alpha, repeats=rule.repeats)
+        self.blocks = fit_to_cases(plan(self.alpha, repeats=rule.repeats), len(active.validation.cases))
         self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
         self.on_test: ArmResults | None = None

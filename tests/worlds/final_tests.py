@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
-from promptiter.evaluation.stats.final_test import BLOCKS, count_repeats, decide_for_these_cases
+from promptiter.evaluation.stats.final_test import BLOCKS, count_repeats, decide_for_these_cases, fit_to_cases
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -45,7 +45,7 @@ Score: TypeAlias = Callable[[Random], float]
 
 def find_claim(pairs: Sequence[PairedScores], *, judges: bool = False) -> Tested:
     """Decide for these cases."""
-    result = decide_for_these_cases(pairs)
+    result = decide_for_these_cases(pairs, blocks=fit_to_cases(BLOCKS, len(pairs)))
     runs = 2 * result.looks[-1].repeats * len(pairs)
     return Tested(result.is_shown, runs, runs if judges else 0)
 

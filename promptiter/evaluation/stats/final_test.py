@@ -65,6 +65,9 @@ class Block:
 PROMISING_P_VALUE = 0.3
 """An extra block is run if the p-value of the look before it is at most this."""
 
+MOST_CASES_IN_EXTRA_BLOCK = 100
+"""With more cases there is no extra block: a gain that is worth having shows without, and the block would cost most."""
+
 
 def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
     """Three blocks with looks that share this alpha, half of it for the last."""
@@ -76,6 +79,14 @@ def plan_final_test(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
     *first, last = (round(alpha * share, 12) for share in (0.2, 0.1, 0.3, 0.4))
     extra = Block(repeats=5 * repeats, alpha=last, is_extra=True)
     return (*(Block(repeats=repeats, alpha=share) for share in first), extra)
+
+
+def fit_to_cases(blocks: Sequence[Block], cases: int) -> tuple[Block, ...]:
+    """The blocks of a test on this number of cases. The alpha of an extra block that it lacks is the last one's."""
+    *before, last = blocks
+    if not last.is_extra or cases <= MOST_CASES_IN_EXTRA_BLOCK:
+        return tuple(blocks)
+    return (*before[:-1], replace(before[-1], alpha=round(before[-1].alpha + last.alpha, 12)))
 
 
 def count_repeats(blocks: Sequence[Block]) -> int:

@@ -21,7 +21,7 @@ from random import Random
 from statistics import NormalDist, fmean, pstdev
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, PROMISING_P_VALUE, Block, Scope, count_repeats
+from promptiter.evaluation.stats.final_test import BLOCKS, PROMISING_P_VALUE, Block, Scope, count_repeats, fit_to_cases
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -113,14 +113,15 @@ class FinalTestPlan:
         """The probability that a candidate with this gain is shown to be better."""
         if not 0 < gain <= self.noise.room:
             return 0.0
+        blocks = fit_to_cases(self.blocks, self.cases)
         if self.scope != "these cases":
-            return _compute_power_on_new_cases(self.noise, gain, self.cases, self.blocks)
+            return _compute_power_on_new_cases(self.noise, gain, self.cases, blocks)
         if not self.noise.variance:
             return float(self._exceeds_unseen_failures(gain))
-        return _compute_power_on_these_cases(self.noise, gain, self.cases, self.blocks)
+        return _compute_power_on_these_cases(self.noise, gain, self.cases, blocks)
 
     def _exceeds_unseen_failures(self, gain: float) -> bool:
-        runs = self.cases * sum(block.repeats for block in self.blocks)
+        runs = self.cases * sum(block.repeats for block in fit_to_cases(self.blocks, self.cases))
         largest = max(self.noise.mean + gain - (self.noise.best - 1.0), self.noise.room)
         return gain * runs > self.unseen_failures * largest
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, decide_for_these_cases, describe_look
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, decide_for_these_cases, describe_look, fit_to_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 
 FLAKY = PairedScores(case_id="flaky", before=(0, 1, 0, 1, 1, 0), after=(1, 0, 0, 1, 0, 1))
@@ -22,6 +22,16 @@ def test_the_blocks_spend_5_percent() -> None:
     assert [block.repeats for block in BLOCKS] == [2, 2, 2, 10]
     assert [block.is_extra for block in BLOCKS] == [False, False, False, True]
     assert sum(block.alpha for block in BLOCKS) == pytest.approx(0.05)
+
+
+def test_a_test_of_many_cases_has_no_extra_block() -> None:
+    assert fit_to_cases(BLOCKS, 100) == BLOCKS
+    assert [(block.repeats, block.alpha, block.is_extra) for block in fit_to_cases(BLOCKS, 101)] == [
+        (2, 0.01, False),
+        (2, 0.005, False),
+        (2, 0.035, False),
+    ]
+    assert fit_to_cases(BLOCKS[:3], 101) == BLOCKS[:3]
 
 
 def test_the_first_block_must_be_run() -> None:
