@@ -2,9 +2,10 @@
 
 A run has everything: baseline, train cases, blame by a walk, gradient check, merge, patches, re-run, validation,
 ablation, final test and test set. The agent is a chain of model nodes, two of which lose a value of some cases. Long
-traces are those of a loop around the chain. The shipped LLM stages ask a scripted expert.
+traces are those of a loop around the chain, without a final test. The shipped LLM stages ask a scripted expert.
 
-Each size runs in a process of its own, after a small run that imports everything. CPU is the processor time of the run;
+Each size runs in a process of its own, after a small run that imports everything. As many run at the same time as there
+are processors, the largest first: in all about five minutes on two of them. CPU is the processor time of the run;
 memory is by how much its peak exceeds that of the small run. An exponent compares two sizes: 1 is linear, and that of
 n log n is below 1.15 at these sizes. Goals: an exponent of at most 1.15 between the largest sizes, and at most 5 kB of
 memory per case. A run in memory keeps its journal and all answers there, so it has no goal for memory.
@@ -15,10 +16,12 @@ memory per case. A run in memory keeps its journal and all answers there, so it 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
@@ -111,17 +114,22 @@ def main() -> None:
     parser.add_argument("--axis", choices=[axis.name for axis in AXES], help="measure this one only")
     parser.add_argument("--in-memory", action="store_true", help="runs without a folder")
     options = parser.parse_args()
-    for axis in AXES:
-        if options.axis in (None, axis.name):
-            report(axis, axis.quick if options.quick else axis.counts, in_folder=not options.in_memory)
+    in_folder = not options.in_memory
+    chosen = {axis: axis.quick if options.quick else axis.counts for axis in AXES if options.axis in (None, axis.name)}
+    sizes = sorted(((axis, count) for axis, counts in chosen.items() for count in counts), key=lambda each: -each[1])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = {
+            (axis, count): pool.submit(measure, measure_run, axis.make_size(count), in_folder) for axis, count in sizes
+        }
+        for axis, counts in chosen.items():
+            report(axis, counts, (found[axis, count].result().result for count in counts), in_folder=in_folder)
 
 
-def report(axis: Axis, counts: Sequence[int], *, in_folder: bool) -> None:
+def report(axis: Axis, counts: Sequence[int], measured: Iterable[Figures], *, in_folder: bool) -> None:
     print(f"{axis.name:>10}{'CPU, s':>10}{'exponent':>10}{'memory, MB':>12}{'case runs':>11}{'stage calls':>13}")
     found: list[Figures] = []
-    for count in counts:
-        found.append(measure(measure_run, axis.make_size(count), in_folder).result)
-        last = found[-1]
+    for count, last in zip(counts, measured, strict=True):
+        found.append(last)
         exponent = f"{find_exponent(counts, found):.2f}" if len(found) > 1 else ""
         line = f"{count:>10,}{last.cpu_s:>10.2f}{exponent:>10}{last.grown_bytes / 1e6:>12.1f}"
         print(f"{line}{last.case_runs:>11,}{last.stage_calls:>13,}", flush=True)
@@ -170,7 +178,7 @@ def run(size: Size, *, in_folder: bool) -> tuple[int, int]:
         train=make_cases("train", size.cases // 2),
         validation=make_cases("validation", -(-size.cases // 4)),
         test=make_cases("test", size.cases // 4) if size.cases >= 4 else None,
-        final_test=FinalTest(repeats=2 if size.loops == 1 else 1),
+        final_test=FinalTest(repeats=2) if size.loops == 1 else None,
         run_id="growth",
     )
     if in_folder:

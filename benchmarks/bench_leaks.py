@@ -1,7 +1,7 @@
 """How many patches that give away train cases are refused, and how many good ones.
 
 The corpus is generated: 200 leaks of ten families (ids, values, case-to-answer tables, paraphrased cases with their
-labels, copied examples, ...) hidden among good sentences, and 200 good patches, over 16 domains. "Held out" are the
+labels, copied examples, ...) hidden among good sentences, and 200 good patches, over 22 domains. "Held out" are the
 domains and families that were not looked at while the guard was developed.
 
 Goals: at least 95% of the leaks are refused, and at most 2% of the good patches.

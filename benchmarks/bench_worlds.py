@@ -6,7 +6,7 @@ reaches the ceiling if its final profile scores as well as the perfect one with 
 calls are those of the search and, in brackets, all with ablation and final test. `found` counts the runs whose search
 ended at the ceiling, `adopted` those whose final test adopted it: a search may find a gain that is too small for the
 final test to show beyond run noise, and then the baseline stays. With slips, the fix of `rare` moves one of twelve
-validation cases; the final test shows that with about fifteen repeats (`--repeats 5`), seldom with the default six.
+validation cases; the final test shows that with the sixteen repeats of a test with an extra block, seldom with six.
 Tokens are characters / 4 of prompts and answers. Innocent surfaces are those without a planted fault.
 
 gepa is measured in the same process if it is installed: `pip install gepa==0.1.4`. Its reflection model is the same

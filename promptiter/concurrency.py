@@ -47,9 +47,10 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
-    code = getattr(function, "__code__", None)
-    if isinstance(code, CodeType) and code.co_flags & inspect.CO_COROUTINE:
-        return True
+    for each in (function, type(function).__call__):
+        code = getattr(each, "__code__", None)
+        if type(code) is CodeType and code.co_flags & inspect.CO_COROUTINE:
+            return True
     if isinstance(function, FunctionType):
         return inspect.iscoroutinefunction(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 _LEAD = re.compile(r"\s*(?:[-*•]\s+|\d+[.)]\s+|#+\s+)?")
-_GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])")
+_GAP = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]?[A-Z{])|(?<=[。！？])\s*(?=[^\s」』”）])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 SMALL_WORDS = frozenset(
     re.findall(
@@ -30,3 +31,14 @@ SMALL_WORDS_BY_LANGUAGE: Mapping[str, frozenset[str]] = {
     }.items()
 }
 """The most frequent ones, by which a language can be recognized."""
+
+
+@lru_cache(maxsize=4096)
+def guess_language(text: str) -> str | None:
+    """The language of a text by its small words; None if they do not tell."""
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    counts = {name: sum(word in small for word in words) for name, small in SMALL_WORDS_BY_LANGUAGE.items()}
+    best, second = sorted(counts.values(), reverse=True)[:2]
+    if best < 1 or best == second or best * 12 < len(words):
+        return None
+    return next(name for name, count in counts.items() if count == best)

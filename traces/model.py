@@ -287,10 +287,13 @@ def holds_non_finite(value: Json) -> bool:
 
 def sum_usage(usages: Iterable[Usage | None]) -> Usage:
     """Add up usage. A figure that is unknown in every part stays None."""
+    parts = [usage for usage in usages if usage is not None]
+    if len(parts) < 2:
+        return parts[0] if parts else _NOTHING_KNOWN
     figures: dict[str, list[float]] = {name: [] for name in Usage.__slots__}
-    for usage in usages:
+    for usage in parts:
         for name, known in figures.items():
-            value = getattr(usage, name, None)
+            value = getattr(usage, name)
             if value is not None:
                 known.append(value)
     return Usage(**{name: sum(known) for name, known in figures.items() if known})  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ class OpenStep:
         else:
             self.predecessors = frozenset(source if isinstance(source, str) else source.id for source in self.after)
         scope.recording.register(self, scope.build_path(self.node_id, self.index))
-        self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors)
+        self._inner = ControlScope(scope.recording, parent=self, outer=scope, tips=self.predecessors, owner=scope.owner)
         self._start_ns = scope.recording.clock()
         current_position.set(Position(self._inner, self._inner.tips))
         if self._given_input is not None:

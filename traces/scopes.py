@@ -41,12 +41,21 @@ S = TypeVar("S", bound=ScopedStep)
 
 
 class ControlScope(Generic[R, S]):
-    """A line of control inside a recording or a step; its next step follows the `tips`."""
+    """A line of control inside a recording or a step; its next step follows the `tips`.
+
+    Its `owner` is the task or thread that runs it: by default the current one.
+    """
 
     __slots__ = ("branches", "has_moved", "loop_inside", "outer", "owner", "parent", "recording", "start", "tips")
 
     def __init__(
-        self, recording: R, *, parent: S | None, outer: ControlScope[R, S] | None = None, tips: frozenset[str]
+        self,
+        recording: R,
+        *,
+        parent: S | None,
+        outer: ControlScope[R, S] | None = None,
+        tips: frozenset[str],
+        owner: weakref.ref[object] | None = None,
     ) -> None:
         self.recording = recording
         self.parent = parent
@@ -55,7 +64,7 @@ class ControlScope(Generic[R, S]):
         self.tips = tips
         self.has_moved = False
         self.branches: list[ControlScope[R, S]] = []
-        self.owner = weakref.ref(current_line_of_control())
+        self.owner = weakref.ref(current_line_of_control()) if owner is None else owner
         self.loop_inside: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
     def branch(self, tips: frozenset[str]) -> ControlScope[R, S]:

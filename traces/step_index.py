@@ -50,7 +50,8 @@ class StepIndex(Generic[S]):
         while True:
             visit += 1
             # A node whose name already ends in ~2 gets ~1 for its first visit, so that the two are not confused.
-            opened.id = path if visit == 1 and not _LOOKS_LIKE_A_VISIT.search(path) else f"{path}~{visit}"
+            is_plain = visit == 1 and ("~" not in path or not _LOOKS_LIKE_A_VISIT.search(path))
+            opened.id = path if is_plain else f"{path}~{visit}"
             if opened.id not in self._steps:
                 break
         opened.number = len(self._steps)

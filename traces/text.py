@@ -20,6 +20,14 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def cut_at_word(text: str, limit: int) -> str:
+    """Keep the first words of a text, at most `limit` characters. A word that takes more than half of that is cut."""
+    if len(text) <= limit:
+        return text
+    words, _, _ = text[: limit - 1].rpartition(" ")
+    return f"{words.rstrip(' ,;:')} …" if len(words) > limit // 2 else cut(text, limit)
+
+
 def cut_middle(name: str, limit: int) -> str:
     """Keep both ends of a name, at most `limit` characters. Marks such as `[3]`, `~2` and ` ×8` stay."""
     if len(name) <= limit:

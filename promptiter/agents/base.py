@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 _MAX_DEPTH = 100
 """Data that is nested deeper is probably a circle."""
 
+_PLAIN = (str, int, float, Enum, UUID, Decimal)
+"""Values without parts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseInput:
@@ -69,6 +72,8 @@ class RunContext:
 
     def substitute_for(self, step_id: str) -> Substitute | None:
         """The substitute for a step of this turn; None if the step is executed."""
+        if not self.substitutes:
+            return None
         mine = (each for each in self.substitutes if (each.step_id, each.turn) == (step_id, self.turn))
         return next(mine, None)
 
@@ -161,7 +166,7 @@ class SubstitutingAgent(Agent, Protocol):
         """Whether steps of a node can have substitutes. Called before a replay; must not block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ActiveAgentRun:
     """A run of an agent in progress, for model calls from inside of it. `calls` has those of each open step."""
 
@@ -254,7 +259,7 @@ def check_async(function: Callable[..., Any], result: object) -> None:
 
 def _is_data(value: Any, *, allows_bytes: bool, depth: int = 0) -> bool:
     """Whether to_plain_json keeps all of a value."""
-    if isinstance(value, str | int | float | Enum | UUID | Decimal | None) or hasattr(type(value), "isoformat"):
+    if value is None or isinstance(value, _PLAIN) or hasattr(type(value), "isoformat"):
         return True
     if isinstance(value, bytes | bytearray):
         return allows_bytes
@@ -275,7 +280,7 @@ def _is_data(value: Any, *, allows_bytes: bool, depth: int = 0) -> bool:
 
 def copy_value(value: Json) -> Json:
     """A copy that a run, or a function of the user, may modify."""
-    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
 def to_text(value: Json) -> str:

@@ -1,4 +1,4 @@
-"""One run of a graph: tokens travel along the edges, and every node that a token reaches runs in its own task.
+"""One run of a graph: tokens travel along the edges. Once there are several, each node they reach runs in its own task.
 
 A join waits for one token from each of its sources. A token carries the outputs of the nodes on its path, so what a
 node sees depends on the graph and never on timing.
@@ -10,8 +10,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from promptiter.agents.base import SUBSTITUTED, CaseInput, RunContext, check_data, copy_value, to_text
 from promptiter.agents.edges import AnyEdge, Choice, Edge, FanOut, Join, group_by_source
@@ -52,21 +52,24 @@ async def run_graph(
 ) -> Json:
     """Run a graph inside the active recording, and return its answer. `prefix` is the id of a nested graph's node."""
     flow = _Flow(graph, case, context, prefix)
-    try:
-        async with asyncio.TaskGroup() as group:
-            flow.start(group, after)
-    except BaseExceptionGroup as errors:
-        raise _find_cause(errors) from errors
+    await flow.run(after)
     return flow.get_output()
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     """A path through the graph: the steps it came from, and the last visit of each node."""
 
-    steps: tuple[str, ...] = ()
-    visits: Mapping[str, Visit] = field(default_factory=dict)
-    predecessors: tuple[str, ...] = ()
+    steps: tuple[str, ...]
+    visits: Mapping[str, Visit]
+    predecessors: tuple[str, ...]
+
+
+class _Arrival(NamedTuple):
+    """A token that reaches a node, and the items of a fan-out before it."""
+
+    name: str
+    token: _Token
+    items: Sequence[Json] | None = None
 
 
 class _Flow:
@@ -84,10 +87,23 @@ class _Flow:
         self.names = tuple(self.order)
         self.leaving = group_by_source(graph.edges)
         self.failures: list[tuple[int, int, Exception]] = []
+        self.group: asyncio.TaskGroup | None = None
+        self.arrivals: list[_Arrival] = []
 
-    def start(self, group: asyncio.TaskGroup, after: tuple[str, ...]) -> None:
-        self.group = group
-        self._spawn(self.graph.entry, _Token(steps=after))
+    async def run(self, after: tuple[str, ...]) -> None:
+        """Run until no token is left. As long as there is only one, it needs no task."""
+        await self._arrive(_Arrival(self.graph.entry, _Token(after, {}, ())))
+        while len(self.arrivals) == 1:
+            await asyncio.sleep(0)  # other runs go on, and a deadline ends this one
+            await self._arrive(self.arrivals.pop())
+        if not self.arrivals:
+            return
+        try:
+            async with asyncio.TaskGroup() as self.group:
+                for arrival in self.arrivals:
+                    self.group.create_task(self._arrive(arrival))
+        except BaseExceptionGroup as errors:
+            raise _find_cause(errors) from errors
 
     def get_output(self) -> Json:
         """The output of the run. Raises the error of the failed node that comes first in the graph."""
@@ -111,11 +127,16 @@ class _Flow:
             raise AgentError(f"the run of {self.graph.name!r} ended before node {wanted} had run{joins}")
         return self.last[answers[0]].output
 
-    def _spawn(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
-        self.group.create_task(self._arrive(name, token, items))
+    def _send(self, name: str, token: _Token, items: Sequence[Json] | None = None) -> None:
+        arrival = _Arrival(name, token, items)
+        if self.group is None:
+            self.arrivals.append(arrival)
+        else:
+            self.group.create_task(self._arrive(arrival))
 
-    async def _arrive(self, name: str, token: _Token, items: Sequence[Json] | None) -> None:
+    async def _arrive(self, arrival: _Arrival) -> None:
         """Run a node and send its token on. An error ends this path only, so that timing has no influence."""
+        name, token, items = arrival
         visit = token.visits[name].number + 1 if name in token.visits else 1
         try:
             token = await self._visit(name, token, visit, items)
@@ -182,7 +203,7 @@ class _Flow:
         for number, edge in self.leaving.get(name, ()):
             match edge:
                 case Edge(target=target):
-                    self._spawn(target, token)
+                    self._send(target, token)
                 case FanOut(target=target, items=items):
                     found = items(self._build_context(token).track_reads()[0])
                     if not isinstance(found, list | tuple):
@@ -190,7 +211,7 @@ class _Flow:
                             f"the fan-out after {name!r} got {shorten(found)}; its items must be a list: return one "
                             "from the node, or make one with items=..."
                         )
-                    self._spawn(target, token, found)
+                    self._send(target, token, found)
                 case Choice(route=route, branches=branches):
                     key = route(self._build_context(token).track_reads()[0])
                     if key is not None and key not in branches:
@@ -199,7 +220,7 @@ class _Flow:
                             f"({', '.join(branches)}); choose a branch for other outputs too, or return None"
                         )
                     if key is not None:
-                        self._spawn(branches[key], token)
+                        self._send(branches[key], token)
                 case Join():
                     self._wait(number, edge, name, token)
 
@@ -217,9 +238,7 @@ class _Flow:
         arrived = self.waiting.setdefault(number, {source: deque() for source in join.sources})
         arrived[name].append(token)
         if all(arrived.values()):
-            self._spawn(
-                join.target, _merge_tokens([arrived[source].popleft() for source in join.sources], join.sources)
-            )
+            self._send(join.target, _merge_tokens([arrived[source].popleft() for source in join.sources], join.sources))
 
 
 def _merge_tokens(tokens: Sequence[_Token], sources: tuple[str, ...]) -> _Token:

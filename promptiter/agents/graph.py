@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -115,14 +114,19 @@ class GraphAgent(Graph):
         limit = None if context.deadline_s is None else asyncio.timeout(context.deadline_s)
         try:
             with recording:
-                async with limit or nullcontext():
-                    return to_answer(await run_graph(self, case, context), name=self.name), None
+                if limit is None:
+                    return await self._answer(case, context), None
+                async with limit:
+                    return await self._answer(case, context), None
         except FATAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - a failing case is a result, whatever its agent raised
             if limit is not None and limit.expired():
                 return None, Failure("TimeoutError", f"no answer in {context.deadline_s} s")
             return None, describe_error(error)
+
+    async def _answer(self, case: CaseInput, context: RunContext) -> Json:
+        return to_answer(await run_graph(self, case, context), name=self.name)
 
     def can_substitute(self, node_id: str) -> bool:
         """True for every node of the graph and of nested graphs, not for steps that a function records itself."""

@@ -71,11 +71,11 @@ class NodeContext:
 
     def find_sources(self, names: Iterable[str]) -> frozenset[str]:
         """The steps whose results these names hold. A name that is not a node's is that of the node's input."""
-        found = (() if name == "input" else self._find_steps(name) for name in names)
-        return frozenset(step_id for steps in found for step_id in steps)
-
-    def _find_steps(self, name: str) -> tuple[str, ...]:
-        return self._visits[name].steps if name in self._visits else self._triggers
+        found: set[str] = set()
+        for name in names:
+            if name != "input":
+                found.update(self._visits[name].steps if name in self._visits else self._triggers)
+        return frozenset(found)
 
     def track_reads(self) -> tuple[NodeContext, TrackedOutputs]:
         """A copy of this context for a function of the user, and its outputs, which know what was read of them."""

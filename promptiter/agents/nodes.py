@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, copy_value, to_text
 from promptiter.agents.declarations import Declared, Parameter, Tool
-from promptiter.agents.node_context import NO_ITEM, NodeContext, TrackedOutputs, unwrap_only
+from promptiter.agents.node_context import NO_ITEM, NodeContext, unwrap_only
 from promptiter.agents.output_schema import (
     OutputSchema,
     build_validator,
@@ -95,7 +95,7 @@ class FunctionNode:
 
     async def run(self, context: NodeContext, calls: StepCalls) -> Json:
         has_context = "node_context" in list_parameters(self.function)
-        tracked, outputs = context.track_reads() if has_context else (context, TrackedOutputs({}))
+        tracked, outputs = context.track_reads() if has_context else (context, None)
         arguments = bind_arguments(
             self.name,
             self.function,
@@ -120,7 +120,7 @@ class FunctionNode:
             try:
                 return await self._execute(arguments)
             finally:
-                if has_context:  # only now it is known what the function read
+                if outputs is not None:  # only now it is known what the function read
                     calls.step.input = context.describe_input(received, outputs.names_read)
                     received_input = () if context.predecessors and context.item is NO_ITEM else ("item",)
                     calls.step.read_from(context.find_sources((*received, *outputs.names_read, *received_input)))

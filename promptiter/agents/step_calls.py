@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from promptiter.agents.base import RunContext, active_agent_run, to_text
-from promptiter.concurrency import get_background_loop, is_in_loop
+from promptiter.concurrency import get_background_loop
 from promptiter.errors import ModelUnavailableError, PromptiterError, ToolFailedError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -36,7 +36,10 @@ class StepCalls:
         self.step = step
         self.context = context
         self.is_live = is_live
-        self.loop = asyncio.get_running_loop() if is_in_loop() else get_background_loop()
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.loop = get_background_loop()
         self.outer = outer
         self._seen: dict[str, int] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from promptiter.context import ContextValue
 from promptiter.errors import SetupError, UnknownSurfaceError
@@ -18,8 +18,7 @@ from traces.recorder import current_recording
 from traces.recording import Recording
 
 
-@dataclass(frozen=True, slots=True)
-class SurfaceScope:
+class SurfaceScope(NamedTuple):
     """The surfaces of a function while it runs: their ids, and how a value is read by its id."""
 
     node_id: str

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from promptiter.backprop.earlier_turns import move_to_turn_before
 from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import GradientsMerged, TraceBlame
@@ -71,18 +72,33 @@ class BackwardPass:
     concurrency: int = MAX_PARALLEL_TRACES
 
     async def attribute(self, losses: Sequence[CaseLoss], attributor: Attributor) -> tuple[TraceBlame, ...]:
-        """Attribute the losses of each trace to surfaces. A failure affects only its trace or batch."""
+        """Attribute the losses of each trace to surfaces. A failure affects only its trace or batch.
+
+        If nothing is to blame for a failed turn of a conversation, the answers before it are, the last one first.
+        """
         peers = await self.traces.select_peers() if losses else ()
+        blames: list[TraceBlame] = []
+        while losses:
+            found = await self._attribute(losses, peers, attributor)
+            blames += found
+            unexplained = [loss for loss, blame in zip(losses, found, strict=True) if blame.has_no_cause]
+            moved = [await move_to_turn_before(each, self.traces) for each in unexplained]
+            losses = [each for each in moved if each is not None]
+        return tuple(blames)
+
+    async def _attribute(
+        self, losses: Sequence[CaseLoss], peers: tuple[Peer, ...], attributor: Attributor
+    ) -> list[TraceBlame]:
         if isinstance(attributor, BatchAttributor):
             batches = [losses[first : first + self.concurrency] for first in range(0, len(losses), self.concurrency)]
-            return tuple([each for batch in batches for each in await self._attribute_batch(batch, peers, attributor)])
+            return [each for batch in batches for each in await self._attribute_batch(batch, peers, attributor)]
         slots = asyncio.Semaphore(self.concurrency)
 
         async def attribute(case_loss: CaseLoss) -> TraceBlame:
             async with slots:
                 return await self._attribute_trace(case_loss, peers, attributor)
 
-        return tuple(await run_together(attribute(loss) for loss in losses))
+        return await run_together(attribute(loss) for loss in losses)
 
     async def merge(
         self,
@@ -182,13 +198,7 @@ class BackwardPass:
         within = "" if self.evaluation is None else f"{self.evaluation}/"
         run = f"{within}{case.case_id}~{case.repeat}~{case.turn}"
         gradients = tuple(
-            replace(
-                gradient,
-                case_id=case.case_id,
-                repeat=case.repeat,
-                turn=case.turn,
-                id=f"{run}/{gradient.step_id}/{number}",
-            )
+            gradient.as_recorded(case, name=f"{run}/{gradient.step_id}/{number}")
             for number, gradient in enumerate(result.gradients)
             if gradient.surface_id in request.targets
             and gradient.case_id in ("", case.case_id)

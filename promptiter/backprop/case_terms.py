@@ -11,6 +11,9 @@ from functools import lru_cache
 from promptiter.backprop.case_values import IDEOGRAPHS, is_ideograph
 from promptiter.small_words import SMALL_WORDS, SMALL_WORDS_BY_LANGUAGE
 
+IGNORED_WORDS = SMALL_WORDS.union(*SMALL_WORDS_BY_LANGUAGE.values())
+"""Words that say nothing about a text."""
+
 SHORTEST_ID = 4
 """Minimum number of characters of an id."""
 
@@ -24,7 +27,7 @@ def list_terms(text: str) -> frozenset[str]:
     for run in _RUN.findall(text):
         if is_ideograph(run):
             found |= {run[at : at + 2] for at in range(max(1, len(run) - 1))}
-        elif len(word := run.casefold()) >= (2 if _DIGIT.search(run) else 3) and word not in _IGNORED:
+        elif len(word := run.casefold()) >= (1 if _DIGIT.search(run) else 3) and word not in IGNORED_WORDS:
             found.add(_stem(word))
     return frozenset(found)
 
@@ -56,13 +59,13 @@ class Spellings:
         self._small_words: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
-        for word, is_inside in _list_spellings(text):
+        for word, is_inside, is_part in _list_spellings(text):
             key = word.casefold()
             if not word[0].isupper():
                 self._lower.add(key)
             elif not word.isupper():
                 self._capitalized.add(key)
-                if is_inside:
+                if is_inside and not is_part:
                     self._inside.add(key)
             if is_inside:
                 self._counts[word[0].isupper()] += 1
@@ -79,7 +82,7 @@ class Spellings:
             return set()
         return {
             _stem(key)
-            for word, is_inside in _list_spellings(text)
+            for word, is_inside, _ in _list_spellings(text)
             if word[0].isupper() and not word.isupper()
             if (key := word.casefold()) not in self._lower and key not in _CALENDAR
             if key in (self._capitalized if is_inside else self._inside)
@@ -88,22 +91,28 @@ class Spellings:
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
+    """A word without its ending, or a double letter before it: `ship` for `shipping`, `shipped` and `ships`."""
     for ending in ("ing", "ed", "es", "s", "en", "e", "y"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
-            return word.removesuffix(ending)
-    return word.removesuffix("s") if len(word) > 3 else word
+            stem = word.removesuffix(ending)
+            break
+    else:
+        stem = word.removesuffix("s") if len(word) > 3 else word
+    return stem[:-1] if stem[-2:-1] == stem[-1:] and not stem[-1:].isdigit() else stem
 
 
-def _list_spellings(text: str) -> Iterator[tuple[str, bool]]:
-    """The words of a text, and whether each is inside of a sentence."""
-    is_inside = False
+def _list_spellings(text: str) -> Iterator[tuple[str, bool, bool]]:
+    """The words of a text, whether each is inside of a sentence, and whether it continues a name, as `Parking` does in
+    `Skyline Parking`."""
+    is_inside, end_of_name = False, -1
     for match in _LETTERS_OR_END.finditer(text):
-        if match["word"]:
-            yield match["word"], is_inside
-        is_inside = bool(match["word"])
+        word = match["word"]
+        if word:
+            yield word, is_inside, end_of_name == match.start() - 1 and text[end_of_name] == " "
+        is_inside = bool(word)
+        end_of_name = match.end() if word and word[0].isupper() else -1
 
 
-_IGNORED = SMALL_WORDS.union(*SMALL_WORDS_BY_LANGUAGE.values())
 _CALENDAR = frozenset(name.casefold() for name in (*calendar.month_name, *calendar.day_name) if name)
 _TOKEN = re.compile(rf"[^\W_{IDEOGRAPHS}]+(?:[-./:_#,][^\W_{IDEOGRAPHS}]+)*")
 _PART = re.compile(r"[^\W_]+")

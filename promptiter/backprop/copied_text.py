@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import chain
 from zlib import crc32
 
+from promptiter.backprop.case_terms import IGNORED_WORDS
 from promptiter.backprop.case_values import WORD, CaseValue, collect_inputs, collect_texts, is_ideograph, split_words
 from promptiter.evaluation.data.case import EvalCase
 
-RUN_WORDS, RUN_CHARACTERS = 8, 30
-"""Minimum length of a copied run, in words and in characters. (An ideograph counts as a word of three characters.)"""
+RUN_WORDS, RUN_CHARACTERS, RUN_TERMS = 6, 28, 2
+"""Minimum length of a copied run, in words, in characters and in words that say something. (An ideograph counts as such
+a word, of three characters.)"""
 
-PIECE = 4
+PIECE = 3
 """Number of words in the pieces by which runs are looked up. A run has at least twice as many."""
 
 CASE_BITS = 32
@@ -31,11 +33,12 @@ RARE = 2
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A span of characters in a text that is copied from cases."""
+    """A span of characters in a text that cases are known by, and what it has to do with them."""
 
     start: int
     end: int
     case_ids: tuple[str, ...]
+    relation: str = "gives away"
 
     def overlaps(self, other: Passage) -> bool:
         return self.start < other.end and other.start < self.end
@@ -85,7 +88,7 @@ class PassageIndex:
             if found and start < found[-1].end:
                 last = found.pop()
                 start, end, case_ids = last.start, max(end, last.end), last.case_ids
-            found.append(Passage(start, end, case_ids))
+            found.append(Passage(start, end, case_ids, "is copied from"))
         return found
 
     def _find_candidates(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -129,10 +132,11 @@ def _hash_piece(words: Sequence[str], start: int) -> int:
 
 def _measure_run(words: Sequence[str], first: int = 0) -> int | None:
     """The number of words from `first` on that make a run, None if the text ends before."""
-    characters = -1
+    characters, terms = -1, 0
     for count, word in enumerate(words[first : first + RUN_CHARACTERS], start=1):
         characters += len(word) + (3 if is_ideograph(word) else 1)
-        if count >= RUN_WORDS and characters >= RUN_CHARACTERS:
+        terms += word not in IGNORED_WORDS
+        if count >= RUN_WORDS and characters >= RUN_CHARACTERS and terms >= RUN_TERMS:
             return count
     return None
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
+from promptiter.backprop.loss import render_earlier
 from promptiter.backprop.step_text import json_text
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
@@ -37,6 +39,9 @@ MAX_TOOL_CALLS = 5
 LoadTrace: TypeAlias = Callable[[], Awaitable[ExecutionTrace]]
 """Loads a trace when it is needed, so that not all of them are in memory."""
 
+LoadText: TypeAlias = Callable[[], Awaitable[str]]
+"""Loads a text when it is needed."""
+
 TurnKey: TypeAlias = tuple[str, int, int]
 """Case id, repeat and turn."""
 
@@ -46,8 +51,9 @@ class JudgedTrace:
     """The trace of one turn of a run, and what was wrong with it. By default it passed if it has no losses.
 
     A loss without a `step_id` is placed on every terminal step. `input` is what the user said, `earlier` the
-    conversation before it, `expected` the reference answer, if there is one. Runs of the same case have the same
-    `case_id`; support is counted in cases. `trace_digest` is the name of the trace in a trace store.
+    conversation before it, or a function that loads it, `expected` the reference answer, if there is one. Runs of the
+    same case have the same `case_id`; support is counted in cases. `trace_digest` is the name of the trace in a trace
+    store.
     """
 
     case_id: str
@@ -60,7 +66,7 @@ class JudgedTrace:
     turn: int = 0
     passed: bool | None = None
     trace_digest: str = ""
-    earlier: str = ""
+    earlier: str | LoadText = ""
 
     @property
     def key(self) -> TurnKey:
@@ -78,6 +84,9 @@ class JudgedTrace:
     async def load(self) -> ExecutionTrace:
         return self.trace if isinstance(self.trace, ExecutionTrace) else await self.trace()
 
+    async def load_earlier(self) -> str:
+        return self.earlier if isinstance(self.earlier, str) else await self.earlier()
+
     async def build_case_loss(self) -> CaseLoss:
         """The losses of this trace, each on a step."""
         trace = await self.load()
@@ -94,7 +103,7 @@ class JudgedTrace:
             repeat=self.repeat,
             turn=self.turn,
             input=self.input or trace.steps[0].input.text or "",
-            earlier=self.earlier,
+            earlier=await self.load_earlier(),
             trace_digest=self.trace_digest,
             losses=tuple(placed),
         )
@@ -165,6 +174,9 @@ class JudgedTraces:
         losses = (loss for each in self._by_key.values() for loss in each.losses if loss.criterion)
         return {loss.metric: loss.criterion for loss in losses}
 
+    def find(self, key: TurnKey) -> JudgedTrace | None:
+        return self._by_key.get(key)
+
     async def load(self, key: TurnKey) -> ExecutionTrace:
         return await self._by_key[key].load()
 
@@ -192,7 +204,7 @@ class JudgedTraces:
             trace = await run.load()
             visits = [step for step in trace.steps if step.node_id in blamed]
             if visits:
-                examples.append(_build_example(run, trace, visits[-1], passed=True))
+                examples.append(await _build_example(run, trace, visits[-1], passed=True))
         return tuple(examples)
 
     async def collect_failing(self, gradients: Sequence[SurfaceGradient]) -> tuple[StepExample, ...]:
@@ -205,7 +217,7 @@ class JudgedTraces:
             step = next(step for step in trace.steps if step.id == step_id)
             findings = [finding for gradient in same for finding in gradient.findings]
             reasons = [reason for gradient in same for reason in gradient.reasons or run.reasons]
-            examples.append(_build_example(run, trace, step, passed=False, findings=findings, reasons=reasons))
+            examples.append(await _build_example(run, trace, step, passed=False, findings=findings, reasons=reasons))
         return tuple(examples)
 
     async def collect_node_failures(self, node_id: str) -> tuple[StepExample, ...]:
@@ -217,7 +229,7 @@ class JudgedTraces:
             if visits:
                 findings = [finding for loss in run.losses for finding in loss.findings]
                 examples.append(
-                    _build_example(run, trace, visits[-1], passed=False, findings=findings, reasons=run.reasons)
+                    await _build_example(run, trace, visits[-1], passed=False, findings=findings, reasons=run.reasons)
                 )
         return tuple(examples)
 
@@ -248,6 +260,9 @@ def judge_traces(
     cases = {case.id: case for case in eval_set.cases}
     failed = {(each.case_id, each.repeat, each.turn): each for each in losses}
 
+    async def load_earlier(row: CaseRow, turn: int) -> str:
+        return render_earlier(cases[row.case_id], [await load_trace(digest) for digest in row.trace_digests[:turn]])
+
     def judge(row: CaseRow, turn: int, trace_digest: str) -> JudgedTrace:
         given, loss = cases[row.case_id].find_turn(turn), failed.get((row.case_id, row.repeat, turn))
         return JudgedTrace(
@@ -255,7 +270,7 @@ def judge_traces(
             trace=lambda: load_trace(trace_digest),
             losses=() if loss is None else loss.losses,
             input="" if given is None else given.user,
-            earlier="" if loss is None else loss.earlier,
+            earlier=partial(load_earlier, row, turn) if loss is None else loss.earlier,
             expected=None if given is None else given.expected,
             expected_tool_calls=None if given is None else given.expected_tool_calls,
             repeat=row.repeat,
@@ -273,7 +288,7 @@ def _find_key(gradient: SurfaceGradient) -> TurnKey:
     return gradient.case_id, gradient.repeat, gradient.turn
 
 
-def _build_example(
+async def _build_example(
     run: JudgedTrace,
     trace: ExecutionTrace,
     step: Step,
@@ -292,7 +307,7 @@ def _build_example(
         passed=passed,
         expected=run.expected,
         case_input=run.input,
-        earlier=run.earlier,
+        earlier=await run.load_earlier(),
         is_terminal=is_answer,
         tool_calls=tuple(map(_describe_call, step.tool_calls)),
         findings=_deduplicate(findings),

@@ -139,11 +139,10 @@ def _check_copied(draft: _Draft) -> Iterator[str]:
     before, after = draft.texts
     copied = draft.passages.find_passages(after, before)
     leaks = [each for each in draft.leaks.find_leaks(after, before) if not any(map(each.overlaps, copied))]
-    found = [*((each, "is copied from") for each in copied), *((each, "gives away") for each in leaks)]
-    for passage, verb in found[:MOST_PASSAGES]:
+    for passage in [*copied, *leaks][:MOST_PASSAGES]:
         cases = " and ".join(map(repr, passage.case_ids))
         text = shorten(after[passage.start : passage.end].strip())
-        yield f"{text} {verb} case {cases}; say the rule behind it, not what a case says"
+        yield f"{text} {passage.relation} case {cases}; say the rule behind it, not what a case says"
 
 
 _RULES: Mapping[LintRule, Callable[[_Draft], Iterator[str]]] = {

@@ -133,6 +133,13 @@ def category_of(findings: Sequence[Finding]) -> Category:
     return max(UPSTREAM_FIRST, key=lambda category: counts[category])
 
 
+def can_be_blamed(row: CaseRow) -> bool:
+    """Whether a case run failed in a way that surfaces can be blamed for: by a score, or by an error of the agent."""
+    if row.error is not None:
+        return is_fixable_by_prompt(row.error)
+    return any(score.is_scored and not score.passed for score in row.scores)
+
+
 def is_fixable_by_prompt(failure: Failure) -> bool:
     """Whether another prompt could have prevented a failure: not an outage, a timeout or a cancelled call."""
     is_outage = failure.is_outage or is_outage_name(failure.type)
@@ -238,21 +245,26 @@ def _build_case_loss(
     turn = len(traces) - 1
     asked = case.find_turn(turn)
     expected = asked.expected if asked is not None else None
-    earlier = list(case.context)
-    for number, trace in enumerate(traces[:-1]):
-        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
-        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
     return CaseLoss(
         case_id=case.id,
         repeat=row.repeat,
         turn=turn,
         input=_find_question(case, turn, traces[-1]),
-        earlier=render_conversation(earlier),
+        earlier=render_earlier(case, traces[:-1]),
         trace_digest=row.trace_digests[turn],
         losses=tuple(
             replace(loss, step_id=step_id, expected=expected) for loss, step_ids in placed for step_id in step_ids
         ),
     )
+
+
+def render_earlier(case: EvalCase, traces: Sequence[ExecutionTrace]) -> str:
+    """The conversation that a case begins with, and these first turns of it."""
+    earlier = list(case.context)
+    for number, trace in enumerate(traces):
+        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
+        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
+    return render_conversation(earlier)
 
 
 def _find_question(case: EvalCase, turn: int, trace: ExecutionTrace) -> str:

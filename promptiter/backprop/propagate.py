@@ -1,8 +1,9 @@
 """The backward walk: blame flows from the losses of one trace back along its steps. This is the heart of promptiter.
 
 It is dataflow: a step is asked as soon as all its successors have answered, so as many steps are in flight as the trace
-allows. Steps that cannot matter are not asked: one from which no target surface can be reached is left out, and one
-with nothing to blame and a single predecessor passes its packets on. The result does not depend on timing, and nothing
+and the limit allow. If more are ready than the limit allows, the last of the trace is first: the longest paths begin
+there. Steps that cannot matter are not asked: one from which no target surface can be reached is left out, and one with
+nothing to blame and a single predecessor passes its packets on. The result does not depend on timing, and nothing
 recurses: a chain of 100,000 steps works like one of ten.
 """
 
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from heapq import heappop, heappush
 
 from promptiter.backprop.loss import split_losses
 from promptiter.backprop.stage_calls import call_stage
@@ -56,42 +58,45 @@ async def propagate(
     """Walk one trace from its losses to its roots. The results are in reverse order of the trace, last step first."""
     slots = slots or Slots(CONCURRENCY)
     view = TraceView(request)
-    packets, waiting_for = view.losses, view.waiting_for
+    steps, packets = request.trace.steps, view.losses
     results: dict[str, BackwardResult] = {}
+    ready: list[int] = []  # a heap of the steps to ask, by position, the last of the trace first
 
-    async def ask(step: Step) -> list[Step]:
-        """Ask one step, and return the predecessors that wait for no other step."""
-        if incoming := packets.pop(step.id, None):
-            step_request = view.build_request(step, incoming)
-            if view.is_asked(step.id):
-                async with slots:
-                    result = await _ask(backwarder, step_request)
+    def receive(step: Step, result: BackwardResult) -> list[Step]:
+        """Deliver the packets of a step, and return the predecessors that wait for no other step."""
+        results[step.id] = result
+        for packet in result.packets:
+            packets[packet.target].append(packet)
+        return view.release_predecessors(step)
+
+    def prepare(waiting: list[Step]) -> int:
+        """Queue steps that wait for no other step, and return how many must be asked. The others pass packets on."""
+        queued = len(ready)
+        while waiting:
+            step = waiting.pop()
+            if step.id not in packets:
+                waiting += view.release_predecessors(step)
+            elif view.is_asked(step.id):
+                heappush(ready, -view.position[step.id])
             else:
-                result = _pass_on(step_request)
-            results[step.id] = result
-            for packet in result.packets:
-                packets[packet.target].append(packet)
-        ready = []
-        for source in view.predecessors[step.id]:
-            waiting_for[source.id] -= 1
-            if waiting_for[source.id] == 0:
-                ready.append(source)
-        return ready
+                waiting += receive(step, _pass_on(view.build_request(step, packets.pop(step.id))))
+        return len(ready) - queued
 
-    async def visit(step: Step) -> None:
-        """Ask a step and then the steps before it, one of them here and the others in tasks of their own."""
-        ready = [step]
-        while ready:
-            first, *others = ready
-            for other in others:
-                group.create_task(visit(other))
-            ready = await ask(first)
+    async def visit() -> None:
+        """Ask the last step that is ready. Of those that it made ready, one is asked here, the others in new tasks."""
+        count = 1
+        while count:
+            async with slots:
+                step = steps[-heappop(ready)]
+                result = await _ask(backwarder, view.build_request(step, packets.pop(step.id)))
+            count = prepare(receive(step, result))
+            for _ in range(count - 1):
+                group.create_task(visit())
 
     try:
         async with asyncio.TaskGroup() as group:
-            for step_id, count in waiting_for.items():
-                if count == 0:
-                    group.create_task(visit(view.steps[step_id]))
+            for _ in range(prepare([view.steps[step_id] for step_id, count in view.waiting_for.items() if not count])):
+                group.create_task(visit())
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[step.id] for step in reversed(request.trace.steps) if step.id in results]
@@ -110,6 +115,7 @@ class TraceView:
         self.position = {step_id: index for index, step_id in enumerate(self.steps)}
         self._surfaces: dict[str, Surface] = {}
         self._by_node: defaultdict[str, list[str]] = defaultdict(list)
+        self._has_tools = any(surface.type == "tool" for surface in request.snapshot.surfaces)
         changed = request.profile.overrides
         for surface_id, surface in zip(request.snapshot.surface_ids, request.snapshot.surfaces, strict=True):
             if surface_id in changed:
@@ -161,6 +167,15 @@ class TraceView:
                     waiting_for[source.id] = waiting_for.get(source.id, 0) + 1
         return waiting_for, predecessors
 
+    def release_predecessors(self, step: Step) -> list[Step]:
+        """Count a step as done, and return its predecessors that wait for no other step."""
+        released = []
+        for source in self.predecessors[step.id]:
+            self.waiting_for[source.id] -= 1
+            if not self.waiting_for[source.id]:
+                released.append(source)
+        return released
+
     def is_asked(self, step_id: str) -> bool:
         """Whether the backwarder must decide about the step; otherwise its packets are passed on unchanged."""
         return bool(self.blamable[step_id]) or len(self.predecessors[step_id]) > 1
@@ -191,6 +206,8 @@ class TraceView:
 
     def _find_calls_seen(self, step: Step, surfaces: Iterable[Surface]) -> dict[str, ToolCall]:
         """A call of each tool that the step did not call, from this run or from others."""
+        if not self._has_tools:
+            return {}
         called = {call.name for call in step.tool_calls}
         tools = (each for each in surfaces if each.type == "tool" and each.part not in called)
         return {each.id: call for each in tools if (call := self._calls.find(each))}
@@ -230,8 +247,9 @@ class TraceView:
 
     def surfaces_of(self, step: Step) -> tuple[Surface, ...]:
         """The surfaces of the step's node and the others that it read, with their current values."""
-        ids = dict.fromkeys((*self._by_node[step.node_id], *sorted(step.surface_reads or ())))
-        return tuple([self._surfaces[surface_id] for surface_id in ids if surface_id in self._surfaces])
+        own, known = self._by_node[step.node_id], self._surfaces
+        others = [each for each in sorted(step.surface_reads or ()) if each not in own and each in known]
+        return tuple([known[surface_id] for surface_id in (*own, *others)])
 
 
 def _is_at(step: Step, route: MissedRoute) -> bool:
@@ -281,12 +299,11 @@ def _drop_unknown_ids(result: BackwardResult, step_request: BackwardRequest) -> 
 
 def _has_known_ids(result: BackwardResult, step_request: BackwardRequest, sources: set[str]) -> bool:
     """Whether a result names its step, blamable surfaces and predecessors, as those of most stages do."""
-    step_id = step_request.step.id
+    step_id, blamable = step_request.step.id, step_request.blamable
     return (
         result.step_id == step_id
-        and {gradient.surface_id for gradient in result.gradients} <= {*step_request.blamable}
-        and {packet.target for packet in result.packets} <= sources
-        and {packet.source for packet in result.packets} <= {step_id}
+        and all(gradient.surface_id in blamable for gradient in result.gradients)
+        and all(packet.source == step_id and packet.target in sources for packet in result.packets)
     )
 
 

@@ -31,6 +31,11 @@ class TraceBlame:
         return tuple(gradient for result in self.results for gradient in result.gradients)
 
     @property
+    def has_no_cause(self) -> bool:
+        """Whether no surface is to blame, although the stage answered every question."""
+        return self.error is None and not any(result.gradients or result.error for result in self.results)
+
+    @property
     def dropped(self) -> int:
         """How many gradients and packets were thrown away, because they named an unknown surface, step or case."""
         return sum(result.dropped for result in self.results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from promptiter.concurrency import call_any
+from promptiter.concurrency import call_any, is_async
 from promptiter.errors import FATAL_ERRORS, StageError
 from promptiter.stages.contracts import AttributeRequest, Attributor, BackwardResult, BatchAttributor
 from promptiter.wording import shorten
@@ -19,7 +19,8 @@ Redact: TypeAlias = Callable[[str], str]
 async def call_stage(method: Callable[[Any], Awaitable[T] | T], request: object, *, returns: type[T]) -> T:
     """Call the method of a stage, in a thread if it is synchronous. TypeError if it returns something else."""
     try:
-        answer = await call_any(method, request)
+        call: Any = method(request) if is_async(method) else call_any(method, request)
+        answer = await call
     except SystemExit as error:  # asyncio would end the whole program
         raise StageError(f"{_name_method(method)}() called sys.exit({error.code!r})") from error
     if not isinstance(answer, returns):

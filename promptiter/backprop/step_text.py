@@ -13,10 +13,10 @@ from traces.model import Json
 
 def snapshot_text(snapshot: Snapshot) -> str:
     """A snapshot as text; structured data as JSON."""
-    parts = [snapshot.text] if snapshot.text is not None else []
-    if snapshot.data is not None:
-        parts.append(json_text(snapshot.data))
-    return "\n".join(parts)
+    if snapshot.data is None:
+        return snapshot.text or ""
+    data = json_text(snapshot.data)
+    return data if snapshot.text is None else f"{snapshot.text}\n{data}"
 
 
 def json_text(value: Json) -> str:

@@ -74,10 +74,10 @@ def merge(gradients: Iterable[SurfaceGradient]) -> tuple[SharedReason, ...]:
         SharedReason(
             text=min(same, key=lambda each: (-each.confidence, each.case_id, each.repeat, each.turn, each.text)).text,
             category=same[0].category,
-            severity=min(each.severity for each in same),
+            severity=min([each.severity for each in same]),
             case_ids=tuple(sorted({each.case_id for each in same})),
             support=support_of(same),
-            gradient_ids=tuple(each.id for each in same if each.id),
+            gradient_ids=tuple([each.id for each in same if each.id]),
         )
         for same in group_by(gradients, _build_merge_key).values()
     ]
@@ -88,7 +88,8 @@ def support_of(gradients: Iterable[SurfaceGradient]) -> float:
     """The number of cases behind gradients, each weighted by its most confident gradient."""
     surest: dict[str, float] = {}
     for gradient in gradients:
-        surest[gradient.case_id] = max(surest.get(gradient.case_id, 0.0), gradient.confidence)
+        if gradient.confidence > surest.get(gradient.case_id, 0.0):
+            surest[gradient.case_id] = gradient.confidence
     return round(fsum(surest.values()), 6)
 
 
@@ -114,10 +115,13 @@ def _build_merge_key(gradient: SurfaceGradient) -> tuple[str, ...]:
 
 def _mask_literals(text: str) -> str:
     """Replace quoted literals and numbers in a text, and lists of them, by an ellipsis."""
-    masked = _LITERAL.sub("…", " ".join(text.casefold().split()))
-    return _REPEATED.sub("…", masked)
+    plain = " ".join(text.casefold().split())
+    if not _MAY_HOLD_LITERALS.search(plain):
+        return plain
+    return _REPEATED.sub("…", _LITERAL.sub("…", plain))
 
 
+_MAY_HOLD_LITERALS = re.compile(r"['\"`\d…]")
 _LITERAL = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\b\d[\d.,:/-]*")
 _REPEATED = re.compile(r"…(?:(?:,| and)? …)+")
 

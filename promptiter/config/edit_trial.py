@@ -21,7 +21,7 @@ from promptiter.engine.profile_runs import ProfileRuns
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import OnRow
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.stats.final_test import BLOCKS
+from promptiter.evaluation.stats.final_test import count_repeats, plan_blocks
 from promptiter.evaluation.stats.permutation import has_run_noise
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.evaluation.teacher import write_expected_answers
@@ -112,7 +112,7 @@ class EditTrial:
     @property
     def most_repeats(self) -> int:
         """The runs of each case after the last look."""
-        return len(BLOCKS) * self.repeats
+        return count_repeats(plan_blocks(self.config.alpha, repeats=self.repeats))
 
     def set_values(self, values: Mapping[str, Json]) -> None:
         """Try these values on top of the current ones. Raises UnknownSurfaceError or SurfaceValueError."""

@@ -117,7 +117,7 @@ class RunConfig(Section):
     """The test at the end. `false` adopts what was accepted without a test."""
     alpha: Chance = 0.05
     """The chance that the final test reports an improvement that is not there. Its blocks share it: of 0.05, they get
-    0.01, 0.015 and 0.025.
+    0.01, 0.005, 0.015 and 0.02.
     """
     stop: Stop | None = None
     """When the search ends. Without this key: at a perfect score, or after three rounds without an accepted

@@ -28,7 +28,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, OnRow, list_case_runs
 from promptiter.evaluation.judgements import JUDGE_REPEATS, build_judgements, judge_repeatedly, split_judgements
 from promptiter.evaluation.result import CaseRow
-from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.evaluation.stats.final_test import fit_to_cases, plan_final_test
 from promptiter.evaluation.stats.headroom import ContenderResult
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.evaluation.teacher import TeacherAgent, has_generated_references, write_expected_answers
@@ -78,7 +78,8 @@ class _NoiseMeasurement:
         self.eval_set = checked.validation
         self.profile = request.initial_profile or Profile.baseline(checked.snapshot)
         self.objective = request.objective
-        self.blocks = plan_blocks(request.alpha, repeats=(request.final_test or FinalTest()).repeats)
+        blocks = plan_final_test(request.alpha, repeats=(request.final_test or FinalTest()).repeats)
+        self.blocks = fit_to_cases(blocks, len(self.eval_set.cases))
         self.teacher = request.teacher
         self.judge_repeats = judge_repeats
         self.stronger = stronger

@@ -17,12 +17,14 @@ from typing import TypeVar
 
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.evaluator import list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.permutation import sign_flip
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.policies.evidence import Evidence
 from promptiter.policies.pairing import leave_out_lost_pairs
+from promptiter.runlog.payloads import AblationFinished
 from promptiter.runlog.results import Ablation
 
 Part = TypeVar("Part")
@@ -33,8 +35,19 @@ _CLEAR, _FEWEST_CLEAR = 0.05, 5
 """A loss is clear at this p-value of a sign-flip test over cases, and the fewest cases that can reach it."""
 
 
-async def ablate(active: ActiveRun) -> Ablation | None:
-    """Remove parts that do not help from the accepted profile. Returns None if it has fewer than two parts."""
+async def ablate(active: ActiveRun) -> None:
+    """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
+    try:
+        found = await _find_useless_parts(active)
+    except BudgetEndedError as ended:
+        await active.record_budget_end(ended)
+    else:
+        if found is not None:
+            await active.note(AblationFinished(ablation=found))
+
+
+async def _find_useless_parts(active: ActiveRun) -> Ablation | None:
+    """Find parts of the accepted profile that do not help. Returns None if it has fewer than two parts."""
     parts = _Parts(active)
     left = parts.all
     if len(left) < 2:
@@ -88,25 +101,40 @@ class _Parts:
     async def measure_losses(self, left: tuple[str, ...]) -> dict[str, float]:
         """Return what the profile with these parts loses without each of them, if a train case can show that.
 
-        Half of the cases are enough for a part whose loss they show clearly. A part that seems useless gets as many
-        repeats again, because good parts often seem useless by chance.
+        Half of the cases are enough for a part whose loss they show clearly. If a loss is not clear, the cases that got
+        worse are run again, and only that counts for them: a model that slips makes some cases worse each time. A part
+        that seems useless gets as many repeats again, because good parts often seem useless by chance.
         """
         repeats = self._reserve_repeats()
         halves = {part: _split(self.cases[part]) for part in left}
         found = await self._compare(left, {part: first for part, (first, _) in halves.items()}, repeats)
         open_parts = {part: halves[part][1] for part, changes in found.items() if not _is_clear(changes)}
         rest = await self._compare(left, open_parts, repeats)
-        losses = {part: fmean((*changes, *rest.get(part, ()))) for part, changes in found.items()}
+        found = await self._confirm(left, {part: changes | rest.get(part, {}) for part, changes in found.items()})
+        losses = {part: fmean(changes.values()) for part, changes in found.items()}
         useless = {part: self.cases[part] for part, loss in losses.items() if loss <= _NO_LOSS}
-        again = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
-        return losses | {part: (losses[part] + fmean(changes)) / 2 for part, changes in again.items()}
+        repeated = await self._compare(left, useless, self._reserve_repeats() if useless else range(0))
+        again = await self._confirm(left, repeated)
+        return losses | {part: (losses[part] + fmean(changes.values())) / 2 for part, changes in again.items()}
+
+    async def _confirm(
+        self, left: tuple[str, ...], found: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        """The changes of cases; of a loss that is not clear, the cases that got worse are run again."""
+        doubtful = {
+            part: [case_id for case_id, change in changes.items() if change > _NO_LOSS]
+            for part, changes in found.items()
+            if fmean(changes.values()) > _NO_LOSS and not _is_clear(changes)
+        }
+        confirmed = await self._compare(left, doubtful, self._reserve_repeats() if doubtful else range(0))
+        return {part: {**changes, **confirmed.get(part, {})} for part, changes in found.items()}
 
     def _reserve_repeats(self) -> range:
         return self.active.validator.reserve_repeats(self.active.validator.repeats)
 
     async def _compare(
         self, left: tuple[str, ...], cases_of: Mapping[str, Collection[str]], repeats: range
-    ) -> dict[str, list[float]]:
+    ) -> dict[str, dict[str, float]]:
         """Run the profile with and without each part on its cases, and return by how much each case gets worse."""
         cases_of = {part: cases for part, cases in cases_of.items() if cases}
         if not cases_of:
@@ -136,13 +164,13 @@ class _Parts:
             without=removed,
         )
 
-    def _list_losses(self, whole: Evaluation, rest: Evaluation) -> list[float]:
+    def _list_losses(self, whole: Evaluation, rest: Evaluation) -> dict[str, float]:
         """Return by how much each case of `rest` is worse than under the whole profile; empty if that is unknown."""
         cases = {row.case_id for row in rest.rows}
         same = replace(whole, rows=tuple(row for row in whole.rows if row.case_id in cases))
         accepted, candidate = leave_out_lost_pairs(rest, same)
         evidence = Evidence(accepted=accepted, candidate=candidate, objective=self.active.request.objective)
-        return [] if evidence.gain is None else [delta.change for delta in evidence.all_deltas]
+        return {} if evidence.gain is None else {delta.case_id: delta.change for delta in evidence.all_deltas}
 
 
 def _split(cases: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -151,5 +179,5 @@ def _split(cases: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return (cases[:half], cases[half:]) if half >= _FEWEST_CLEAR else (cases, ())
 
 
-def _is_clear(changes: Sequence[float]) -> bool:
-    return sign_flip(changes).p_value <= _CLEAR
+def _is_clear(changes: Mapping[str, float]) -> bool:
+    return sign_flip([*changes.values()]).p_value <= _CLEAR

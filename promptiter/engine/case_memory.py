@@ -24,8 +24,13 @@ from promptiter.wording import join_names
 
 
 async def remember_search(run: ActiveRun) -> None:
-    """Keep the train and validation cases of a run before its search, and record how often they were used before."""
-    if run.shape == "scorer" or await run.log.take(CasesUsed) is not None:
+    """Keep the train and validation cases of a run, once, and record how often they were used before.
+
+    It is called before the first candidate is compared on validation and before a search reads validation results. A
+    run that ends earlier has chosen nothing by them, so it leaves the cases as new as they were.
+    """
+    is_known = run.shape == "scorer" or run.state.run.case_history.validation_cases > 0
+    if is_known or await run.log.take(CasesUsed) is not None:
         return
     train, validation = list_case_digests(run.checked.train), list_case_digests(run.checked.validation)
     use = CaseUse(

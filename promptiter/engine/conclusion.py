@@ -31,17 +31,24 @@ from promptiter.engine.new_cases import (
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
-from promptiter.evaluation.stats.final_test import FinalTestResult, Scope, plan_blocks
+from promptiter.evaluation.stats.final_test import (
+    FinalTestResult,
+    Scope,
+    count_repeats,
+    fit_to_cases,
+    plan_blocks,
+    plan_final_test,
+)
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
-from promptiter.evaluation.stats.permutation import PairedScores
+from promptiter.evaluation.stats.permutation import PairedScores, select_first
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goal_test import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
-from promptiter.runlog.payloads import AblationFinished, FinalTestFinished, FinishedMeasured
+from promptiter.runlog.payloads import FinalTestFinished, FinishedMeasured
 from promptiter.wording import join_names, plural
 
 MAX_NAMES = 5
@@ -51,7 +58,7 @@ MAX_NAMES = 5
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
     if rule.ablate and active.request.goal.kind == "score":
-        await _ablate(active)
+        await ablate(active)
     if (budget := active.evaluator.gateway.budget) is not None:
         budget.release()
     test = _TestedGain(active, rule, warning=await remember_final_test(active))
@@ -63,17 +70,6 @@ async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusi
     if not on_validation.is_shown:
         return test.conclude_not_shown(on_validation)
     return await test.conclude_gain(on_validation)
-
-
-async def _ablate(active: ActiveRun) -> None:
-    """Remove parts that do not help, as far as the budget allows without what is reserved for the final test."""
-    try:
-        found = await ablate(active)
-    except BudgetEndedError as ended:
-        await active.record_budget_end(ended)
-    else:
-        if found is not None:
-            await active.note(AblationFinished(ablation=found))
 
 
 def conclude_without_test(active: ActiveRun) -> Conclusion:
@@ -138,7 +134,8 @@ class _TestedGain:
         self.warning = warning
         self.goal = active.request.goal
         self.alpha = active.request.alpha
-        self.blocks = plan_blocks(self.alpha, repeats=rule.repeats)
+        plan = plan_final_test if self.goal.kind == "score" else plan_blocks
+        self.blocks = fit_to_cases(plan(self.alpha, repeats=rule.repeats), len(active.validation.cases))
         self.runs = FinalTestRuns(active)
         self.on_validation: ArmResults | None = None
         self.on_test: ArmResults | None = None
@@ -152,14 +149,24 @@ class _TestedGain:
         return self.on_validation
 
     async def test_validation_cases(self) -> FinalTestResult:
-        """Run block after block, until the test is decided."""
-        repeats = self.rule.repeats
-        while True:
-            self.on_validation = await self.runs.run_block(repeats)
-            result = self._look()
-            if result.outcome != "open" or self.problem is not None:
-                return await self._finish(result, self.on_validation)
-            repeats = result.needed_repeats
+        """Run block after block, until the test is decided. An extra block is left out if the budget ends in it.
+
+        A test that an earlier version has finished, with other blocks, is not continued.
+        """
+        self.on_validation = await self.runs.run_block(self.rule.repeats)
+        while (result := self._look()).outcome == "open" and self.problem is None:
+            if await self.active.log.is_next(FinalTestFinished):
+                break
+            is_extra = self.blocks[len(result.looks)].is_extra
+            try:
+                self.on_validation = await self.runs.run_block(result.needed_repeats)
+            except BudgetEndedError as ended:
+                if not is_extra:
+                    raise
+                await self.active.record_budget_end(ended)
+                result = replace(result, outcome="not_shown", reason=f"{result.reason}: {ended.message}")
+                break
+        return await self._finish(result, self.arms)
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
@@ -216,14 +223,15 @@ class _TestedGain:
         return await self._finish(decide_by_cases(test, arms, self.active.request, alpha=self.alpha), arms)
 
     async def _test_validation_cases_as_new(self, on_validation: FinalTestResult) -> FinalTestResult:
-        """Take one look at the validation cases as a sample of new cases, after the last block.
+        """Take one look at the validation cases as a sample of new cases, after the third block.
 
-        The other blocks are not run if they would hardly show a gain: ending the test without one claims nothing. Nor
-        are they without run noise: they would repeat the same scores. Whether noise is seen says nothing about the
-        gain, and the test for these cases, which comes first, allows for failures that are too rare to be seen.
+        An extra block is not used: whether it is run depends on the gain so far. The other blocks are not run if they
+        would hardly show a gain: ending the test without one claims nothing. Nor are they without run noise: they would
+        repeat the same scores. Whether noise is seen says nothing about the gain, and the test for these cases, which
+        comes first, allows for failures that are too rare to be seen.
         """
         result = self._decide_by_validation_cases()
-        left = sum(block.repeats for block in self.blocks) - on_validation.looks[-1].repeats
+        left = count_repeats(self.blocks) - on_validation.looks[-1].repeats
         if left > 0 and is_promising(result):
             self.on_validation = await self.runs.run_block(left)
             self.problem = self.arms.problem
@@ -232,8 +240,9 @@ class _TestedGain:
         return await self._finish(result, self.arms, scope=on_validation.scope)
 
     def _decide_by_validation_cases(self) -> FinalTestResult:
-        active = self.active
-        return decide_by_cases(active.validation, self.arms, active.request, alpha=self._alpha_for_new_cases)
+        active, arms = self.active, self.arms
+        arms = replace(arms, scores=tuple(select_first(arms.scores, count_repeats(self.blocks))))
+        return decide_by_cases(active.validation, arms, active.request, alpha=self._alpha_for_new_cases)
 
     @property
     def _alpha_for_new_cases(self) -> float:

@@ -19,7 +19,7 @@ from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import Evaluation
-from promptiter.evaluation.stats.final_test import plan_blocks
+from promptiter.evaluation.stats.final_test import count_repeats, plan_final_test
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.surface_reads import may_touch
@@ -166,7 +166,7 @@ def count_test_runs(cases: int) -> int:
 def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
     """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
     rows = active.baseline.validation.rows
-    repeats = sum(block.repeats for block in plan_blocks(active.request.alpha, repeats=rule.repeats))
+    repeats = count_repeats(plan_final_test(active.request.alpha, repeats=rule.repeats))
     test_runs = 0 if active.test is None else count_test_runs(len(active.test.cases))
     runs = 2 * (repeats * len(active.validation.cases) + test_runs) / max(1, len(rows))
     judges = active.meter.ledger.by_role().get("judge", Spending())

@@ -10,7 +10,6 @@ from datetime import datetime
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.active_run import ActiveRun
-from promptiter.engine.case_memory import remember_search
 from promptiter.engine.conclusion import conclude_by_final_test, conclude_without_test
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import reserve_for_final_test
@@ -27,6 +26,7 @@ from promptiter.profile import Profile
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.fold import build_result, fold_lazily
 from promptiter.runlog.payloads import (
+    CasesUsed,
     EvalSetSummary,
     ReferencesWritten,
     RunCompleted,
@@ -155,7 +155,7 @@ class Run:
         if active.request.max_rounds > 0:
             check_scores(active.request.goal, active.baseline.validation)
             await reserve_for_final_test(active)
-            await remember_search(active)
+            await self.log.take_any(CasesUsed)  # journals of earlier versions have it here
             await self._search()
         if self._get_stop() is None and not await active.should_stop(is_search_over=True):
             self._stop = (

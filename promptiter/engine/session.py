@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.engine.active_run import ActiveRun
+from promptiter.engine.case_memory import remember_search
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
@@ -116,6 +117,7 @@ class Session:
         `improved_on_validation`.
         """
         if not self._has_read_validation:
+            await remember_search(self._run)
             await self._run.note(ValidationRead())
             self._has_read_validation = True
         return ValidationRecord(eval_set=self._run.validation, state=self._run.state)
@@ -284,6 +286,7 @@ class Session:
             profile = await self._propose_once(candidate, parents)
             if profile.digest == self.accepted.profile.digest:
                 return await self._record_rejection("it changes nothing", profile)
+            await remember_search(self._run)
             comparison = Comparison(self._run.validator, profile)
             decision = await decide_sequentially(self._run.acceptance, comparison.gather)
             return (await self._record_decision(decision, profile, comparison.record)).without_figures

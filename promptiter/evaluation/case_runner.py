@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
@@ -145,7 +144,9 @@ class _GuardedAgent:
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         limit = None if context.deadline_s is None else asyncio.timeout(context.deadline_s + GRACE_S)
         try:
-            async with limit or nullcontext():
+            if limit is None:
+                return await run_agent(self.agent, case, profile, context)
+            async with limit:
                 return await run_agent(self.agent, case, profile, context)
         except FATAL_ERRORS:
             raise

@@ -83,7 +83,7 @@ async def run_concurrently(
     try:
         while True:
             while len(running) < concurrency and (job := next(waiting, None)) is not None:
-                running.add(asyncio.ensure_future(run_job(job)))
+                running.add(asyncio.create_task(run_job(job)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

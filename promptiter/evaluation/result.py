@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AnswerError, MetricError, ModelNotFoundError
-from promptiter.evaluation.score import JUDGE_FAILED, Score
+from promptiter.evaluation.score import JUDGE_FAILED, Score, share_text
 from promptiter.evaluation.surface_reads import Reads, share_reads
 from promptiter.grouping import group_by
 from promptiter.outages import is_outage_name
@@ -81,12 +81,15 @@ class CaseRow:
     scores: tuple[Score, ...] = ()
     output: str = ""
     error: Failure | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = field(default=Usage())
     trace_digests: tuple[str, ...] = ()
     reads: Reads | None = None
     measured: Measured = field(default=Measured(), compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "case_id", share_text(self.case_id))
+        object.__setattr__(self, "eval_set_id", share_text(self.eval_set_id))
+        object.__setattr__(self, "output", share_text(self.output))
         object.__setattr__(self, "reads", share_reads(self.reads))
 
     @property

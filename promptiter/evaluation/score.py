@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -50,6 +51,10 @@ class Score:
     is_outage: bool = False
     turn_reasons: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metric", share_text(self.metric))
+        object.__setattr__(self, "reason", share_text(self.reason))
+
     @property
     def is_scored(self) -> bool:
         return self.value is not None
@@ -57,3 +62,8 @@ class Score:
     @property
     def passed(self) -> bool:
         return self.value is not None and self.value >= self.threshold
+
+
+def share_text(text: str) -> str:
+    """Texts that are equal, as one object in memory, as long as it is used: runs of a case have many in common."""
+    return sys.intern(text) if type(text) is str else text

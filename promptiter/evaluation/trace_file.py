@@ -41,6 +41,9 @@ _CHUNK = 1 << 20
 _LEVEL = 3
 """How hard zlib tries: half the time of its default, and files that are a tenth larger."""
 
+_SMALL_WINDOW = 12
+"""The window, as a power of 2, of a trace that fits in it: zlib has less memory to clear."""
+
 
 class TraceFile:
     """The traces of a file, by digest, for blocking code. Without a path it is a temporary file.
@@ -50,14 +53,15 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path = None if path is None else Path(path)
-        self._places: dict[bytes, _Place] = {}
+        self._places: dict[bytes, int] = {}  # a number takes a third of the memory of a _Place
         self._end = 0
         self._own_start: int | None = None  # where the traces of this process begin, once there is one
         self._lock = threading.Lock()
 
     def write(self, name: str, raw: bytes) -> None:
         """Add a trace: its digest, and its JSON."""
-        member = _pack(bytes.fromhex(name), raw + b"\n")
+        key = bytes.fromhex(name)
+        member = _pack(key, raw + b"\n")
         with self._lock:
             try:
                 if self._own_start is None:
@@ -65,7 +69,7 @@ class TraceFile:
                 start = self._append(member)
             except OSError as error:
                 raise SetupError(f"{self._named} cannot be written: {error.strerror or error}") from error
-            self._places[bytes.fromhex(name)] = (start, len(member))
+            self._places[key] = _pack_place(start, len(member))
 
     def get(self, name: str) -> ExecutionTrace:
         """The trace with this digest. SetupError if there is none, or if it is damaged."""
@@ -81,9 +85,12 @@ class TraceFile:
     def __contains__(self, name: str) -> bool:
         """Whether a trace is stored completely. A power failure may have damaged one of an earlier process."""
         with self._lock:
+            if self._own_start is not None:
+                packed = self._places.get(bytes.fromhex(name))
+                if packed is None or _unpack_place(packed)[0] >= self._own_start:
+                    return packed is not None
             try:
-                is_own = self._own_start is not None and self._find(name)[0] >= self._own_start
-                return is_own or bool(self._read(name))
+                return bool(self._read(name))
             except (OSError, KeyError, zlib.error):
                 return False
 
@@ -96,7 +103,8 @@ class TraceFile:
         """The compressed traces of these digests, in the order of the file."""
         self._catch_up()
         wanted = {bytes.fromhex(name) for name in names}
-        yield from (self._read_place(place) for digest, place in self._places.items() if digest in wanted)
+        found = (packed for digest, packed in self._places.items() if digest in wanted)
+        yield from (self._read_place(_unpack_place(packed)) for packed in found)
 
     @property
     def _named(self) -> str:
@@ -139,7 +147,7 @@ class TraceFile:
         key = bytes.fromhex(name)
         if key not in self._places and self._own_start is None:
             self._catch_up()
-        return self._places[key]
+        return _unpack_place(self._places[key])
 
     def _read_place(self, place: _Place) -> bytes:
         self._file.seek(place[0])
@@ -153,7 +161,7 @@ class TraceFile:
         while self._end + _HEADER_SIZE <= size:
             magic, (digest, length) = self._read_header(self._end)
             if magic == _MAGIC and _HEADER_SIZE < length <= size - self._end:
-                self._places[digest] = (self._end, length)
+                self._places[digest] = _pack_place(self._end, length)
                 self._end += length
             elif (found := self._find_magic(self._end + 1)) is not None:  # it is damaged
                 self._end = found
@@ -182,8 +190,19 @@ def keep_only(path: str | os.PathLike[str], names: Collection[str]) -> None:
             file.writelines(TraceFile(path).read_members(names))
 
 
+def _pack_place(start: int, size: int) -> int:
+    return start << 32 | size
+
+
+def _unpack_place(packed: int) -> _Place:
+    return packed >> 32, packed & 0xFFFFFFFF
+
+
 def _pack(digest: bytes, raw: bytes) -> bytes:
     """Compress a trace as a gzip member with its digest and size."""
-    body = zlib.compress(raw, _LEVEL, wbits=-zlib.MAX_WBITS)
+    is_small = len(raw) < 1 << _SMALL_WINDOW
+    window, memory = (_SMALL_WINDOW, 5) if is_small else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -window, memory)
+    body = packer.compress(raw) + packer.flush()
     size = _HEADER_SIZE + len(body) + _TRAILER.size
     return b"".join((_MAGIC, _FIELD.pack(digest, size), body, _TRAILER.pack(zlib.crc32(raw), len(raw) & 0xFFFFFFFF)))

@@ -101,10 +101,12 @@ async def converse(
                 return AgentRun.of_turns(runs, Failure(type(error).__name__, f"the simulated user failed: {problem}"))
         if text is None:
             return AgentRun.of_turns(runs)
-        asked = CaseInput(text=text, history=(*case.context, *history), state=copy.deepcopy(case.state))
+        state = copy.deepcopy(case.state) if case.state else {}
+        asked = CaseInput(text=text, history=(*case.context, *history), state=state)
         run = await agent.run(asked, profile, replace(context, turn=len(runs)) if runs else context)
         runs.append(run)
-        if run.error is not None:
+        is_over = case.scenario is None and len(runs) == len(case.turns)
+        if run.error is not None or is_over:
             return AgentRun.of_turns(runs)
         history += [Message("user", text), Message("assistant", run.output)]
 

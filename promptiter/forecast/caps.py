@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from promptiter.engine.final_test import MAX_RESERVED_SHARE, count_test_runs
-from promptiter.evaluation.stats.final_test import BLOCKS
+from promptiter.evaluation.stats.final_test import count_repeats, plan_final_test
 from promptiter.forecast.costs import NO_COST, ZERO, Figure, Range
 from promptiter.forecast.estimate import Costs, Estimate
 from promptiter.llm.budget import Budget, Budgets
@@ -55,7 +55,10 @@ def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:
     if rule is None or not workload.request.max_rounds:
         return 0.0
     baseline = sum(estimate.search(ZERO).values(), NO_COST).figure(figure).typical
-    case_runs = 2 * (len(BLOCKS) * rule.repeats * workload.validation + count_test_runs(workload.test))
+    case_runs = 2 * (
+        count_repeats(plan_final_test(workload.request.alpha, repeats=rule.repeats)) * workload.validation
+        + count_test_runs(workload.test)
+    )
     needed = baseline * case_runs / (workload.validation * workload.repeats)
     return min(needed, max(0.0, MAX_RESERVED_SHARE * (cap - baseline)))
 

@@ -51,7 +51,7 @@ PASSES = Range(1, 1, 2)
 """How often a round re-runs its failed cases."""
 
 BLOCKS = Range(1, 1, 2)
-"""How many blocks the final test takes."""
+"""How many blocks the final test takes, without an extra one, which few runs need."""
 
 PAID_AGAIN = Range(0.67, 1.0, 1.0)
 """The share of case runs after a change that the cache does not answer as a whole."""

@@ -41,10 +41,14 @@ class CallAttempts:
         self._answers = answers
         self._find_stop_request = find_stop_request
 
-    async def prepare(self) -> None:
-        """Wait for room in the budget, if the last attempt used up what was reserved. May raise BudgetEndedError."""
-        if not self._reservation.is_open:
-            await self._reservation.renew()
+    @property
+    def is_reserved(self) -> bool:
+        """Whether there is room for the next attempt in the budget; not if the last one used it up."""
+        return self._reservation.is_open
+
+    async def reserve(self) -> None:
+        """Wait for room in the budget. May raise BudgetEndedError."""
+        await self._reservation.renew()
 
     def find_stop_request(self) -> str | None:
         """How the user asked to stop, if this call is one that is then not made."""

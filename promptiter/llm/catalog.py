@@ -6,6 +6,7 @@ A name is one of the user's own models, a registered one, `module:attr`, or one 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from promptiter.errors import SetupError
@@ -15,6 +16,16 @@ from promptiter.llm.models import GivenModel, Model, SeededModel, as_model, load
 from promptiter.llm.prices import Price, PricedModel, Prices
 from promptiter.references import is_reference
 from promptiter.registry import MODELS
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model behind a name, with what a call needs to know about it, found once."""
+
+    model: Model
+    is_of_litellm: bool
+    takes_seed: bool
+    has_price: bool
 
 
 class ModelCatalog:
@@ -29,9 +40,7 @@ class ModelCatalog:
     ) -> None:
         self.prices = prices or Prices()
         self._timeout_s = timeout_s
-        self._models: dict[str, Model] = {}
-        self._takes_seed: dict[str, bool] = {}
-        self._has_price: dict[str, bool] = {}
+        self._models: dict[str, ServedModel] = {}
         self._references: dict[str, str] = {}
         for name, model in (models or {}).items():
             self.add(name, model)
@@ -41,50 +50,54 @@ class ModelCatalog:
         if isinstance(model, str) and is_reference(model):
             self._references[name] = model
             return
-        served = self._models[name] = as_model(model, what=f"the model {name!r}")
-        self._takes_seed[name] = takes_seed(served)
-        self._has_price[name] = isinstance(served, PricedModel)
+        served = as_model(model, what=f"the model {name!r}")
+        self._models[name] = ServedModel(
+            served, isinstance(served, LiteLLMModel), takes_seed(served), isinstance(served, PricedModel)
+        )
 
     def get(self, name: str) -> Model:
-        if name not in self._models:
-            self.add(name, self._find(self._references.get(name, name)))
-        return self._models[name]
+        return self._serve(name).model
 
     def call(self, request: ModelRequest, *, repeat: int, seed: int) -> Awaitable[ModelReply]:
         """Call the model that a request names. Only a SeededModel is given the seed."""
-        model = self.get(request.model)
-        if self._takes_seed[request.model]:
-            return cast("SeededModel", model)(request, repeat=repeat, seed=seed)
-        return model(request, repeat=repeat)
+        served = self._serve(request.model)
+        if served.takes_seed:
+            return cast("SeededModel", served.model)(request, repeat=repeat, seed=seed)
+        return served.model(request, repeat=repeat)
 
     def prepare(self, name: str) -> None:
         """Import what a call of a model needs, which takes seconds, before the time limit of the call starts."""
-        if isinstance(model := self.get(name), LiteLLMModel):
-            model.prepare()
+        if (served := self._serve(name)).is_of_litellm:
+            cast("LiteLLMModel", served.model).prepare()
 
     def secrets(self) -> tuple[str, ...]:
         """Keys and other secrets of the models."""
-        served = (model for model in self._models.values() if isinstance(model, LiteLLMModel))
-        return tuple(secret for model in served for secret in model.secrets())
+        models = (served.model for served in self._models.values())
+        return tuple(secret for model in models if isinstance(model, LiteLLMModel) for secret in model.secrets())
 
     def price(self, name: str) -> Price | None:
         """The user's own price of a model, litellm's for what litellm serves, or the model's own; None if unknown."""
-        model = self.get(name)
-        known = self.prices.of(name, is_listed=isinstance(model, LiteLLMModel))
-        return cast("PricedModel", model).price if known is None and self._has_price[name] else known
+        served = self._serve(name)
+        known = self.prices.of(name, is_listed=served.is_of_litellm)
+        return cast("PricedModel", served.model).price if known is None and served.has_price else known
 
     def context_tokens(self, name: str) -> int | None:
         """How many tokens a request to a model may have, or None if that is unknown."""
-        return context_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
+        return context_tokens(name) if self._serve(name).is_of_litellm else None
+
+    def limit_output(self, request: ModelRequest, *, default: int) -> int:
+        """The default limit of the tokens of an answer, with what its model may need to think before it answers.
+
+        It is never more than the model can write, as far as that is known.
+        """
+        if not self._serve(request.model).is_of_litellm:
+            return default
+        limit = default + thinking_tokens(request.model, request.options)
+        return min(limit, most_output_tokens(request.model) or limit)
 
     def most_output_tokens(self, name: str) -> int | None:
         """How many tokens an answer of a model may have, or None if that is unknown."""
-        return most_output_tokens(name) if isinstance(self.get(name), LiteLLMModel) else None
-
-    def thinking_tokens(self, request: ModelRequest) -> int:
-        """How many tokens the model of a request may need to think before it answers, as far as that is known."""
-        is_served = isinstance(self.get(request.model), LiteLLMModel)
-        return thinking_tokens(request.model, request.options) if is_served else 0
+        return most_output_tokens(name) if self._serve(name).is_of_litellm else None
 
     def find_setup_problem(self, name: str) -> str | None:
         """Why a call of a model must fail: no such module, an unknown provider, no key, or a misspelled name."""
@@ -96,11 +109,16 @@ class ModelCatalog:
             return None
         return model.find_setup_problem(name) or model.find_misspelled_model(name)
 
+    def _serve(self, name: str) -> ServedModel:
+        if name not in self._models:
+            self.add(name, self._find(self._references.get(name, name)))
+        return self._models[name]
+
     def _find(self, name: str) -> Model:
         if name in MODELS:
             registered: Model = MODELS.get(name)()
             return registered
         if is_reference(name):
             return load_model(name)
-        own = (known for known, model in self._models.items() if not isinstance(model, LiteLLMModel))
+        own = (known for known, served in self._models.items() if not served.is_of_litellm)
         return LiteLLMModel(timeout_s=self._timeout_s, other_names=(*MODELS.names(), *self._references, *own))

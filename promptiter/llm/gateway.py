@@ -18,7 +18,7 @@ from promptiter.concurrency import HomeLoop
 from promptiter.context import ContextValue
 from promptiter.errors import BadAnswerError, SetupError, StopRequestedError, ToolFailedError
 from promptiter.llm.budget import Budget, Budgets
-from promptiter.llm.cache.answers import Answers, Call
+from promptiter.llm.cache.answers import Answers, Call, PaidAnswer
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.keys import ToolAnswer
 from promptiter.llm.judgement import place_call
@@ -269,18 +269,19 @@ class Gateway:
             request = self.limit_output(request, doublings=doublings)
         asked = AskedRequest.of(request, max_output_tokens=self.max_output_tokens)
         call = Call(CacheKey.of(site, asked.digest, seed=self.seed), request.model, node_id)
-        make = partial(
-            call_model,
-            asked,
-            call,
-            pool=self.pool,
-            answers=self._answers,
-            budget=self.budget,
-            repeat=site.repeat,
-            seed=self.seed,
-            max_output_tokens=self.max_output_tokens,
-            find_stop_request=self._find_stop_request,
-        )
+
+        def make() -> Awaitable[PaidAnswer]:
+            return call_model(
+                asked,
+                call,
+                pool=self.pool,
+                answers=self._answers,
+                budget=self.budget,
+                repeat=site.repeat,
+                seed=self.seed,
+                find_stop_request=self._find_stop_request,
+            )
+
         reply = await self._answers.answer(call, make, is_live=is_live)
         if not isinstance(reply, ModelReply):
             raise BadAnswerError(f"the cache holds a tool's answer under the key of a model call of node {node_id!r}")

@@ -58,5 +58,5 @@ def place_repeat(repeat: int) -> int:
 
 def place_call(site: CallSite) -> CallSite:
     """The place of a call in the cache."""
-    repeat = place_repeat(site.repeat)
-    return site if repeat == site.repeat else replace(site, repeat=repeat)
+    first_sample = _active.get().first_sample
+    return replace(site, repeat=first_sample + site.repeat) if first_sample else site

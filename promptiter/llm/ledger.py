@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from promptiter.context import ContextValue
+from promptiter.grouping import group_by
 from promptiter.llm.messages import Role
 from traces import Usage
 
@@ -188,10 +189,8 @@ class LedgerSnapshot:
         return _snapshot(spent)
 
     def _by(self, label: Callable[[LedgerEntry], str]) -> dict[str, Spending]:
-        found: dict[str, Spending] = {}
-        for entry in self.entries:
-            found[label(entry)] = found.get(label(entry), NOTHING) + entry.spent
-        return dict(sorted(found.items()))
+        found = group_by(self.entries, label)
+        return {name: _sum(entry.spent for entry in found[name]) for name in sorted(found)}
 
 
 class Ledger:
@@ -250,10 +249,10 @@ def _snapshot(spent: dict[_Place, Spending]) -> LedgerSnapshot:
 
 
 def _sum(spendings: Iterable[Spending]) -> Spending:
-    total = NOTHING
+    total = _Total()
     for spent in spendings:
-        total += spent
-    return total
+        total.add(spent)
+    return total.as_spending()
 
 
 @dataclass(slots=True)

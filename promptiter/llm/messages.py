@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import orjson
@@ -38,6 +38,11 @@ class Message:
     tool_requests: tuple[ToolRequest, ...] = ()
     tool_request_id: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is nothing but text."""
+        return not self.tool_requests and self.tool_request_id is None
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
@@ -46,6 +51,14 @@ class ToolSpec:
     name: str
     description: str
     parameters: Mapping[str, Json] = field(default_factory=dict)
+
+
+class AnswerSchema(dict[str, Json]):
+    """The JSON schema of an answer that many requests ask for. It does not change, so its JSON is written once."""
+
+    @cached_property
+    def raw(self) -> bytes:
+        return write_canonically(dict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +89,27 @@ class ModelRequest:
     def measure(self) -> tuple[str, int]:
         """The digest of the request, and its bytes as JSON."""
         try:
-            raw, messages = orjson.dumps(self, option=orjson.OPT_SORT_KEYS), self.messages
+            if self.messages and self.messages[0].role == "system" and self.messages[0].is_plain:
+                length, begun = _hash_beginning(self.model, self.messages[0].content)
+                rest, found = self._write_after_rules(), begun.copy()
+                found.update(rest)
+                return found.hexdigest(), length + len(rest)
+            raw = _dump(self)
         except TypeError:  # orjson.JSONEncodeError
-            raw, messages = write_canonically(self), self.messages  # says what is wrong
-        if not messages or messages[0].role != "system":
-            return digest(raw), len(raw)
-        length, begun = _hash_beginning(self.model, messages[0].content)
-        found = begun.copy()
-        found.update(memoryview(raw)[length:])
-        return found.hexdigest(), len(raw)
+            raw = write_canonically(self)  # says what is wrong
+        return digest(raw), len(raw)
+
+    def _write_after_rules(self) -> bytes:
+        """The canonical JSON of the request from the end of the text of its first message."""
+        parts = [_PLAIN_END]
+        for message in self.messages[1:]:
+            if message.is_plain:
+                parts += (b',{"role":"', message.role.encode(), b'","content":', _dump(message.content), _PLAIN_END)
+            else:
+                parts += (b",", _dump(message))
+        schema = self.schema.raw if isinstance(self.schema, AnswerSchema) else _dump(self.schema)
+        parts += (b'],"tools":', _dump(self.tools), b',"options":', _dump(self.options), b',"schema":', schema, b"}")
+        return b"".join(parts)
 
     @property
     def text(self) -> str:
@@ -92,11 +117,19 @@ class ModelRequest:
         return "\n".join(message.content for message in self.messages)
 
 
+_PLAIN_END = b',"tool_requests":[],"tool_request_id":null}'
+"""How the JSON of a plain message ends after its text."""
+
+
+def _dump(value: Json) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
 @lru_cache(maxsize=64)
 def _hash_beginning(model: str, rules: str) -> tuple[int, hashlib._Hash]:
     """The length and the hash of how the JSON of requests with these rules begins. Many requests share long rules."""
     raw = write_canonically(ModelRequest(model=model, messages=(Message("system", rules),)))
-    beginning = raw[: raw.index(b',"tool_requests"', len(rules))]
+    beginning = raw[: raw.index(_PLAIN_END, len(rules))]
     return len(beginning), hashlib.sha256(beginning)
 
 

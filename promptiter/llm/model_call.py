@@ -13,7 +13,7 @@ from promptiter.llm.cache.answers import Answers, Call, PaidAnswer
 from promptiter.llm.ledger import Spending
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.options import check_options
-from promptiter.llm.pool import ModelPool, bound_tokens, is_counted, list_output_limits
+from promptiter.llm.pool import ModelPool, bound_output_tokens, bound_tokens, is_counted, list_output_limits
 from promptiter.llm.prices import add_cost, check_usage
 from promptiter.llm.reservation import Reservation
 
@@ -37,12 +37,13 @@ class AskedRequest:
         limited = request if list_output_limits(request) else request.with_options(max_tokens=max_output_tokens)
         return cls(request, limited, *limited.measure())
 
-    def limit_as(self, limits: dict[str, int]) -> tuple[ModelRequest, int]:
-        """The request with these limits, and the most tokens that one attempt of it may take."""
-        if limits.items() <= self.limited.options.items():
-            return self.limited, self.size + max(limits.values())
-        request = self.given.with_options(**limits)
-        return request, bound_tokens(request)
+    def limit_for(self, pool: ModelPool) -> tuple[ModelRequest, int]:
+        """The request with its own limit, or the one that its model needs, and that limit."""
+        if self.given is self.limited:
+            return self.given, bound_output_tokens(self.given)
+        default = self.limited.options["max_tokens"]
+        limit = pool.catalog.limit_output(self.given, default=default)
+        return (self.limited if limit == default else self.given.with_options(max_tokens=limit)), limit
 
 
 async def call_model(
@@ -54,15 +55,14 @@ async def call_model(
     budget: Budget | Budgets | None,
     repeat: int,
     seed: int,
-    max_output_tokens: int,
     find_stop_request: Callable[[], str | None],
 ) -> PaidAnswer:
     """Call a model, and return its reply with what the call cost. Raises BudgetEndedError if it does not fit."""
     given = asked.given
     if given.options:
         check_options(given.options, place=f"the options of model {given.model!r}")
-    limits = pool.find_output_limits(given, default=max_output_tokens)
-    request, bound = asked.limit_as(limits)
+    request, limit = asked.limit_for(pool)
+    bound = asked.size + limit if request is asked.limited else bound_tokens(request)
     price = pool.catalog.price(request.model)
     bound_usd = price.bound_usd(bound) if price else None
     reservation = _reserve(budget or _NO_BUDGET, request.model, tokens=bound, usd=bound_usd)
@@ -82,7 +82,7 @@ async def call_model(
         reservation.settle(tokens=usage.tokens if is_counted(usage) else None, usd=usage.cost_usd)
         spent = Spending.of_call(usage, seconds=seconds, attempts=number - attempts.lost_attempts)
         reply = reply if usage is reply.usage else replace(reply, usage=usage)
-        return reply, spent.bound_by(lost, output_tokens=max(limits.values()))
+        return reply, spent.bound_by(lost, output_tokens=limit)
 
 
 def _reserve(budget: Budget | Budgets, model: str, *, tokens: int, usd: float | None) -> Reservation:

@@ -69,15 +69,12 @@ class ModelPool:
 
     def find_output_limits(self, request: ModelRequest, *, default: int, doublings: int = 0) -> dict[str, int]:
         """The options that limit the tokens of an answer, with their values; see `limit_output`."""
-        catalog = self.catalog
         limits = list_output_limits(request)
-        if limits and not doublings:
-            return limits
-        most = catalog.most_output_tokens(request.model) or math.inf
         if not limits:
-            limits = {"max_tokens": int(min(default + catalog.thinking_tokens(request), most))}
+            limits = {"max_tokens": self.catalog.limit_output(request, default=default)}
         if not doublings:
             return limits
+        most = self.catalog.most_output_tokens(request.model) or math.inf
         return {name: int(max(limit, min(limit * 2**doublings, most))) for name, limit in limits.items()}
 
     async def call(
@@ -94,7 +91,8 @@ class ModelPool:
 
         async def attempt(_: int) -> ModelReply:
             nonlocal grant
-            await attempts.prepare()  # without a slot, which a call with a reservation may wait for
+            if not attempts.is_reserved:
+                await attempts.reserve()  # without a slot, which a call with a reservation may wait for
             async with self._slots:
                 if rate is not None:
                     grant = await rate.acquire(bound)
@@ -127,7 +125,8 @@ def bound_output_tokens(request: ModelRequest) -> int:
 
 def list_output_limits(request: ModelRequest) -> dict[str, int]:
     """The options of a request that limit the tokens of its answer, with their values."""
-    options = request.options
+    if not (options := request.options):
+        return {}
     return {name: options[name] for name in OUTPUT_BOUNDS if options.get(name) is not None}
 
 

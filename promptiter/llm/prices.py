@@ -60,11 +60,25 @@ class Prices:
 
 def check_usage(usage: Usage) -> Usage:
     """The usage without figures that cannot be right: negative ones, and more cached tokens than the input has."""
+    if _is_plausible(usage):
+        return usage
     given = {name: figure for name in Usage.__slots__ if (figure := getattr(usage, name)) is not None}
     known = {name: figure for name, figure in given.items() if is_number(figure, least=0)}
     if known.get("cached_input_tokens", 0) > known.get("input_tokens", 0):
         del known["cached_input_tokens"]
     return usage if len(known) == len(given) else Usage(**known)
+
+
+def _is_plausible(usage: Usage) -> bool:
+    """Whether both counts of tokens are known and can be right, and no more than them is known, as for most calls."""
+    return (
+        type(usage.input_tokens) is int
+        and type(usage.output_tokens) is int
+        and usage.input_tokens >= 0
+        and usage.output_tokens >= 0
+        and usage.cached_input_tokens is None
+        and usage.cost_usd is None
+    )
 
 
 def add_cost(usage: Usage, price: Price | None) -> Usage:

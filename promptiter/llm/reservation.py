@@ -87,7 +87,8 @@ class BudgetFigures:
 class Reservation:
     """What is reserved for one call. If the block ends without `settle`, all of it is returned.
 
-    `renew` reserves it again for another attempt, if the last one was settled because it may have been billed.
+    `renew` reserves it again for another attempt, if the last one was settled because it may have been billed. Without
+    budgets nothing is counted.
     """
 
     def __init__(self, budgets: tuple[BudgetFigures, ...], *, tokens: int, usd: float | None) -> None:
@@ -98,12 +99,15 @@ class Reservation:
                 "that the cap does not cover"
             )
         self.budgets = budgets
-        self.bound = Amount(1, tokens, in_parts(usd or 0.0))
+        self.bound = Amount(1, tokens, in_parts(usd or 0.0)) if budgets else ZERO
         self._is_priced = usd is not None
         self._granted: asyncio.Future[None] | None = None
         self.is_open = False
 
     async def __aenter__(self) -> Reservation:
+        if not self.budgets:
+            self.is_open = True
+            return self
         with figures_lock:
             if problem := self.find_problem():
                 raise problem
@@ -136,6 +140,8 @@ class Reservation:
         if not self.is_open:
             raise RuntimeError("a reservation is settled once, inside its `async with`")
         self.is_open = False
+        if not self.budgets:
+            return
         actual = Amount(
             1,
             self.bound.tokens if tokens is None else tokens,

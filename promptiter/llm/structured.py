@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, Wi
 
 from promptiter.errors import BadAnswerError
 from promptiter.llm.answer_json import drop_reasoning, find_json
-from promptiter.llm.messages import CallSite, Message, ModelReply, ModelRequest
+from promptiter.llm.messages import AnswerSchema, CallSite, Message, ModelReply, ModelRequest
 from promptiter.llm.schema_example import render_example
 from traces.model import Json
 from traces.text import cut, one_line
@@ -95,7 +95,10 @@ def parse_answer(shape: TypeAdapter[T], reply: ModelReply) -> T:
 
     An answer that was cut off counts only if it ends with its JSON; otherwise a draft could be taken for the answer.
     """
-    found = find_json(reply.text)
+    try:
+        return shape.validate_json(reply.text)  # most answers are nothing but their JSON
+    except ValueError:
+        found = find_json(reply.text)
     if reply.is_cut_off and not (found and found[-1].ends_answer):
         raise ValueError("it was cut off at the limit of its length")
     if not found:
@@ -115,15 +118,15 @@ def parse_answer(shape: TypeAdapter[T], reply: ModelReply) -> T:
     raise next((error for is_object, error in problems if is_object), problems[0][1])
 
 
-_schemas: WeakKeyDictionary[TypeAdapter[Any], dict[str, Json]] = WeakKeyDictionary()
+_schemas: WeakKeyDictionary[TypeAdapter[Any], AnswerSchema] = WeakKeyDictionary()
 """Schemas of the shapes in use: building one takes longer than the rest of a call."""
 
 
-def find_schema(shape: TypeAdapter[Any]) -> dict[str, Json]:
+def find_schema(shape: TypeAdapter[Any]) -> AnswerSchema:
     """The JSON schema of a shape, which is the same object for the same shape."""
     known = _schemas.get(shape)
     if known is None:
-        known = _schemas[shape] = shape.json_schema()
+        known = _schemas[shape] = AnswerSchema(shape.json_schema())
     return known
 
 

@@ -66,8 +66,7 @@ class RunProgress:
 
     async def observe(self, event: Event) -> None:
         """Show one event. Most events only update the current stage."""
-        line = self._state.update(event)
-        if line is not None:
+        for line in self._state.update(event):
             self._print(line)
 
     def catch_up(self, events: Iterable[Event]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import RenderableType
@@ -10,10 +9,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from promptiter.backprop.record import NO_BLAME, GradientsMerged, LossesAttributed, PatchesWritten, describe_dropped
+from promptiter.backprop.record import (
+    NO_BLAME,
+    GradientsMerged,
+    LossesAttributed,
+    PatchesWritten,
+    VariantsWritten,
+    describe_dropped,
+)
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
-from promptiter.runlog.events import Event, Phase
+from promptiter.observers.candidate_labels import CandidateLabels
+from promptiter.observers.progress_wording import describe_cases, describe_patches, list_names, name_blamed
+from promptiter.runlog.events import Event, Payload, Phase
 from promptiter.runlog.payloads import (
     AblationFinished,
     BudgetEnded,
@@ -29,12 +37,8 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.stages.contracts import AggregateResult
-from promptiter.wording import dollars, format_score, join_names, plural
+from promptiter.wording import dollars, format_score, plural
 from traces.text import one_line
-
-MAX_NAMED = 4
-"""Maximum number of surfaces that a line names; the others are counted."""
 
 MAX_RERUN = 24
 """Maximum number of cases that a round runs again between train and validation."""
@@ -76,15 +80,22 @@ class ProgressState:
     all_runs: int = 0
     runs_in_round: int = 0
     candidates: dict[str, float | None] = field(default_factory=dict)
+    labels: CandidateLabels = field(default_factory=CandidateLabels)
     initial_profile: str = ""
     accepted_profile: str = ""
     is_for_score: bool = True
     has_stopped: bool = False
 
-    def update(self, event: Event) -> ProgressLine | None:
-        """Update the state, and return the line to print for the event, if any."""
+    def update(self, event: Event) -> list[ProgressLine]:
+        """Update the state, and return the lines to print for the event: mostly one or none."""
         self.round, self.phase = event.round, event.phase
-        match event.payload:
+        if isinstance(event.payload, VariantsWritten):
+            return self._show_variants(event.payload)
+        line = self._update(event.payload)
+        return [] if line is None else [line]
+
+    def _update(self, payload: Payload) -> ProgressLine | None:
+        match payload:
             case RunStarted() as started:
                 return self._start_run(started)
             case RoundStarted():
@@ -108,7 +119,7 @@ class ProgressState:
             case CandidateProposed(profile_digest=digest):
                 self.candidates[digest] = None
             case AblationFinished(ablation=ablation) if ablation.dropped:
-                return self._line(f"removed, no loss without: {_names(ablation.dropped)}")
+                return self._line(f"removed, no loss without: {list_names(ablation.dropped)}")
             case FinalTestFinished(result=result):
                 return self._line(f"{result.scope}: {result.reason}", "green" if result.is_shown else "yellow")
             case StopDecided(decision=decision) if decision.stop:
@@ -173,14 +184,14 @@ class ProgressState:
         self.is_for_score = started.goal.kind == "score"
         text = Text.assemble(
             (one_line(started.structure.get("name") or "agent"), "bold"),
-            f"  {_describe_cases(started)}; {plural(len(started.targets), 'surface')} may change",
+            f"  {describe_cases(started)}; {plural(len(started.targets), 'surface')} may change",
         )
         return ProgressLine("", text)
 
     def _start_evaluation(self, started: EvaluationStarted) -> None:
         self.stage = (_RUNNING if self.is_for_score else _SCREENING).get(self.phase, "running cases")
         if started.without:
-            self.stage = f"ablation without {_names(started.without)}"
+            self.stage = f"ablation without {list_names(started.without)}"
         if self.phase == "baseline":
             self.initial_profile = self.accepted_profile = started.profile_digest
             self.repeats = max(1, started.runs // max(1, started.cases))
@@ -189,6 +200,8 @@ class ProgressState:
             self.values = []
         self.evaluations[started.evaluation] = started
         self.runs += started.runs
+        if self.phase == "rerun":
+            self.labels.start_evaluation(started.profile_digest)
 
     def _count_case(self, row: CaseRow) -> None:
         self.runs_done += 1
@@ -220,9 +233,11 @@ class ProgressState:
         if phase in ("final_test", "test"):
             return "baseline" if profile == self.initial_profile else "best"
         if phase == "ablation":
-            return f"without {_names(started.without)}" if started.without else "with all changes"
+            return f"without {list_names(started.without)}" if started.without else "with all changes"
         if phase == "validation" and profile == self.accepted_profile:
             return "validation of the accepted profile, repeated"
+        if phase == "rerun" and (label := self.labels.find(profile)) is not None:
+            return f"failed train cases with {label}"
         return (_EVALUATED if self.is_for_score else _SCREENED).get(phase, phase)
 
     def _show_stop(self, text: str) -> ProgressLine:
@@ -232,38 +247,36 @@ class ProgressState:
     def _show_blame(self, merged: GradientsMerged) -> ProgressLine:
         self.stage = "writing patches"
         if merged.signals:
-            return self._line(f"blame: {_name_blamed(merged.signals)}")
+            return self._line(f"blame: {name_blamed(merged.signals)}")
         if merged.below_support:
-            return self._line(f"blame: with little support: {_name_blamed(merged.below_support)}")
+            return self._line(f"blame: with little support: {name_blamed(merged.below_support)}")
         return self._line(f"blame: {NO_BLAME}")
 
-    def _show_patches(self, written: PatchesWritten) -> ProgressLine:
-        text = f"patches: {_names([patch.surface_id for patch in written.patches]) or 'none'}"
-        text += f", {len(written.refused)} refused" if written.refused else ""
-        text += f", {plural(len(written.notes), 'surface')} without a patch" if written.notes else ""
-        return self._line(text)
+    def _show_variants(self, written: VariantsWritten) -> list[ProgressLine]:
+        """Say what each of several candidates patches, or which other one it repeats."""
+        return [
+            self._line(f"{label}: {describe_patches(each) if same is None else f'the same texts as candidate {same}'}")
+            for (label, same), each in zip(self.labels.add(written.variants), written.variants, strict=True)
+        ]
+
+    def _show_patches(self, written: PatchesWritten) -> ProgressLine | None:
+        label = self.labels.choose(written)
+        if label is None:
+            return self._line(describe_patches(written))
+        return self._line(f"chosen: {label}") if written.patches else None
 
     def _show_decision(self, decided: CandidateDecided) -> ProgressLine:
         validated = self.candidates.pop(decided.candidate, None) if decided.candidate is not None else None
+        label = self.labels.find(decided.candidate)
+        name = "" if label is None else f"{label} "
         if decided.decision.accepted and decided.candidate is not None:
             self.best, self.accepted_profile = validated, decided.candidate
-            return self._line(f"accepted: {decided.decision.reason}", "green")
-        word = "rejected" if decided.candidate is not None else "no candidate"
+            return self._line(f"{name}accepted: {decided.decision.reason}", "green")
+        word = f"{name}rejected" if decided.candidate is not None else "no candidate"
         return self._line(f"{word}: {decided.decision.reason}", "yellow")
 
     def _line(self, text: str, style: str = "") -> ProgressLine:
         return ProgressLine(self._place, Text(one_line(text), style))
-
-
-def _describe_cases(started: RunStarted) -> str:
-    test = f", {started.test.cases} test" if started.test is not None else ""
-    match started.shape:
-        case "two_sets":
-            return f"{started.train.cases} train, {started.validation.cases} validation{test} cases"
-        case "one_set":
-            return f"{plural(started.validation.cases, 'case')} to learn from and validate on{test}"
-        case "scorer":
-            return "a scorer, no cases"
 
 
 _LABELS: dict[Phase, str] = {"ablation": "ablation", "final_test": "final test", "test": "test set"}
@@ -291,14 +304,6 @@ _EVALUATED = {
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
 _NEXT_STAGE = dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame")
-
-
-def _name_blamed(signals: Sequence[AggregateResult]) -> str:
-    return _names([f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals])
-
-
-def _names(names: Sequence[str]) -> str:
-    return join_names(names, limit=MAX_NAMED)
 
 
 def _cost(spent: Spending) -> str:

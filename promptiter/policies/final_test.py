@@ -17,6 +17,7 @@ from promptiter.numbers import is_number
 class FinalTest:
     """How a run tests its gain: with `repeats` runs of each case and profile before each of three looks.
 
+    If the third look is promising but shows no gain, five times as many runs and a last look follow.
     The false-positive rate of the test is the run's `alpha`. A run that shows no gain is `underpowered`, rather than
     `no_evidence`, if its cases are too few or too noisy to show `min_detectable_gain`. `ablate` removes parts that do
     not help before the test.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from promptiter.errors import SetupError, UnknownNameError
-from promptiter.evaluation.result import Evaluation, Objective, get_best_value
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value, get_worst_value
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.numbers import is_number
 from promptiter.policies.combine import CombinedPolicy, describe_policy, format_call, iter_policies
@@ -96,7 +96,8 @@ class ScorelessStop(ComposableStop):
 class RequiredMetrics(ComposableStop):
     """Stops when the mean of every named metric reaches its threshold; `"all"` means every metric of the run.
 
-    Checked on the baseline too, but not on an evaluation with too many failures.
+    A run that the agent made fail counts as 0. Checked on the baseline too, but not on an evaluation with too many
+    failures.
     """
 
     names: str | tuple[str, ...] = "all"
@@ -112,7 +113,8 @@ class RequiredMetrics(ComposableStop):
         if progress.best is None:
             return CONTINUE
         check_metrics(self, progress.best.thresholds)
-        means, thresholds = progress.best.metric_means, progress.best.thresholds
+        thresholds = progress.best.thresholds
+        means = {name: _count_failures(mean, progress.best) for name, mean in progress.best.metric_means.items()}
         names = sorted(thresholds) if self.names == "all" else self.names
         if not names or not all(_reaches(means[name], thresholds[name]) for name in names):
             return CONTINUE
@@ -125,7 +127,9 @@ class RequiredMetrics(ComposableStop):
 class TargetScore(ComposableStop):
     """Stops when the accepted profile's objective reaches `score`; a weighted loss, when it is at most `score`.
 
-    Checked on the baseline too, but not on an evaluation with too many failures.
+    A run that the agent made fail counts with the worst value, as it does when candidates are compared: otherwise a
+    prompt that makes the agent fail in some cases would be perfect. Checked on the baseline too, but not on an
+    evaluation with too many failures.
     """
 
     score: float
@@ -135,8 +139,9 @@ class TargetScore(ComposableStop):
             raise SetupError(f"the target score is {self.score!r}; give a finite number, such as 0.95")
 
     def decide(self, progress: Progress) -> StopDecision:
-        figure = progress.best.objective(progress.objective) if progress.best is not None else None
-        if progress.best is None or figure is None or not progress.best.is_reliable:
+        best, objective = progress.best, progress.objective
+        figure = None if best is None else _count_failures(best.objective(objective), best, objective)
+        if best is None or figure is None or not best.is_reliable:
             return CONTINUE
         if progress.objective == "weighted_loss":
             text = f"weighted_loss {-figure:.3f} is at most {self.score:g}"
@@ -277,6 +282,18 @@ def check_target(policy: StopPolicy, objective: Objective) -> Iterator[str]:
             percent = f", such as {part.score / 100:g} for {part.score:g}%" if 1 < part.score <= 100 else ""
             problem = f"target_score is {part.score:g}, but {objective} is from 0 to 1"
             yield f"{problem}; give a number in that range{percent}"
+
+
+def _count_failures(figure: float | None, best: Evaluation, objective: Objective = "mean_score") -> float | None:
+    """The figure, which leaves failed runs out, with the worst value for those that the agent made fail.
+
+    An outage says nothing about a profile, and the pass rate already covers failed runs.
+    """
+    rows = [row for row in best.rows if row.outage is None]
+    failed = sum(row.error is not None for row in rows)
+    if figure is None or not failed or objective == "pass_rate":
+        return figure
+    return figure + (get_worst_value(objective) - figure) * failed / len(rows)
 
 
 def _reaches(figure: float | None, limit: float) -> bool:

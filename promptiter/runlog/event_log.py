@@ -93,10 +93,14 @@ class EventLog:
         self._next = None
         return payload
 
+    async def is_next(self, kind: type[Payload]) -> bool:
+        """Whether the next payload of the journal is of this type."""
+        event = await self._peek()
+        return event is not None and event.type == kind.event_type
+
     async def take_any(self, kind: type[P]) -> P | None:
         """Return the next payload of the journal if it is of this type."""
-        event = await self._peek()
-        return await self.take(kind) if event is not None and event.type == kind.event_type else None
+        return await self.take(kind) if await self.is_next(kind) else None
 
     async def note(self, payload: P, *, request: str | None = None) -> P:
         """Return a fact that follows from earlier ones as the journal has it: replayed, or appended now."""

@@ -21,6 +21,7 @@ from promptiter.backprop.corrections import Corrector
 from promptiter.backprop.record import GradientsChecked
 from promptiter.concurrency import run_together
 from promptiter.errors import SetupError
+from promptiter.grouping import group_by
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame_sample import find_most_blamed, run_of, sample_runs
 from promptiter.search.replays import ReplayContext
@@ -59,8 +60,8 @@ class GradientCheck:
             return GradientsChecked()
         blame = sorted(gradients, key=lambda each: (*run_of(each), each.surface_id, each.step_id, each.text))
         snapshot = runs.agent.describe()
-        checkable = [each for each in blame if is_about_output(each, snapshot)]
-        open_runs = {run_of(each) for each in blame if not is_about_output(each, snapshot)}
+        kinds = group_by(blame, lambda each: is_about_output(each, snapshot))
+        checkable, open_runs = kinds.get(True, []), {run_of(each) for each in kinds.get(False, [])}
         common = find_most_blamed(checkable)
         run_checks = [
             await RunCheck.begin(runs, self.correctors, each, common, is_open=run_of(each[0]) in open_runs)

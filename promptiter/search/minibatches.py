@@ -2,17 +2,19 @@
 
 The first batch of a run is a random sample. Later ones are stratified by what is known of the cases: half of them
 failed the last time, and each half is spread over the routes that its cases took, by the surfaces they read. If too few
-cases of a batch fail, it is doubled. Small sets are always run whole.
+cases of a batch fail, it is doubled. Small sets are always run whole. A case that an outage or a broken metric lost has
+not failed here: blame can do nothing with it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TypeAlias
 
+from promptiter.backprop.loss import can_be_blamed
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -48,9 +50,9 @@ class Minibatches:
             chosen = set(order[:count])
             batch = replace(train, cases=tuple(case for case in train.cases if case.id in chosen))
             found = await self._session.evaluate(batch, profile, phase="train", known=rows)
-            failed = sum(not case.passed for case in found.cases)
-            if failed >= ENOUGH_SHARE * size or count >= len(order):
-                self._note_rows(found)
+            failed = _find_failed_cases(found)
+            if len(failed) >= ENOUGH_SHARE * size or count >= len(order):
+                self._note_rows(found, failed)
                 return batch, found
             count, rows = 2 * count, found.rows
 
@@ -77,6 +79,12 @@ class Minibatches:
             if cases:
                 waiting.append(cases)
 
-    def _note_rows(self, evaluation: Evaluation) -> None:
-        self._has_failed |= {case.case_id: not case.passed for case in evaluation.cases}
+    def _note_rows(self, evaluation: Evaluation, failed: Collection[str]) -> None:
+        self._has_failed |= {case.case_id: case.case_id in failed for case in evaluation.cases}
         self._routes |= {row.case_id: tuple(sorted(row.reads)) for row in evaluation.rows if row.reads is not None}
+
+
+def _find_failed_cases(evaluation: Evaluation) -> set[str]:
+    """The cases that failed in a way that blame can use."""
+    failed = {case.case_id for case in evaluation.cases if not case.passed}
+    return {row.case_id for row in evaluation.rows if row.case_id in failed and can_be_blamed(row)}

@@ -70,12 +70,13 @@ class CaseReplays:
 
     async def find_loss(self, row: CaseRow) -> CaseLoss | None:
         """The loss of this turn of a run, which all its steps share; None if there is none."""
-        if ById(row) not in self._losses:
+        key = ById(row)
+        if key not in self._losses:
             only = replace(self.context.eval_set, cases=(self.case,))
             evaluation = self.context.evaluator.build_evaluation([row], only, self.context.profile)
             losses = await extract_losses(evaluation, only, self._load)
-            self._losses[ById(row)] = next((each for each in losses if each.turn == self.turn), None)
-        return self._losses[ById(row)]
+            self._losses[key] = next((each for each in losses if each.turn == self.turn), None)
+        return self._losses[key]
 
     def is_better(self, row: CaseRow, other: CaseRow) -> bool:
         """Whether the score rose; at equal scores, whether there are fewer findings: another fault may keep it down."""

@@ -22,12 +22,13 @@ from promptiter.search.propose import PatchProposer
 from promptiter.search.rejections import Rerun
 from promptiter.search.rerun_cases import measure_gain, select_cases
 from promptiter.stages.optimizer import Rejection
+from promptiter.wording import format_score
 
 TRIED_BEFORE = "these patches were tried before, together and without each of them"
 """Why patches that were written are not tried."""
 
 WORSE_VARIANT = "another candidate of this round did no worse on the failed train cases"
-"""Why one of several candidates of a round is not validated."""
+"""Why one of several candidates of a round is not validated, as an optimizer is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +187,18 @@ class RoundProposer:
             await self._patcher.choose(variants[tried.index(best)])
         for each in tried:
             if each is not best:
-                await session.reject(each.patches, WORSE_VARIANT, parents=(known.profile,))
+                await session.reject(each.patches, self._compare_reruns(each, best), parents=(known.profile,))
                 self._patcher.rejected.add_candidate(each.patches, WORSE_VARIANT, rerun=each.rerun)
         return best
+
+    def _compare_reruns(self, worse: RoundProposal, best: RoundProposal) -> str:
+        """Why one of two candidates is not validated, with the scores of both."""
+        objective = self._session.request.objective
+        lost, won = (
+            format_score(None if each.rerun is None else each.rerun.evaluation.objective(objective))
+            for each in (worse, best)
+        )
+        return f"no better on the failed train cases than the chosen candidate ({lost} against {won})"
 
     def _select_cases(self, patched: BlameReport, report: BlameReport) -> EvalSet:
         """Choose failed cases behind the patches. If these have much support, cases with other blame are among them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from promptiter.agents.base import Substitute, SubstitutingAgent
 from promptiter.backprop.corrections import Correction, CorrectionRequest, Corrector
@@ -35,7 +35,7 @@ class CorrectedRun:
     row: CaseRow
     substitutes: tuple[Substitute, ...] = ()
     corrected: frozenset[str] = frozenset()
-    unknown: frozenset[str] = frozenset()
+    unknown: set[str] = field(default_factory=set)
 
 
 class RunCheck:
@@ -173,7 +173,7 @@ class RunCheck:
             correction = await self._correct_step(step, state)
             self._reasons.setdefault(node_id, correction.reason)
             if correction.kind == "unknown":
-                state = replace(state, unknown=state.unknown | {node_id})
+                state.unknown.add(node_id)
             if correction.kind != "corrected":
                 continue
             given = Substitute(step_id=step_id, output=correction.output, turn=replays.turn)
@@ -198,7 +198,7 @@ class RunCheck:
             step=step,
             gradients=mine,
             surfaces=tuple(
-                profile.surface(each, self._snapshot) for each in sorted({each.surface_id for each in mine})
+                [profile.surface(each, self._snapshot) for each in sorted({each.surface_id for each in mine})]
             ),
             references=self._references,
         )

@@ -468,6 +468,20 @@ async def test_a_run_cannot_change_the_values_of_another() -> None:
     assert len(greedy.describe().surfaces[0].value) == 1
 
 
+async def test_a_deadline_ends_a_loop_whose_nodes_never_wait() -> None:
+    async def busy(_text: str) -> str:
+        return "again"
+
+    endless = GraphAgent(
+        name="endless",
+        nodes=(FunctionNode(name="busy", function=busy), function("end")),
+        edges=(Choice("busy", lambda _: "again", {"again": "busy", "end": "end"}),),
+        max_visits=1_000_000,
+    )
+    done = await run(endless, deadline_s=0.02)
+    assert done.error == Failure("TimeoutError", "no answer in 0.02 s")
+
+
 async def test_a_timeout_error_of_the_agent_is_not_mistaken_for_its_deadline() -> None:
     def locked(_: str) -> str:
         raise TimeoutError("database lock on orders")

@@ -64,6 +64,9 @@ def find_leaks(added: str, current: str = CURRENT, rows: Sequence[dict[str, Json
         "The rain jacket: shipping. The wool coat: other.",
         "| saw | shipping |\n| headphones | defect |",
         "Q: Will the wool coat be on sale again next month?",
+        "Kettles that leak after a week go to defect.",
+        "Think of 'the drill is too heavy for me' and the like.",
+        "La sierra que no llega es de la cola shipping.",
     ],
 )
 def test_ids_values_tables_and_retold_cases_are_leaks(added: str) -> None:
@@ -82,6 +85,8 @@ def test_ids_values_tables_and_retold_cases_are_leaks(added: str) -> None:
         "Greet the customer by name and answer in 2 or 3 sentences.",
         "Use ISO 8601 for dates, and the 24-hour clock for times, such as 10:45.",
         "If the customer wants to return something or send it back, fill refund_days.",
+        "Leaks, shocks and heavy damage are defect; parcels that were never sent are shipping.",
+        "Wer auf Deutsch schreibt, bekommt eine Antwort auf Deutsch.",
     ],
 )
 def test_general_rules_labels_and_numbers_of_no_case_are_not_leaks(added: str) -> None:
@@ -92,6 +97,25 @@ def test_a_leak_names_what_gives_the_case_away() -> None:
     assert find_leaks("Ask about KX-4821. Be kind.") == [
         "'KX-4821' gives away case 'train-1'; say the rule behind it, not what a case says"
     ]
+
+
+def test_a_value_in_a_language_that_neither_prompt_nor_cases_have_is_a_leak() -> None:
+    added = "Una tetera con fugas es defect."
+    (message,) = find_leaks(added)
+    assert message.startswith(f"'{added}' says in another language what answers case 'train-1' and 'train-3'; ")
+    assert find_leaks(added, "Clasifica los mensajes para la tienda. Las colas son defect y shipping.") == []
+
+
+def test_a_name_that_only_one_case_expects_is_a_leak() -> None:
+    rows: list[dict[str, Json]] = [
+        {"input": "Which river flows through Ljubljana?", "expected": "Ljubljanica"},
+        {"input": "Which lake is the deepest?", "expected": "Baikal"},
+        {"input": "How many islands form the Azores?", "expected": "9"},
+    ]
+    assert find_leaks("Do not forget Baikal.", "Answer in one word.", rows)
+    assert find_leaks("A lake is named without the word lake, such as Victoria.", "Answer in one word.", rows) == []
+    assert find_leaks("There are 9 islands in the Azores.", "Answer in one word.", rows)
+    assert find_leaks("Write at most 9 words.", "Answer in one word.", rows) == []
 
 
 def test_what_the_current_text_says_is_not_a_leak() -> None:

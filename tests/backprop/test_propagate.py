@@ -447,7 +447,7 @@ async def test_some_errors_end_the_walk_and_nothing_is_left_running(error: Excep
 
     class Ending:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
-            if request.step.id == "s3":
+            if len(started) == 3:
                 await asyncio.sleep(0)
                 raise error
             started.add(request.step.id)
@@ -468,6 +468,13 @@ async def test_some_errors_end_the_walk_and_nothing_is_left_running(error: Excep
 
     ending.backwarder = Scripted()
     assert len(await ending.attribute(request_of(DIAMOND))) == 4
+
+
+async def test_of_the_steps_that_wait_for_a_place_the_last_of_the_trace_is_asked_first() -> None:
+    backwarder = Scripted()
+    request = request_of({"note": (), "plan": (), "left": ("plan",), "right": ("plan",), "join": ("left", "right")})
+    await StepwiseAttributor(backwarder, concurrency=1).attribute(request)
+    assert list(backwarder.asked) == [step.id for step in reversed(request.trace.steps)]
 
 
 async def test_a_walk_that_is_cancelled_stops_its_steps() -> None:

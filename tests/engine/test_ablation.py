@@ -180,6 +180,30 @@ async def test_a_part_that_helps_one_case_in_many_stays() -> None:
     assert result.ablation.dropped == (P,)
 
 
+class SlipsOnce(InstructedAgent):
+    """Right with a careful draft, but for one slip: the first train case without the other part fails once."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda draft, _: float(draft))
+        self.slipped: tuple[str, int] | None = None
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
+        if context.case_id.startswith("train") and [*profile.overrides] == [D]:
+            self.slipped = self.slipped or (context.case_id, context.repeat)
+            if self.slipped == (context.case_id, context.repeat):
+                return AgentRun(output="")
+        return await super().run(case, profile, context)
+
+
+async def test_a_slip_without_a_useless_part_does_not_make_it_useful() -> None:
+    agent = SlipsOnce()
+    result = await run_of(agent, DRAFT | NICER)
+    assert agent.slipped is not None
+    assert result.ablation is not None
+    assert result.ablation.losses == {D: 1.0, P: 0.0}
+    assert result.ablation.dropped == (P,)
+
+
 @pytest.mark.slow
 async def test_a_part_that_no_train_case_can_show_stays() -> None:
     """Only validation cases are polished: leaving it out on train says nothing."""

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from promptiter.engine.request import RunRequest
+from promptiter.engine.run import RunFailedError
+from promptiter.engine.session import Session
+from promptiter.errors import ModelUnavailableError
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.case_uses import CaseUse, MemoryCaseUses
 from promptiter.runlog.events import Event
@@ -94,6 +99,57 @@ async def test_a_run_that_only_evaluates_the_baseline_uses_nothing_up() -> None:
     engine = desk.engine(DRAFT, case_uses=MemoryCaseUses())
     await engine.run(request(max_rounds=0))
     assert (await engine.run(request())).case_history.seen_cases == 0
+
+
+class FailsEarly:
+    """A search that fails before it has a candidate, after it has read validation results if it `reads` them."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+
+    async def search(self, session: Session) -> None:
+        await session.begin_round()
+        await session.evaluate(session.train, session.accepted.profile, phase="train")
+        if self.reads:
+            await session.read_validation()
+        raise ModelUnavailableError("the model of the stages is down")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reads", "verdict"), [(False, "improved"), (True, "improved_on_validation")])
+async def test_a_run_that_fails_before_validation_results_were_used_leaves_the_cases_new(
+    reads: bool, verdict: str
+) -> None:
+    uses = MemoryCaseUses()
+    with pytest.raises(RunFailedError):
+        await desk.engine(search=FailsEarly(reads=reads), case_uses=uses).run(request())
+    later = await desk.engine({**DRAFT, **POLISH}, case_uses=uses).run(request())
+    assert (later.verdict, later.case_history.earlier_runs) == (verdict, int(reads))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_calls", [24, 28])
+async def test_a_budget_that_ends_before_a_candidate_is_compared_leaves_the_cases_new(max_calls: int) -> None:
+    uses = MemoryCaseUses()
+    gateway = Gateway(models={"scripted": desk.model()}, budget=Budget(max_calls=max_calls))
+    stopped = await desk.engine(DRAFT, gateway=gateway, case_uses=uses).run(request(final_test=None))
+    assert stopped.stop_reason == "max_calls"
+    later = await desk.engine(DRAFT, case_uses=uses).run(request())
+    assert later.case_history.earlier_runs == (max_calls == 28), "the second budget ends while a candidate is compared"
+
+
+@pytest.mark.slow
+async def test_a_run_whose_record_has_its_cases_before_the_search_is_resumed() -> None:
+    whole, asked = MemoryJournal(), request(run_id="r", validation=desk.eval_set("validation", 2))
+    expected = await desk.engine(DRAFT).run(asked, journal=whole)
+    events = [event for event in whole.events if event.type != "cases_used"]
+    used = next(event for event in whole.events if event.type == "cases_used")
+    start = next(number for number, event in enumerate(events) if event.type == "round_started") - 1
+    journal = MemoryJournal()
+    for number, event in enumerate([*events[:start], used, *events[start:-4]]):
+        await journal.append(event.model_copy(update={"seq": number}))
+    again = await desk.engine(DRAFT).run(asked, journal=journal)
+    assert (again, again.case_history) == (expected, expected.case_history)
 
 
 @pytest.mark.slow

@@ -17,9 +17,11 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
+from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import MinGain
@@ -133,14 +135,92 @@ async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopt
     assert result.accepted_profile == result.initial_profile
 
 
-async def test_an_undecided_final_test_has_three_blocks() -> None:
-    journal = MemoryJournal()
-    agent = InstructedAgent(lambda _, draft, __: 0.6 if draft else 0.5)
-    result = await engine(agent, DRAFT).run(
-        request(cases=20, final_test=FinalTest(min_detectable_gain=0.5)), journal=journal
-    )
+def weak_gain(gain: float, **options: Any) -> tuple[InstructedAgent, RunRequest]:
+    """A gain on 20 cases that three blocks do not show. One of 0.1 is promising then, one of 0.05 is not."""
+    agent = InstructedAgent(lambda _, draft, __: 0.5 + gain if draft else 0.5, **options)
+    return agent, request(cases=20, final_test=FinalTest(min_detectable_gain=0.5))
+
+
+@pytest.mark.slow
+async def test_a_promising_final_test_has_an_extra_block_which_says_nothing_about_new_cases() -> None:
+    (agent, asked), journal = weak_gain(0.1), MemoryJournal()
+    result = await engine(agent, DRAFT).run(asked, journal=journal)
+    assert outcome(result) == ("improved_on_validation", "these cases", ["shown", "not_shown"])
+    assert len(list_repeats(journal, "final_test")) == 16
+    assert result.conclusion is not None
+    on_these, on_new = result.conclusion.results
+    assert [look.repeats for look in on_these.looks] == [2, 4, 6, 16]
+    assert [look.repeats for look in on_new.looks] == [6], "whether the extra block is run depends on the gain so far"
+
+
+async def test_a_final_test_that_is_not_promising_ends_after_three_blocks() -> None:
+    (agent, asked), journal = weak_gain(0.05), MemoryJournal()
+    result = await engine(agent, DRAFT).run(asked, journal=journal)
     assert outcome(result) == ("no_evidence", None, ["not_shown"])
     assert len(list_repeats(journal, "final_test")) == 6
+    assert result.conclusion is not None
+    assert result.conclusion.results[0].p_value == pytest.approx(0.35, abs=0.01)
+
+
+@pytest.mark.slow
+async def test_a_run_killed_in_the_extra_block_resumes_it() -> None:
+    (agent, asked), whole = weak_gain(0.1), MemoryJournal()
+    result = await engine(agent, DRAFT).run(asked, journal=whole)
+    tested = [event.seq for event in whole.events if event.type == "case" and event.phase == "final_test"]
+    third = 2 * 20 * 6
+    for cut in (tested[third - 1], tested[third], tested[third] + 1, tested[third + 100], tested[-1], tested[-1] + 1):
+        (again, _), journal = weak_gain(0.1), MemoryJournal()
+        for event in whole.events[:cut]:
+            await journal.append(event)
+        assert (await engine(again, DRAFT).run(asked, journal=journal)).conclusion == result.conclusion
+        assert again.runs.total() == sum(seq >= cut for seq in tested), "no case run is repeated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 150])
+async def test_if_the_budget_ends_in_the_extra_block_the_third_look_counts(left: int) -> None:
+    """Also on resume with a larger budget: a test that has ended is not continued."""
+    spent, left = 0, 2 * 20 * 6 + left
+
+    def spend(context: RunContext, _: bool) -> bool:
+        nonlocal spent
+        spent += context.repeat > 1
+        if spent > left:
+            raise BudgetEndedError(f"no call fits into max_calls {left}", cap="max_calls")
+        return False
+
+    (agent, asked), journal = weak_gain(0.1, fails=spend), MemoryJournal()
+    result = await engine(agent, DRAFT).run(asked, journal=journal)
+    assert outcome(result) == ("no_evidence", None, ["not_shown"])
+    assert result.conclusion is not None
+    assert [look.repeats for look in result.conclusion.results[0].looks] == [2, 4, 6]
+    assert f"block 4 of 4 has not been run: no call fits into max_calls {left}" in result.conclusion.reasons[0]
+    ended = next(event.seq for event in journal.events if event.type == "budget_ended")
+    for cut in (ended + 1, ended + 2):
+        cut_journal = MemoryJournal()
+        for event in list(journal.events)[:cut]:
+            await cut_journal.append(event)
+        agent, _ = weak_gain(0.1)
+        assert (await engine(agent, DRAFT).run(asked, journal=cut_journal)).conclusion == result.conclusion
+        assert not agent.runs
+
+
+@pytest.mark.slow
+async def test_a_final_test_that_an_earlier_version_finished_is_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions ended after three blocks, with other shares of alpha."""
+    (agent, asked), journal, cut = weak_gain(0.1), MemoryJournal(), MemoryJournal()
+    with monkeypatch.context() as earlier:
+        earlier.setattr("promptiter.engine.conclusion.plan_final_test", plan_blocks)
+        result = await engine(agent, DRAFT).run(asked, journal=journal)
+    assert outcome(result) == ("no_evidence", None, ["not_shown"])
+    for event in list(journal.events)[:-1]:
+        await cut.append(event)
+    agent, _ = weak_gain(0.1)
+    again = await engine(agent, DRAFT).run(asked, journal=cut)
+    assert again.conclusion is not None
+    assert result.conclusion is not None
+    assert again.conclusion.results == result.conclusion.results
+    assert not agent.runs
 
 
 async def test_a_gain_that_these_cases_cannot_show_is_underpowered_whatever_was_measured() -> None:
@@ -173,7 +253,7 @@ async def test_without_run_noise_one_fixed_case_is_shown_after_six_repeats() -> 
     assert len(list_repeats(journal, "final_test")) == 6, "five failures of the candidate may be unseen"
     assert result.conclusion is not None
     assert "every case scored the same in 6 repeats" in result.conclusion.reasons[0]
-    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.98 / 60, abs=0.001)
+    assert result.conclusion.smallest_gain == pytest.approx(5 * 0.97 / 160, abs=0.002)
 
 
 async def test_without_run_noise_a_patch_that_changes_nothing_is_never_shown() -> None:

@@ -25,14 +25,25 @@ async def test_the_faults_of_the_rules_world_are_fixed_and_nothing_else_changes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["long-worded", "triage", "single", "exit-loop", "wrong-route", "handbook", "usual-suspect", "skill-file"]
+    "name",
+    [
+        "long-worded",
+        "triage",
+        "single",
+        "exit-loop",
+        "wrong-route",
+        "handbook",
+        "usual-suspect",
+        "skill-file",
+        "third-turn",
+    ],
 )
 async def test_the_faults_of_the_other_worlds_are_fixed_and_nothing_else_changes(name: str) -> None:
     await check_run(make_world(name, seed=0))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["triage", "exit-loop", "wrong-route"])
+@pytest.mark.parametrize("name", ["triage", "exit-loop", "wrong-route", "third-turn"])
 async def test_a_walk_finds_the_faults_of_the_small_worlds(name: str) -> None:
     world = make_world(name, seed=1)
     assert (await optimize_world(world, blame=LLMBackwarder(EXPERT))).changed == world.faulty

@@ -11,6 +11,7 @@ from promptiter.backprop.record import (
     LossesExtracted,
     PatchesWritten,
     TraceBlame,
+    VariantsWritten,
     describe_dropped,
 )
 from promptiter.evaluation.result import CaseRow
@@ -152,7 +153,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
         "round 1     train: 0.250, 0/2 pass",
         f"round 1     {describe_dropped(2)}",
         f"round 1     blame: {', '.join(f'{node}#instruction ({count})' for node, count in BLAMED)} and 1 more",
-        "round 1     patches: a#instruction, 1 refused, 2 surfaces without a patch",
+        "round 1     patches: a#instruction; 1 refused (b#instruction: no); 2 surfaces without a patch (x; y)",
         "round 1     failed train cases with the patches: 1.000, 1/1 pass",
         "round 1     validation: 1.000, 3/3 pass",
         "round 1     accepted: gain +0.500 reaches 0.005",
@@ -161,7 +162,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
 
 
 BLAMED = (("a", "2 cases"), ("b", "1 case"), ("c", "1 case"), ("d", "1 case"))
-SIGNALS = (("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
+SIGNALS = (("b", 1), ("a", 2), ("c", 1), ("d", 1), ("e", 1))
 
 
 async def test_the_current_stage_fits_80_columns() -> None:
@@ -275,4 +276,56 @@ async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
         "round 1     no candidate: no surface was patched",
         "round 1     stop: the budget has ended",
         "final test  stop: the search has nothing left to try",
+    ]
+
+
+def write_patch(value: str, *refused: Rejection) -> PatchesWritten:
+    patch = SurfacePatch(surface_id="a#instruction", value=value, reason="")
+    return PatchesWritten(patches=PatchSet((patch,)), refused=refused)
+
+
+async def test_each_of_several_candidates_has_a_number_from_its_patches_to_its_decision() -> None:
+    watching = Watching(width=200)
+    leak = Rejection(surface_id="a#instruction", value="", reason="it copies the case\nx " + "again " * 40)
+    variants = (write_patch("One."), write_patch("Two.", leak), write_patch("One."))
+    await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
+    await watching.see(VariantsWritten(variants=variants), phase="train", round_=1)
+    for number, profile in enumerate("bc"):
+        started = EvaluationStarted(evaluation=number, eval_set_id="", profile_digest=profile, cases=2, runs=2)
+        await watching.see(started, phase="rerun", round_=1)
+    for number in range(2):
+        finished = EvaluationFinished(evaluation=number, thresholds={}, mean_score=0.5, pass_rate=0.5)
+        await watching.see(finished, phase="rerun", round_=1)
+    await watching.see(variants[0], phase="rerun", round_=1)
+    lost = AcceptanceDecision(accepted=False, delta=None, reason="no better")
+    await watching.see(CandidateDecided(candidate="c", decision=lost), phase="validation", round_=1)
+    copied = "it copies the case x " + "again " * 18
+    assert watching.lines == [
+        "round 1     candidate 1 of 3: patches: a#instruction",
+        f"round 1     candidate 2 of 3: patches: a#instruction; 1 refused (a#instruction: {copied}…)",
+        "round 1     candidate 3 of 3: the same texts as candidate 1",
+        "round 1     failed train cases with candidate 1 of 3: 0.500, 1/2 pass",
+        "round 1     failed train cases with candidate 2 of 3: 0.500, 1/2 pass",
+        "round 1     chosen: candidate 1 of 3",
+        "round 1     candidate 2 of 3 rejected: no better",
+    ]
+    await watching.see(write_patch("Two."), phase="rerun", round_=1)
+    await watching.evaluate("rerun", [1.0], round_=1)
+    assert watching.lines[-2:] == [
+        "round 1     patches: a#instruction",
+        "round 1     failed train cases with the patches: 1.000, 1/1 pass",
+    ], "a later pass of the round has no candidates to choose from"
+
+
+async def test_equal_candidates_are_said_to_be_equal_and_one_is_run() -> None:
+    watching = Watching(width=200)
+    variants = (write_patch("One."), write_patch("One."))
+    await watching.see(VariantsWritten(variants=variants), phase="train", round_=1)
+    await watching.see(variants[0], phase="train", round_=1)
+    await watching.evaluate("rerun", [1.0], round_=1)
+    assert watching.lines == [
+        "round 1     candidate 1 of 2: patches: a#instruction",
+        "round 1     candidate 2 of 2: the same texts as candidate 1",
+        "round 1     chosen: candidate 1 of 2",
+        "round 1     failed train cases with candidate 1 of 2: 1.000, 1/1 pass",
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from promptiter.errors import SetupError, UnknownNameError
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
 from promptiter.policies.stop_decision import CONTINUE, STOP_KINDS, StopDecision, StopReason
@@ -226,9 +226,24 @@ def test_a_mean_of_equal_scores_reaches_that_score(value: float, count: int) -> 
 
 @pytest.mark.parametrize("policy", [TargetScore(0.9), RequiredMetrics()], ids=repr)
 def test_an_unreliable_evaluation_reaches_no_target(policy: StopPolicy) -> None:
-    crashing = ((1.0, 1.0), (1.0, 1.0), None)
-    assert not policy.decide(Progress(best=evaluation(*crashing, limit=0.25))).stop
-    assert policy.decide(Progress(best=evaluation(*crashing, limit=0.5))).stop
+    crashing = (*((1.0, 1.0),) * 10, None)
+    assert not policy.decide(Progress(best=evaluation(*crashing, limit=0.05))).stop
+    assert policy.decide(Progress(best=evaluation(*crashing, limit=0.1))).stop
+
+
+@pytest.mark.parametrize("objective", ["mean_score", "pass_rate", "weighted_loss"])
+def test_a_run_that_the_agent_made_fail_counts_with_the_worst_value(objective: Objective) -> None:
+    best = evaluation(*((1.0, 1.0),) * 4, None)
+    is_loss = objective == "weighted_loss"
+    for target, stops in ((0.0 if is_loss else 1.0, False), (0.2 if is_loss else 0.8, True)):
+        assert TargetScore(target).decide(Progress(best=best, objective=objective)).stop is stops
+    assert not RequiredMetrics().decide(Progress(best=best)).stop
+
+
+def test_a_run_that_an_outage_lost_counts_for_nothing() -> None:
+    lost = replace(evaluation(None).rows[0], case_id="lost", error=Failure("Busy", is_outage=True))
+    best = replace(evaluation(*((1.0, 1.0),) * 4), rows=(*evaluation(*((1.0, 1.0),) * 4).rows, lost))
+    assert TargetScore(1.0).decide(Progress(best=best)).stop
 
 
 @pytest.mark.parametrize(

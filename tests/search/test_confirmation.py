@@ -69,6 +69,13 @@ class BlamesTheSpoiler:
         ]
 
 
+class BlamesTheFirst(BlamesTheSpoiler):
+    """Blames the first of these steps only, so that it hides the others."""
+
+    async def attribute(self, request: AttributeRequest) -> list[BackwardResult]:
+        return (await super().attribute(request))[:1]
+
+
 class NamesTheKind:
     """Adds the kinds of the failing cases to an instruction."""
 
@@ -93,7 +100,10 @@ def eval_set(name: str, *, count: int, common: int = 0, rare: int = 0) -> EvalSe
 
 
 def engine(
-    slips: Slips | None = None, optimizer: NamesTheKind | None = None, trace_store: FileTraceStore | None = None
+    slips: Slips | None = None,
+    optimizer: NamesTheKind | None = None,
+    trace_store: FileTraceStore | None = None,
+    attributor: BlamesTheSpoiler | None = None,
 ) -> Engine:
     def judge(_: EvalCase, run: AgentRun) -> float:
         return float("spoiled" not in str(run.output))
@@ -112,7 +122,7 @@ def engine(
         gateway=Gateway(models={"draft": desk, "polish": desk}),
         trace_store=trace_store,
     )
-    search = BackpropRounds(BlamesTheSpoiler(), optimizer=optimizer or NamesTheKind(), check=None)
+    search = BackpropRounds(attributor or BlamesTheSpoiler(), optimizer=optimizer or NamesTheKind(), check=None)
     return Engine(agent, evaluator, search=search)
 
 
@@ -152,6 +162,12 @@ async def test_a_case_that_fails_again_in_another_place_blames_nothing() -> None
     result = await engine({("train-5", 0): "polish", ("train-5", 1): "draft"}).run(request())
     assert (result.changes, result.stop_reason) == ((), "exhausted")
     assert not any(each.patches for each in get_passes(result.rounds[0]))
+
+
+async def test_a_slip_that_hides_a_rare_fault_in_the_repeat_does_not_hide_it_for_good() -> None:
+    result = await engine({("train-0", 1): "draft"}, attributor=BlamesTheFirst()).run(request(rare=1))
+    assert [change.surface_id for change in result.changes] == [POLISH]
+    assert list_phases(result)[:3] == [("train", 24), ("repeat", 1), ("repeat", 1)]
 
 
 async def test_a_rare_fault_is_fixed_in_the_round_that_fixes_a_common_one() -> None:

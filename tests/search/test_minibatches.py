@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from promptiter.agents.base import AgentRun
 from promptiter.agents.edges import Choice
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.node_context import NodeContext
@@ -42,8 +43,16 @@ class RunsBatches:
             await session.complete_round()
 
 
-def run_batches(size: int, failing: int, *, count: int = 40, rounds: int = 1, seed: int = 1) -> list[Evaluation]:
-    """Run batches of train cases of which the first fail. Every fourth case goes to the left node."""
+def run_batches(
+    size: int, failing: int, *, count: int = 40, rounds: int = 1, seed: int = 1, unscored: int = 0
+) -> list[Evaluation]:
+    """Run batches of train cases of which the first fail or are not scored. Every fourth case goes to the left node."""
+
+    def judge(case: EvalCase, _: AgentRun) -> float:
+        number = int(case.id.split("-")[-1])
+        if case.id.startswith("train") and number < unscored:
+            raise ValueError("no score")
+        return float(number >= failing)
 
     def answer(request: ModelRequest) -> ModelReply:
         return ModelReply(text=request.messages[-1].content)
@@ -66,7 +75,7 @@ def run_batches(size: int, failing: int, *, count: int = 40, rounds: int = 1, se
         )
         for name, size in (("train", count), ("validation", 2))
     )
-    metric = FunctionMetric(name="passes", function=lambda case, _: float(int(case.id.split("-")[-1]) >= failing))
+    metric = FunctionMetric(name="passes", function=judge)
     search = RunsBatches(size=size, rounds=rounds)
     evaluator = Evaluator([metric], gateway=Gateway(models={"scripted": ScriptedModel(answer)}))
     request = RunRequest(train=train, validation=validation, seed=seed)
@@ -106,6 +115,11 @@ def test_a_batch_with_few_failures_is_doubled_and_no_case_is_run_twice() -> None
     assert len(sizes) > 1
     [none] = run_batches(8, failing=0)
     assert list_numbers(none) == list(range(40)), "without a failure, the whole set is run"
+
+
+def test_a_case_that_could_not_be_scored_is_not_a_failure_to_learn_from() -> None:
+    first, second = run_batches(8, failing=0, unscored=2, rounds=2)
+    assert list_numbers(first) == list_numbers(second) == list(range(40))
 
 
 def test_half_of_a_later_batch_failed_before_and_each_route_is_in_it() -> None:

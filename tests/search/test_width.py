@@ -40,7 +40,9 @@ async def test_the_candidate_that_does_best_on_the_failed_train_cases_is_validat
     assert [sorted({request.emphasis for request in optimizer.requests})] == [sorted(EMPHASES[:2])]
     worse, best = only.candidates
     assert worse.decision is not None
-    assert worse.decision.reason == "another candidate of this round did no worse on the failed train cases"
+    assert worse.decision.reason == (
+        "no better on the failed train cases than the chosen candidate (0.000 against 1.000)"
+    )
     assert (worse.validation, result.accepted_score) == (None, 1.0)
     assert {patch.value for patch in best.patches} == {"Draft. Be careful.", "Polish. Be careful."}
     [first] = get_passes(only)

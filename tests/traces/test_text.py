@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import Blob, Snapshot
-from traces.text import cut, cut_middle, format_duration, one_line, preview
+from traces.text import cut, cut_at_word, cut_middle, format_duration, one_line, preview
 
 
 def test_durations_read_well() -> None:
@@ -34,6 +34,7 @@ def test_names_are_cut_in_the_middle(name: str, shown: str) -> None:
 @given(st.text(), st.integers(1, 40))
 def test_cut_text_is_short_enough(text: str, limit: int) -> None:
     assert len(cut(text, limit)) <= limit
+    assert len(cut_at_word(text, limit)) <= limit
     assert len(cut_middle(text, limit)) <= limit
 
 
@@ -49,3 +50,16 @@ def test_previews_show_data_as_json() -> None:
     assert preview(Snapshot(text="x" * 500), 10) == "xxxxxxxxx…"
     assert preview(Snapshot(blobs=(Blob("ab", 2_000, "image/png"),))) == "image/png, 2,000 bytes"
     assert preview(Snapshot()) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("It asks for", "It asks for"),
+        ("It asks for the total", "It asks for …"),
+        ("It asks for; the total", "It asks for …"),
+        ("Donaudampfschifffahrt on time", "Donaudampfschi…"),
+    ],
+)
+def test_a_text_is_cut_after_a_word(text: str, shown: str) -> None:
+    assert cut_at_word(text, 15) == shown

@@ -12,12 +12,11 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
-from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases
-from promptiter.evaluation.stats.gain_interval import GainInterval, estimate_gain_interval
+from promptiter.evaluation.stats.final_test import BLOCKS, count_repeats, decide_for_these_cases, fit_to_cases
 from promptiter.evaluation.stats.new_cases import decide_for_new_cases
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
-from promptiter.evaluation.stats.permutation import PairedScores, mean_gain, select_first
-from promptiter.evaluation.stats.saving import decide_saving, estimate_saving_interval
+from promptiter.evaluation.stats.permutation import PairedScores
+from promptiter.evaluation.stats.saving import decide_saving
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from tests.worlds.chances import BETA
 
@@ -26,8 +25,6 @@ REPEATS = sum(block.repeats for block in BLOCKS)
 ROUNDS = (1, 2, 3, 4, 5, 6)
 MARGIN = 0.1
 """The loss that goals other than the score allow: without run noise, 12 cases can exclude it."""
-
-"""Sampled assignments of tokens. All of them would take a second in each look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +44,10 @@ Score: TypeAlias = Callable[[Random], float]
 
 
 def find_claim(pairs: Sequence[PairedScores], *, judges: bool = False) -> Tested:
-    """Decide for these cases. The p-value is computed only if some look could show a gain."""
-    repeats = _find_last_look(pairs, mean_gain, estimate_gain_interval)
-    is_claimed = False
-    if repeats is None:
-        result = decide_for_these_cases(pairs)
-        is_claimed, repeats = result.is_shown, result.looks[-1].repeats
-    runs = 2 * repeats * len(pairs)
-    return Tested(is_claimed, runs, runs if judges else 0)
-
-
-def _find_last_look(
-    pairs: Sequence[PairedScores],
-    measure: Callable[[Sequence[PairedScores]], float],
-    estimate: Callable[[Sequence[PairedScores]], GainInterval],
-) -> int | None:
-    """After how many repeats the test ends without a gain; None if the interval of a look excludes 0."""
-    repeats = 0
-    for block in BLOCKS:
-        repeats += block.repeats
-        seen = select_first(pairs, repeats)
-        if measure(seen) <= 0:
-            return repeats
-        if estimate(seen).low > 0:
-            return None
-    return repeats
+    """Decide for these cases."""
+    result = decide_for_these_cases(pairs, blocks=fit_to_cases(BLOCKS, len(pairs)))
+    runs = 2 * result.looks[-1].repeats * len(pairs)
+    return Tested(result.is_shown, runs, runs if judges else 0)
 
 
 def flip(chance: float) -> Score:
@@ -164,13 +140,9 @@ def simulate_saving(size: int, random: Random, *, expensive: float = 0.0) -> Tes
             after = [round(length * (2 if random.random() < expensive else _offset(expensive))) + 1 for _ in after]
         amounts.append(PairedScores(case_id=f"{at:03}", before=tuple(before), after=tuple(after)))
         scores.append(PairedScores(case_id=f"{at:03}", before=(1.0,) * REPEATS, after=(1.0,) * REPEATS))
-    repeats, is_claimed = _find_last_look(amounts, lambda seen: -mean_gain(seen), estimate_saving_interval), False
-    if repeats is None:
-        saving = decide_saving(amounts)
-        no_loss = decide_non_inferiority(scores, margin=MARGIN)
-        is_claimed = saving.is_shown and no_loss.is_shown
-        repeats = max(saving.looks[-1].repeats, no_loss.looks[-1].repeats)
-    return Tested(is_claimed, 2 * repeats * size)
+    saving, no_loss = decide_saving(amounts), decide_non_inferiority(scores, margin=MARGIN)
+    repeats = max(saving.looks[-1].repeats, no_loss.looks[-1].repeats)
+    return Tested(saving.is_shown and no_loss.is_shown, 2 * repeats * size)
 
 
 def _offset(expensive: float) -> float:
@@ -221,12 +193,12 @@ def simulate_reshuffles(size: int, random: Random, *, rounds: int, deterministic
 def find_gain_for_new_cases(
     before: Sequence[Score], after: Sequence[Score], use: ValidationUse, random: Random
 ) -> tuple[Tested, bool]:
-    """Test on these cases, and, if they show a gain, for new ones on the same runs."""
+    """Test on these cases, and, if they show a gain, for new ones on the runs of all but the extra block."""
     pairs = pair(before, after, random)
     on_these = find_claim(pairs)
     if not on_these.is_claimed:
         return on_these, False
-    seen = [case.first(on_these.case_runs // (2 * len(pairs))) for case in pairs]
+    seen = [case.first(count_repeats(BLOCKS)) for case in pairs]
     return on_these, decide_for_new_cases(seen, alpha=use.find_alpha(ALPHA)).is_shown
 
 

@@ -11,6 +11,7 @@ from tests.worlds.planted_world import PlantedWorld
 from tests.worlds.rules_world import LONG, SCENARIOS, make_rules_world
 from tests.worlds.single_prompt import make_single_prompt_world
 from tests.worlds.skill_file import make_skill_file_world
+from tests.worlds.third_turn import make_third_turn_world
 from tests.worlds.triage_world import make_triage_world
 from tests.worlds.usual_suspect import make_usual_suspect_world
 from tests.worlds.wrong_route import make_wrong_route_world
@@ -25,6 +26,7 @@ WORLDS: Mapping[str, Callable[..., PlantedWorld]] = {
     "handbook": make_handbook_world,
     "usual-suspect": make_usual_suspect_world,
     "skill-file": make_skill_file_world,
+    "third-turn": make_third_turn_world,
 }
 """Makers of worlds; each takes a seed and the chance of a slip."""
 

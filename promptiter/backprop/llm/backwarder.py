@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
@@ -33,19 +34,17 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
         shape = build_answer_adapter(tuple(shown.surfaces), tuple(predecessors), reports=tuple(reports))
         messages = self.render(request) if self.render else shown.render(limit=self.max_prompt_tokens)
         answer = await self.ask(shape, messages, request, node_id=request.step.node_id)
-        surface_ids = {name: name for name in request.blamable} | shown.surfaces
-        step_ids = {step.id: step.id for step in request.predecessors}
-        step_ids |= {alias: step.id for alias, step in predecessors.items()}
+        step_ids = {alias: step.id for alias, step in predecessors.items()}
         step_id, cite = request.step.id, shown.shown.cite
         gradients = [
             build_gradient(blame, (surface_id, step_id), request, cited=cite(blame.cited))
             for blame in answer.gradients
-            if (surface_id := resolve_id(blame.of, surface_ids))
+            if (surface_id := resolve_id(blame.of, shown.surfaces, others=request.blamable))
         ]
         packets = [
             _build_packet(target, blame, request, cite(blame.cited))
             for blame in answer.packets
-            if (target := resolve_id(blame.of, step_ids))
+            if (target := resolve_id(blame.of, step_ids, others=map(_get_id, request.predecessors)))
         ]
         return BackwardResult(
             step_id=step_id,
@@ -53,6 +52,9 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
             packets=_merge_packets(packets),
             dropped=len(answer.gradients) + len(answer.packets) - len(gradients) - len(packets),
         )
+
+
+_get_id = attrgetter("id")
 
 
 def _build_packet(target: str, blame: BlameEntry, request: BackwardRequest, cited: CitedReports) -> GradientPacket:

@@ -68,7 +68,7 @@ OTHER_BRANCH = "; if that one is in a branch that did not run, the step that dec
 BEFORE = {
     "here_or_before": ": here, or before",
     "predecessors": """\
-- A predecessor (P1, P2, ...) is an earlier step whose output this step read or was run by. Blame it if what this step \
+- A predecessor (P1, P2, ...) is a step whose output this step read, or that triggered it. Blame it if what this step \
 needed was missing, wrong or misleading there, so that no better surface here could have helped.
 """,
     "missing_there": """\

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.hunks import NamedChange, build_edits, collect_evidence, select_points
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.prompts import is_asked_for_changes, is_shown_whole, render_optimize
+from promptiter.backprop.llm.prompts import is_asked_for_points, is_shown_whole, render_optimize
 from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.backprop.llm.value_wrappers import unescape_marks, unwrap_passage, unwrap_value
@@ -112,13 +112,17 @@ def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
         edits = build_edits(surface.value, value, changes, points) if is_text else ()
         return check_value(NewValue(value, reply.reason, edits), request.surface)
 
-    more = {"changes": _CHANGES} if is_asked_for_changes(request) else {}
+    more = {"changes": _CHANGES} if is_asked_for_points(request) else {}
     schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(surface), **more)
     return build_shape(_ValueReply, parse, schema=schema)
 
 
 def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
-    """Build the adapter of an answer with edits: passages of the current value and their replacements."""
+    """Build the adapter of an answer with edits: passages of the current value and their replacements.
+
+    All edits answer the point of a signal that has only one.
+    """
+    is_asked = is_asked_for_points(request)
 
     def parse(reply: _EditsReply) -> NewValue:
         edits = tuple(
@@ -126,7 +130,7 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
                 before=unescape_marks(each.find, request.surface),
                 after=unwrap_passage(each.replace, request.surface),
                 reason=each.reason.strip(),
-                evidence=collect_evidence(select_points(each.points, request.signal.points)),
+                evidence=collect_evidence(select_points(each.points if is_asked else [1], request.signal.points)),
             )
             for each in reply.edits
         )
@@ -137,7 +141,7 @@ def build_edits_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
         find={"type": "string"},
         replace={"type": "string"},
         reason={"type": "string"},
-        points=_NUMBERS,
+        **({"points": _NUMBERS} if is_asked else {}),
     )
     schema = build_object_schema(reason={"type": "string"}, edits={"type": "array", "minItems": 1, "items": one})
     return build_shape(_EditsReply, parse, schema=schema)
@@ -176,7 +180,7 @@ def check_value(new: NewValue, surface: Surface) -> NewValue:
         raise ValueError(f"the surface cannot take this value: {error.problem}") from error
     if holds_non_finite(new.value):
         raise ValueError("the value holds a NaN or infinite number")
-    if isinstance(new.value, str) and not new.value.strip():
+    if isinstance(new.value, str) and surface.type in TEXT_TYPES and not any(map(str.isalnum, new.value)):
         raise ValueError("the value is empty; give the complete new value")
     return new
 

@@ -61,7 +61,7 @@ You merge feedback on one editable part of an agent, its surface, into a few poi
 once. Each numbered line of the feedback is one point with the cases behind it; ×37 means that 37 reports say so.
 
 - Join points that ask for the same change, and name their numbers. Points that differ in a name, a number or a value \
-ask for different changes: keep them apart, or list all of these in one point. Order by severity and by cases.
+ask for different changes: keep them apart, or list all of these in one point. Order by severity, P0 first, and cases.
 - Where points contradict each other, find the condition under which each is right. If there is none, follow the \
 greater number of cases and say so.
 - Write every point as a general rule that helps on new inputs. Names, numbers, ids and answers of single \
@@ -108,9 +108,11 @@ numbers of the points of the signal that it answers: \
 ANSWER_BY_EDITS = """\
 The current value is too long to be shown whole, so answer with edits. Each replaces a passage of it: `find` repeats \
 the passage exactly, without the notes on what is left out, and occurs only once in the value, `replace` is the new \
-passage, `reason` says why in a few words, and `points` lists the numbers of the points of the signal that it answers. \
-The outer reason says in one or two sentences what you changed and why it helps. Answer with one JSON object:
-{"reason": "...", "edits": [{"find": "...", "replace": "...", "reason": "...", "points": [1]}]}"""
+passage, and `reason` says why in a few words{points}. The outer reason says in one or two sentences what you changed \
+and why it helps. Answer with one JSON object:
+{{"reason": "...", "edits": [{{"find": "...", "replace": "...", "reason": "..."{one}}}]}}"""
+
+POINTS_OF_EDIT = "; `points` lists the numbers of the points of the signal that it answers"
 
 CORRECT = """\
 You check a diagnosis. An agent made of several steps failed. The step below may be the cause; the diagnosis was made \
@@ -184,7 +186,7 @@ def is_shown_whole(surface: Surface, *, limit: int) -> bool:
     return _quote_value(surface).size <= _compute_value_room(limit=limit)
 
 
-def is_asked_for_changes(request: OptimizeRequest) -> bool:
+def is_asked_for_points(request: OptimizeRequest) -> bool:
     """Whether an answer also says which change answers which point: if there are several, and the value is text."""
     return len(request.signal.points) > 1 and request.surface.type in TEXT_TYPES
 
@@ -219,8 +221,11 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
             weight=2,
         ),
     ]
-    rules = _BY_VALUE_AND_CHANGES if is_asked_for_changes(request) else _BY_VALUE
-    rules = rules if is_shown_whole(surface, limit=limit) else _BY_EDITS
+    has_points = is_asked_for_points(request)
+    if is_shown_whole(surface, limit=limit):
+        rules = _BY_VALUE_AND_CHANGES if has_points else _BY_VALUE
+    else:
+        rules = _BY_EDITS_AND_POINTS if has_points else _BY_EDITS
     found = [finding for example in failing for finding in example.findings]
     around = collect_literals(found, [example.expected for example in (*failing, *passing)])
     value = _render_passages(request, around, limit=limit)
@@ -233,12 +238,15 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
 _AGGREGATE = AGGREGATE.format(data_rule=DATA_RULE)
 _BY_VALUE = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_VALUE)
 _BY_VALUE_AND_CHANGES = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_VALUE_AND_CHANGES)
-_BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS)
+_BY_EDITS = OPTIMIZE.format(data_rule=DATA_RULE, answer=ANSWER_BY_EDITS.format(points="", one=""))
+_BY_EDITS_AND_POINTS = OPTIMIZE.format(
+    data_rule=DATA_RULE, answer=ANSWER_BY_EDITS.format(points=POINTS_OF_EDIT, one=', "points": [1]')
+)
 
 
 def _compute_value_room(*, limit: int) -> int:
     """Maximum number of tokens of the current value in the optimizer's prompt, for both forms of answer."""
-    return compute_room(_BY_EDITS, limit=limit) * 3 // 5
+    return compute_room(_BY_EDITS_AND_POINTS, limit=limit) * 3 // 5
 
 
 def _render_passages(request: OptimizeRequest, around: Sequence[str], *, limit: int) -> str:
@@ -290,7 +298,7 @@ def _build_signal_section(signal: AggregateResult) -> PromptSection:
         for number, point in enumerate(signal.points, 1)
     ]
     listed = "\n".join(points) if len(points) > 1 else signal.text
-    text = f"{signal.severity}, {plural(len(signal.case_ids), 'case')}{f' ({counts})' if counts else ''}:\n{listed}"
+    text = f"{plural(len(signal.case_ids), 'case')}{f' ({counts})' if counts else ''}:\n{listed}"
     return PromptSection(title="# The signal", quotes=(Quote("signal", text),), weight=12)
 
 

@@ -51,6 +51,8 @@ def render_value(value: Json) -> str:
 
 def render_snapshot(snapshot: Snapshot) -> str:
     """Render the input or output of a step; blobs are only named."""
+    if snapshot.text is not None and not snapshot.blobs:
+        return snapshot.text
     value = snapshot.data if snapshot.text is None else snapshot.text
     shown = [] if value is None else [render_value(value)]
     if not snapshot.blobs:
@@ -85,14 +87,14 @@ def build_step_section(step: Step, known: Mapping[str, str]) -> PromptSection:
     given = render_snapshot(step.input)
     same = next((each for each, text in known.items() if text and text == given), "")
     source = f"; its input is {'what the user said' if same == USER else f'the output of {same}'}" if same else ""
-    quotes = (
-        *unfit,
-        *quote_optional("error", str(step.error) if step.error is not None else None),
-        *(() if same and not step.input.blobs else (Quote("input", refer_to_known(given, known)),)),
-        Quote("output", render_snapshot(step.output)),
-    )
+    quotes = list(unfit)
+    if step.error is not None:
+        quotes.extend(quote_optional("error", str(step.error)))
+    if not same or step.input.blobs:
+        quotes.append(Quote("input", refer_to_known(given, known)))
+    quotes.append(Quote("output", render_snapshot(step.output)))
     title = f"# The step{f': node {name[0]}' if name else ''} ({step.kind}){source}"
-    return PromptSection(title=title, quotes=quotes, weight=10)
+    return PromptSection(title=title, quotes=tuple(quotes), weight=10)
 
 
 def render_call(call: ToolCall) -> str:
@@ -140,6 +142,8 @@ def render_failure(example: StepExample) -> str:
     """Render a failing example in one text."""
     why = [*example.reasons, *_list_unshown_findings(example)]
     parts = {
+        EARLIER: example.earlier,
+        "user": example.case_input if example.case_input != example.input else None,
         "input": example.input,
         "output": example.output,
         "answer of the whole run": example.answer,
@@ -150,7 +154,7 @@ def render_failure(example: StepExample) -> str:
 
 
 def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight: int) -> Iterator[PromptSection]:
-    """Build one section per example, so that a long one does not crowd out the others."""
+    """Build one section per example, so that a long one does not crowd out the others, and none is shown in pieces."""
     for number, example in enumerate(examples, 1):
         asked = example.case_input if example.case_input != example.input else None
         expected_calls = (
@@ -169,7 +173,7 @@ def build_example_sections(kind: str, examples: Sequence[StepExample], *, weight
             *quote_optional(f"expected tool calls{of_run}", expected_calls),
             *quote_numbered("tool call", map(render_value, example.tool_calls)),
         )
-        yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight)
+        yield PromptSection(title=f"# {kind} example {number}", quotes=quotes, weight=weight, needs_all=True)
 
 
 def _list_unshown_findings(example: StepExample) -> list[str]:

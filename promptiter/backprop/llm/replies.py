@@ -6,7 +6,7 @@ Every other mismatch is shown to the model for repair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
@@ -103,8 +103,11 @@ def build_answer_adapter(
     return build_shape(BlameAnswer, partial(_check_answer, lists=tuple(lists)), schema=schema)
 
 
-def resolve_id(name: str, ids: Mapping[str, str]) -> str | None:
-    """Resolve an alias or id; a blank means the only candidate."""
+def resolve_id(name: str, aliases: Mapping[str, str], *, others: Iterable[str] = ()) -> str | None:
+    """Resolve an alias, or one of the other ids by itself; a blank means the only candidate."""
+    if found := aliases.get(name):
+        return found
+    ids = {each: each for each in others} | dict(aliases)
     if not name and len(candidates := set(ids.values())) == 1:
         return candidates.pop()
     return ids.get(name) or ids.get(name.upper())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
@@ -21,7 +21,6 @@ from promptiter.backprop.llm.rendering import (
     EARLIER,
     FIXED_NAME,
     USER,
-    build_optional_section,
     build_step_section,
     collect_literals,
     collect_wrong_values,
@@ -47,7 +46,7 @@ from promptiter.backprop.llm.reports import (
     collect_reports,
 )
 from promptiter.backprop.llm.truncation import PromptSection, Quote, compose, compute_room
-from promptiter.grouping import ById, group_by
+from promptiter.grouping import ById
 from promptiter.llm.messages import Message
 from promptiter.stages.contracts import BackwardRequest
 from promptiter.stages.losses import Loss
@@ -85,6 +84,7 @@ class ShownReports:
     """What went wrong, as far as a step is asked about it: by alias, and how a prompt shows it."""
 
     by_alias: Mapping[str, Report]
+    alias_of: Mapping[str, str]
     sections: tuple[PromptSection, ...]
     literals: tuple[str, ...]
     _cited: dict[tuple[str, ...], CitedReports] = field(default_factory=dict, compare=False)
@@ -102,7 +102,7 @@ class ShownReports:
         cls, reports: Iterable[Report], losses: Iterable[Loss], said: str, earlier: str, expected: str | None
     ) -> ShownReports:
         by_alias = alias_reports(reports)
-        texts = {report.text for report in by_alias.values()}
+        alias_of = {report.text: alias for alias, report in by_alias.items()}
         quotes = (
             *quote_optional(EARLIER, earlier),
             *quote_optional("user", said),
@@ -111,9 +111,9 @@ class ShownReports:
         )
         sections = (
             PromptSection(title="# The run, and what is wrong with its result", quotes=quotes, weight=12),
-            *build_criteria_section(collect_criteria(loss for loss in losses if loss.report in texts)),
+            *build_criteria_section(collect_criteria(loss for loss in losses if loss.report in alias_of)),
         )
-        return cls(by_alias, sections, collect_literals(collect_findings(by_alias.values()), [expected]))
+        return cls(by_alias, alias_of, sections, collect_literals(collect_findings(by_alias.values()), [expected]))
 
 
 @lru_cache(maxsize=256)
@@ -146,12 +146,13 @@ def alias_surfaces(request: BackwardRequest) -> dict[str, str]:
 
 def alias_predecessors(request: BackwardRequest) -> dict[str, Step]:
     """The predecessors by alias. If there are too many, those that failed or gave a wrong value are preferred."""
-    steps = sorted({step.id: step for step in request.predecessors}.values(), key=lambda step: (len(step.id), step.id))
-    named = [(f"P{number}", step) for number, step in enumerate(steps, 1)]
+    by_id = {step.id: step for step in request.predecessors}
+    ids = sorted(by_id, key=lambda step_id: (len(step_id), step_id)) if len(by_id) > 1 else by_id
+    named = {f"P{number}": by_id[step_id] for number, step_id in enumerate(ids, 1)}
     if len(named) > MOST_PREDECESSORS:
         wrong = collect_wrong_values(collect_findings(show_reports(request).by_alias.values()))
-        named = sorted(named, key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS]
-    return dict(named)
+        named = dict(sorted(named.items(), key=lambda pair: not is_suspect(pair[1], wrong))[:MOST_PREDECESSORS])
+    return named
 
 
 class StepPrompt:
@@ -167,30 +168,31 @@ class StepPrompt:
     def render(self, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
         """Render the prompt that asks which surface or predecessor of the step is to blame."""
         request, step, predecessors = self.request, self.request.step, self.predecessors
-        known = {alias: render_snapshot(each.output) for alias, each in predecessors.items()} | {USER: request.input}
+        known = {alias: render_snapshot(each.output) for alias, each in predecessors.items()}
+        known[USER] = request.input
+        sections = list(self.shown.sections)
+        if later := self._quote_packets():
+            sections.append(
+                PromptSection(title="# What the steps that read its output say", quotes=tuple(later), weight=6)
+            )
+        sections.append(build_step_section(step, known))
+        if step.tool_calls:
+            calls = quote_numbered("call", map(render_call, step.tool_calls))
+            sections.append(PromptSection(title="# Its tool calls", quotes=calls, weight=5))
         surfaces = self._build_surface_section()
-        sections = [
-            *self.shown.sections,
-            *build_optional_section(
-                "# What the steps that read its output say", tuple(_quote_packets(request, self.reports)), weight=6
-            ),
-            build_step_section(step, known),
-            *build_optional_section(
-                "# Its tool calls", quote_numbered("call", map(render_call, step.tool_calls)), weight=5
-            ),
-            *([surfaces] if surfaces.quotes else []),
-            *_build_predecessor_sections(request, predecessors, known),
-            *build_optional_section(
-                ROUTES, quote_optional("routes", _describe_routes(request, predecessors)), weight=4
-            ),
-        ]
-        has_tools = bool(step.tool_calls) or any(surface.type == "tool" for surface in request.surfaces)
+        if surfaces.quotes:
+            sections.append(surfaces)
+        if predecessors:
+            sections.append(_build_predecessor_section(request, predecessors, known))
+        has_routes = bool(request.missed_routes or request.absent_owners)
+        if has_routes and (routes := _describe_routes(request, predecessors)):
+            sections.append(PromptSection(title=ROUTES, quotes=(Quote("routes", routes),), weight=4))
         rules = _build_rules(
             has_surfaces=bool(self.surfaces),
             has_predecessors=bool(predecessors),
-            has_tools=has_tools,
-            has_fixed=any(quote.name == FIXED_NAME for quote in surfaces.quotes),
-            has_routes=bool(request.missed_routes or request.absent_owners),
+            has_tools=bool(step.tool_calls) or "tool" in [surface.type for surface in request.surfaces],
+            has_fixed=FIXED_NAME in [quote.name for quote in surfaces.quotes],
+            has_routes=has_routes,
         )
         content = compose(sections, compute_room(rules, limit=limit), around=self.shown.literals)
         return Message("system", rules), Message("user", content)
@@ -198,16 +200,34 @@ class StepPrompt:
     def _build_surface_section(self) -> PromptSection:
         aliases = {name: alias for alias, name in self.surfaces.items()}
         surfaces = {surface.id: surface for surface in self.request.surfaces}
-        order = sorted(surfaces, key=lambda name: (name not in aliases, name))
-        quotes = tuple(
+        order = sorted(surfaces, key=lambda name: (name not in aliases, name)) if len(surfaces) > 1 else surfaces
+        quotes = [
             quote_surface(
                 surfaces[name], name=aliases.get(name, FIXED_NAME), call_seen=self.request.calls_seen.get(name)
             )
             for name in order
             if name in aliases or is_worth_showing(surfaces[name])
-        )
-        title = "# Its surfaces" + ("" if aliases else ": none may be blamed")
-        return PromptSection(title=title, quotes=quotes, weight=6)
+        ]
+        title = "# Its surfaces" if aliases else "# Its surfaces: none may be blamed"
+        return PromptSection(title=title, quotes=tuple(quotes), weight=6)
+
+    def _quote_packets(self) -> list[Quote]:
+        """Quote what later steps say of this one's output, with their nodes and the findings concerned."""
+        aliases, readers = self.shown.alias_of, self.request.readers
+        cited: dict[tuple[str, str], dict[str, None]] = {}
+        for packet in self.request.incoming:
+            if packet.source and packet.text not in aliases:
+                about = cited.setdefault((packet.source, packet.text), {})
+                for reason in packet.reasons:
+                    if reason in aliases:
+                        about[aliases[reason]] = None
+        quotes = []
+        for source, text in sorted(cited):
+            name, _ = name_node(readers.get(source, ""))
+            about = cited[source, text]
+            node = name[0] if name else "a later step"
+            quotes.append(Quote(f"from {node} about {', '.join(about)}" if about else f"from {node}", text))
+        return quotes
 
 
 def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
@@ -215,33 +235,18 @@ def render_backward(request: BackwardRequest, *, limit: int = MAX_PROMPT_TOKENS)
     return StepPrompt(request).render(limit=limit)
 
 
-def _quote_packets(request: BackwardRequest, reports: Mapping[str, Report]) -> Iterator[Quote]:
-    """Quote what later steps say of this one's output, with the node that they are of and the findings concerned."""
-    aliases = {report.text: alias for alias, report in reports.items()}
-    own = (each for each in request.incoming if each.source and each.text not in aliases)
-    later = sorted(own, key=lambda packet: (packet.source, packet.text))
-    for (source, text), same in group_by(later, lambda packet: (packet.source, packet.text)).items():
-        node = request.readers.get(source, "")
-        name, _ = name_node(node)
-        cited = dict.fromkeys(aliases[reason] for packet in same for reason in packet.reasons if reason in aliases)
-        about = f" about {', '.join(cited)}" if cited else ""
-        yield Quote(f"from {' '.join(name) or 'a later step'}{about}", text)
-
-
-def _build_predecessor_sections(
+def _build_predecessor_section(
     request: BackwardRequest, predecessors: Mapping[str, Step], outputs: Mapping[str, str]
-) -> Iterator[PromptSection]:
-    if not predecessors:
-        return
-    not_read = request.step.unread
-    unread = [alias for alias, before in predecessors.items() if before.id in not_read]
-    left_out = len({step.id for step in request.predecessors}) - len(predecessors)
-    notes = [
-        *([f"it was run after {', '.join(unread)}, but did not read that output"] if unread else []),
-        *([f"{left_out:,} more are not shown and cannot be blamed"] if left_out else []),
-    ]
-    quotes = tuple(Quote(alias, _render_result(before, outputs[alias])) for alias, before in predecessors.items())
-    yield PromptSection(title="; ".join(["# Its predecessors", *notes]), quotes=quotes, weight=6)
+) -> PromptSection:
+    title = "# Its predecessors"
+    if request.step.edges and (not_read := request.step.unread):
+        unread = [alias for alias, before in predecessors.items() if before.id in not_read]
+        title += f"; it was run after {', '.join(unread)}, but did not read that output" if unread else ""
+    if len(request.predecessors) > len(predecessors):
+        left_out = len({step.id for step in request.predecessors}) - len(predecessors)
+        title += f"; {left_out:,} more are not shown and cannot be blamed" if left_out else ""
+    quotes = [Quote(alias, _render_result(before, outputs[alias])) for alias, before in predecessors.items()]
+    return PromptSection(title=title, quotes=tuple(quotes), weight=6)
 
 
 def _render_result(step: Step, output: str) -> str:

@@ -119,18 +119,23 @@ class Quote:
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that sizes are computed once
 class PromptSection:
-    """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits."""
+    """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits.
+
+    A section that `needs_all` of its quotes, as an example does, is left out if there is no room for a part of each.
+    """
 
     title: str
     quotes: tuple[Quote, ...] = ()
     weight: float = 1
+    needs_all: bool = False
 
     @property
     def whole(self) -> str:
         """The section with its whole texts, joined once: steps of one run share some sections."""
         known: str | None = self.__dict__.get("_whole")
         if known is None:
-            known = self.__dict__["_whole"] = "\n".join([self.title, *[quote.render() for quote in self.quotes]])
+            shown = "\n".join([self.title, *[quote_whole(quote.name, quote.text) for quote in self.quotes]])
+            known = self.__dict__["_whole"] = escape_surrogates(shown)
         return known
 
     @cached_property
@@ -139,6 +144,8 @@ class PromptSection:
 
     @cached_property
     def least(self) -> int:
+        if self.needs_all:
+            return self._frame + sum(quote.least for quote in self.quotes)
         first = self.quotes[0].least if self.quotes else 0
         return min(self.size, self._frame + first + approximate_tokens(_render_more(len(self.quotes))) + 1)
 

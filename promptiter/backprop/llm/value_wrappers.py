@@ -43,7 +43,7 @@ def _strip_wrappers(value: str, current: str) -> str:
     """Strip wrappers until none is left. A wrapper that the current value has, too, belongs to it."""
     current = current.strip()
     while True:
-        for wrapper in (_WRAPPING_MARKS, _FENCE_AND_REMARK, _FENCE, _REMARK, _QUOTES):
+        for wrapper in _WRAPPERS:
             found = wrapper.match(value.strip())
             if found is not None and not wrapper.match(current) and found["value"].strip():
                 break
@@ -62,7 +62,7 @@ def _check_end(value: str, current: str) -> str:
 _DATA_MARK = re.compile(r"<data\s+name\s*=[^<>]*>|(?<!.)(?:(?!<data).)*</data>", re.IGNORECASE | re.DOTALL)
 _ESCAPED_MARK = re.compile(r"&lt;(?=\s*/?\s*data\b)", re.IGNORECASE)
 _GAP = re.compile(
-    r"\[… [^\[\]]*left out[^\[\]]* …\]"
+    r"\[… [^\[\]]*left out[^\[\]]* …\]|\[\W{0,5}(?:the\s+)?rest\s+(?:is\s+|stays\s+)?unchanged\W{0,5}\]"
     r"|^[ \t]*+[^\w\n]{0,5}(?:\.\.\.|[…\[(<*])[^\w\n]{0,5}(?:the\s+)?(?:rest|remainder)\s+(?:of\s+[^.\n]{1,60}\s+)?"
     r"(?:is\s+|stays?\s+|remains?\s+)?(?:the\s+)?"
     r"(?:unchanged|same|as\s+before|as\s+is|omitted)\b[^\n]{0,20}$",
@@ -70,21 +70,44 @@ _GAP = re.compile(
 )
 """A note of the prompt, or of the model, that something is left out."""
 
-_WRAPPING_MARKS = re.compile(r"<data\b[^<>]*>(?P<value>.*)</data>\Z", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"```[\w-]*[ \t]*\n(?P<value>(?:(?!^```).)*)```\Z", re.DOTALL | re.MULTILINE)
 _NEW = r"(?:improved|updated|new|revised|rewritten|corrected|better|optimi[sz]ed|edited|refined|modified|fixed|final)"
-_THING = r"(?:instructions?|prompt|value|text|version|description|surface|skill|template|file|document)"
+_TITLE = r"(?:instructions?|prompt|value|version|description|surface)"
+_THING = rf"(?:{_TITLE}|text|skill|template|file|document)"
+_CHANGE = r"(?:updated|revised|rewritten|rewrote|changed|added|kept|edited|removed|improved|refined|made)"
+_CHANGED = rf"I(?:['’]ve|\s+have)?\s+{_CHANGE}\b"
+_GREETING = r"(?:sure|certainly|of course|okay|ok|absolutely|understood|great|got it)"
+_RULE = r"(?:---+[ \t]*\n\s*)?"
 _LEAD = (
-    r"[*_#>\s]*(?:(?:sure|certainly|of course|okay|ok|absolutely|understood|great)\b[^\n:]{0,60}?[.,!:]?\s+)?"
+    rf"[*_#>\s]*(?:{_GREETING}\b[^\n:]{{0,60}}?[.,!:]?\s+)?(?:"
     r"(?:(?:here(?:['’]s|\s+is)|this\s+is|below\s+is)\s+)?(?:(?:the|my|your|an?)\s+)?(?:(?:complete|full)\s+)?"
-    rf"{_NEW}\s+(?:[\w'’#.-]+\s+){{0,3}}?{_THING}\b[^\n:]{{0,60}}?[*_]*:[*_]*+\s*+(?!\{{)"
+    rf"{_NEW}\s+(?:(?:[\w'’#.-]+\s+){{0,3}}?{_THING}\b[^\n:]{{0,60}}?[*_]*:[*_]*+|{_TITLE}[*_]*\n)"
+    r"|here\s+you\s+go[:.!]|here(?:['’]s|\s+is)\s+what\s+I\b[^\n:]{0,60}:"
+    rf"|{_CHANGED}[^\n]*\b{_THING}\b[^\n]*\n(?=\s*\n)"
+    rf")\s*+{_RULE}(?!\{{)"
 )
-_REMARK = re.compile(rf"{_LEAD}(?P<value>.+)\Z", re.DOTALL | re.IGNORECASE)
-_FENCE_AND_REMARK = re.compile(
-    rf"{_LEAD}```[\w-]*[ \t]*\n(?P<value>(?:(?!^```).)*)```(?:(?!```).)*\Z",
-    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+_CLOSING = (
+    r"(?:please\s+)?let\s+me\s+know\b|feel\s+free\s+to\b|(?:I\s+)?hope\s+(?:this|that|it)\b|would\s+you\s+like\s+me\b"
+    rf"|(?:note:\s+)?{_CHANGED}|this\s+(?:change|edit|update|revision|wording|version|{_NEW}\s+{_THING})\b"
 )
-_QUOTES = re.compile(r'["“](?P<value>[^"“”]+)["”]\Z')
+_FENCED = r"(?P<fence>```|~~~)[\w-]*[ \t]*\n(?P<value>(?:(?!^(?:```|~~~)).)*)(?P=fence)"
+_WRAPPERS = tuple(
+    re.compile(pattern, re.DOTALL | re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"<data\b[^<>]*>(?P<value>.*)</data>\Z",
+        rf"<(?P<tag>(?:[a-z]{{1,20}}[ _-]){{0,3}}{_THING})>(?P<value>(?:(?!</?(?P=tag)>).)*)</(?P=tag)>\Z",
+        rf"{_LEAD}{_FENCED}(?:(?!```|~~~).)*\Z",
+        rf"{_FENCED}\Z",
+        rf"{_LEAD}(?P<value>.+)\Z",
+        rf"{_GREETING}[.,!:]\s+(?P<value>.+)\Z",
+        r"(?:value|instruction|prompt):[ \t]+(?P<value>(?!\{).+)\Z",
+        r"---+[ \t]*\n(?P<value>.+)\n---+\Z",
+        rf"(?P<value>.*[^\s:-])[ \t]*\n[ \t]*\n\s*{_RULE}[(*_>]{{0,3}}(?:{_CLOSING})(?:(?!\n[ \t]*\n).)*\Z",
+        r'["“](?P<value>[^"“”]+)["”]\Z',
+        r"(?P<quote>['`])(?P<value>[^'`]+)(?P=quote)\Z",
+    )
+)
+"""What may be around a whole value: marks, tags, remarks before and after it, code fences, rules and quotes."""
+
 _LAST_WORD = re.compile(r"(?:\b[^\W\d_]+|,)\Z")
 _NEVER_LAST = frozenset((",", "a", "an", "and", "because", "if", "or", "the", "which"))
 """No finished sentence ends in these."""

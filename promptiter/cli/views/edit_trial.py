@@ -15,7 +15,7 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.config.edit_trial import EditTrial, RecordedRuns
 from promptiter.engine.comparison_result import CaseChange, ProfileComparison
 from promptiter.evaluation.result import Objective
-from promptiter.evaluation.stats.final_test import BLOCKS
+from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_failed_runs
@@ -125,7 +125,7 @@ def describe_evidence(trial: EditTrial, found: ProfileComparison, *, wanted_gain
     if found.stop_reason is not None:
         yield f"{_describe_stop(found.stop_reason)}; the next call continues, and pays for nothing twice"
     if found.threshold is not None and found.gain:
-        looks = [f"{number * trial.repeats}" for number in range(1, len(BLOCKS) + 1)]
+        looks = [f"{number * trial.repeats}" for number in range(1, len(plan_blocks(found.alpha)) + 1)]
         yield (
             f"p must be at most {found.threshold:.3g} here: alpha {found.alpha:g}, half of it for each direction, is "
             f"shared by the tests after {', '.join(looks[:-1])} and {looks[-1]} repeats"

@@ -247,11 +247,17 @@ def _required_rows(report: NoiseReport, required: RequiredSize) -> Iterator[tupl
 def _list_ways(report: NoiseReport, required: RequiredSize) -> Iterator[str]:
     if required.cases is not None:
         cost = _estimate_cost(report, report.final_test_runs(cases=required.cases))
-        yield f"{required.cases:,} cases with {report.final_test_repeats} repeats: at most {cost}"
+        yield f"{required.cases:,} cases with {_describe_repeats(report, cases=required.cases)}: at most {cost}"
     if required.repeats is not None:
         cost = _estimate_cost(report, report.final_test_runs(repeats=required.repeats))
-        key = f"final_test.repeats: {required.repeats // len(report.blocks)}"
-        yield f"{required.repeats:,} repeats of these cases ({key}): at most {cost}"
+        key = f"final_test.repeats: {required.repeats * report.blocks[0].repeats // report.final_test_repeats}"
+        yield f"{_describe_repeats(report, repeats=required.repeats)} of these cases ({key}): at most {cost}"
+
+
+def _describe_repeats(report: NoiseReport, *, cases: int | None = None, repeats: int | None = None) -> str:
+    """`6 repeats`, or `6 to 16 repeats` if a promising test has an extra block."""
+    least, most = repeats or report.final_test_repeats, report.most_repeats(cases=cases, repeats=repeats)
+    return plural(least, "repeat") if least == most else f"{least:,} to {most:,} repeats"
 
 
 def _describe_new_cases(report: NoiseReport, required: RequiredSize) -> str:

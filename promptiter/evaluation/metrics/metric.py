@@ -123,7 +123,8 @@ def score_by_turn(
     """
     if problem := describe_failure(run):
         return leave_unscored(metric, problem)
-    if metric.needs_reference and not any(has_reference(turn) for turn in case.turns):
+    needs_reference = metric.needs_reference
+    if needs_reference and not any(map(has_reference, case.turns)):
         return leave_unscored(metric, f"{metric.name} needs a reference and case {case.id!r} has none")
 
     values: list[float] = []
@@ -131,7 +132,7 @@ def score_by_turn(
     reasons: list[str] = []
     for index, (turn, turn_run) in enumerate(pair_turns(case, run)):
         reasons.append("")
-        if metric.needs_reference and turn is not None and not has_reference(turn):
+        if needs_reference and turn is not None and not has_reference(turn):
             continue
         try:
             judged = _judge_turn(metric, case, turn, turn_run, judge)
@@ -209,12 +210,13 @@ def _judge_turn(metric: Metric, case: EvalCase, turn: Turn | None, run: AgentRun
     if run is None:
         expected = turn.expected if turn is not None else None
         return TurnScore(0.0, (Finding(kind="missing", expected=expected, predicate="turn"),))
-    is_extra = turn is None and bool(case.turns)
-    extra = (Finding(kind="unexpected", actual=run.output, predicate="turn"),) if is_extra else ()
-    if is_extra and metric.needs_reference:
-        return TurnScore(0.0, extra)
+    if turn is not None or not case.turns:
+        return judge(turn, run)
+    extra = Finding(kind="unexpected", actual=run.output, predicate="turn")
+    if metric.needs_reference:
+        return TurnScore(0.0, (extra,))
     judged = judge(turn, run)
-    return TurnScore(judged.value, (*extra, *judged.findings), judged.reasons)
+    return replace(judged, findings=(extra, *judged.findings))
 
 
 def _describe_finding(finding: Finding) -> str:

@@ -2,8 +2,10 @@
 
 Both profiles are run again in blocks of repeats, with one look at the scores after each block. A look shows a gain if
 its p-value is at most its share of alpha. It stops the test early if there is no gain; otherwise the next block is run.
-The shares add up to alpha, so the false-positive rate of the whole test is at most alpha. `decide_for_these_cases`
-repeats all looks from the scores in their order: the same scores give the same result, also on resume and in an audit.
+The last block is longer than the others together, and is run only if the look before it is promising: many gains that
+six repeats do not show are shown by sixteen, and few tests without a gain get that far. The shares add up to alpha, so
+the false-positive rate of the whole test is at most alpha. `decide_for_these_cases` repeats all looks from the scores
+in their order: the same scores give the same result, also on resume and in an audit.
 
 The permutation test shows that the profiles behave differently, for the better. That their means differ is more: a
 profile that fails rarely but totally may look better than one of the same mean. So a gain must also be above the
@@ -50,18 +52,50 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Further repeats of each case in each arm, and the share of alpha for the look after them."""
+    """Further repeats of each case in each arm, and the share of alpha for the look after them.
+
+    An extra block is run only if the look before it is promising.
+    """
 
     repeats: int = 2
     alpha: float
+    is_extra: bool = False
+
+
+PROMISING_P_VALUE = 0.3
+"""An extra block is run if the p-value of the look before it is at most this."""
+
+MOST_CASES_IN_EXTRA_BLOCK = 100
+"""With more cases there is no extra block: a gain that is worth having shows without, and the block would cost most."""
 
 
 def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
-    """The blocks of a final test at this alpha, most of which is spent on the last look."""
+    """Three blocks with looks that share this alpha, half of it for the last."""
     return tuple(Block(repeats=repeats, alpha=round(alpha * share, 12)) for share in (0.2, 0.3, 0.5))
 
 
-BLOCKS = plan_blocks(0.05)
+def plan_final_test(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
+    """The blocks of a final test at this alpha: three of these repeats, and an extra one of five times as many."""
+    *first, last = (round(alpha * share, 12) for share in (0.2, 0.1, 0.3, 0.4))
+    extra = Block(repeats=5 * repeats, alpha=last, is_extra=True)
+    return (*(Block(repeats=repeats, alpha=share) for share in first), extra)
+
+
+def fit_to_cases(blocks: Sequence[Block], cases: int) -> tuple[Block, ...]:
+    """The blocks of a test on this number of cases. The alpha of an extra block that it lacks is the last one's."""
+    *before, last = blocks
+    if not last.is_extra or cases <= MOST_CASES_IN_EXTRA_BLOCK:
+        return tuple(blocks)
+    return (*before[:-1], replace(before[-1], alpha=round(before[-1].alpha + last.alpha, 12)))
+
+
+def count_repeats(blocks: Sequence[Block]) -> int:
+    """The repeats of each case and arm, without extra blocks."""
+    return sum(block.repeats for block in blocks if not block.is_extra)
+
+
+BLOCKS = plan_final_test(0.05)
+THREE_BLOCKS = plan_blocks(0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +243,8 @@ def decide_in_blocks(
         )
 
     for number, block in enumerate(blocks, start=1):
+        if block.is_extra and looks and looks[-1].p_value > PROMISING_P_VALUE:
+            break
         repeats += block.repeats
         if repeats > available:
             so_far = f"{describe(looks[-1])}; " if looks else ""

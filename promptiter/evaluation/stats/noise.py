@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import groupby
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective, get_best_value, get_worst_value
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope, count_repeats, fit_to_cases
 from promptiter.evaluation.stats.headroom import ContenderResult, Headroom, find_headroom
 from promptiter.evaluation.stats.metric_noise import (
     Bound,
@@ -36,8 +36,8 @@ from promptiter.evaluation.stats.power import (
 )
 from promptiter.llm.ledger import NOTHING, Spending
 
-REPEATS = sum(block.repeats for block in BLOCKS)
-"""The most repeats of each case in a default final test, in each of its two arms."""
+REPEATS = count_repeats(BLOCKS)
+"""The repeats of each case in a default final test without its extra block, in each of its two arms."""
 
 ARMS = 2
 
@@ -237,12 +237,17 @@ class NoiseReport:
 
     @property
     def final_test_repeats(self) -> int:
-        """The most repeats of a case in the final test, in each arm."""
-        return sum(block.repeats for block in self.blocks)
+        """The repeats of a case in the final test, in each arm, without an extra block."""
+        return count_repeats(self.blocks)
+
+    def most_repeats(self, *, cases: int | None = None, repeats: int | None = None) -> int:
+        """The repeats of a case in each arm with an extra block, if there is one, given those without."""
+        longer = (repeats or self.final_test_repeats) / self.final_test_repeats
+        return round(longer * sum(block.repeats for block in fit_to_cases(self.blocks, cases or len(self.cases))))
 
     def final_test_runs(self, *, cases: int | None = None, repeats: int | None = None) -> int:
-        """The most case runs in the final test: both arms, all blocks."""
-        return ARMS * (cases or len(self.cases)) * (repeats or self.final_test_repeats)
+        """The most case runs in the final test: both arms, all blocks, also an extra one."""
+        return ARMS * (cases or len(self.cases)) * self.most_repeats(cases=cases, repeats=repeats)
 
     def floor(self, repeats: int | None = None) -> float:
         """The gain that an A/A comparison exceeds in 5% of all cases, with this many repeats per arm."""

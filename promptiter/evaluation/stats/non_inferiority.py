@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.final_test import (
-    BLOCKS,
+    THREE_BLOCKS,
     Block,
     FinalTestResult,
     Look,
@@ -42,7 +42,7 @@ STAKES = (0.9, 0.45, 0.225, 0.1125)
 
 
 def decide_non_inferiority(
-    cases: Sequence[PairedScores], *, margin: float, blocks: Sequence[Block] = BLOCKS, spread: float = 1.0
+    cases: Sequence[PairedScores], *, margin: float, blocks: Sequence[Block] = THREE_BLOCKS, spread: float = 1.0
 ) -> FinalTestResult:
     """Whether the after arm is less than `margin` worse on these cases; `open` if another block must decide.
 

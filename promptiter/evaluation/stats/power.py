@@ -16,11 +16,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from random import Random
 from statistics import NormalDist, fmean, pstdev
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, Scope
+from promptiter.evaluation.stats.final_test import BLOCKS, PROMISING_P_VALUE, Block, Scope, count_repeats, fit_to_cases
 from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.new_cases import FEWEST_NEW_CASES
 from promptiter.evaluation.stats.permutation import PairedScores
@@ -112,14 +113,15 @@ class FinalTestPlan:
         """The probability that a candidate with this gain is shown to be better."""
         if not 0 < gain <= self.noise.room:
             return 0.0
+        blocks = fit_to_cases(self.blocks, self.cases)
         if self.scope != "these cases":
-            return _compute_power_on_new_cases(self.noise, gain, self.cases, self.blocks)
+            return _compute_power_on_new_cases(self.noise, gain, self.cases, blocks)
         if not self.noise.variance:
             return float(self._exceeds_unseen_failures(gain))
-        return _compute_power_on_these_cases(self.noise, gain, self.cases, self.blocks)
+        return _compute_power_on_these_cases(self.noise, gain, self.cases, blocks)
 
     def _exceeds_unseen_failures(self, gain: float) -> bool:
-        runs = self.cases * sum(block.repeats for block in self.blocks)
+        runs = self.cases * sum(block.repeats for block in fit_to_cases(self.blocks, self.cases))
         largest = max(self.noise.mean + gain - (self.noise.best - 1.0), self.noise.room)
         return gain * runs > self.unseen_failures * largest
 
@@ -140,14 +142,15 @@ class FinalTestPlan:
         return _find_smallest(lambda cases: replace(self, cases=cases).power(gain) >= POWER, MAX_CASES)
 
     def repeats_needed(self, gain: float) -> int | None:
-        """The repeats needed per case and arm, in as many equal blocks; None if no number is enough."""
+        """The repeats needed per case and arm, in longer blocks; None if no number is enough."""
+        shortest, repeats = min(block.repeats for block in self.blocks), count_repeats(self.blocks)
 
-        def suffices(repeats: int) -> bool:
-            equal = [Block(repeats=repeats, alpha=block.alpha) for block in self.blocks]
-            return replace(self, blocks=equal).power(gain) >= POWER
+        def suffices(times: int) -> bool:
+            longer = [replace(block, repeats=times * block.repeats // shortest) for block in self.blocks]
+            return replace(self, blocks=longer).power(gain) >= POWER
 
-        each = _find_smallest(suffices, MAX_REPEATS // len(self.blocks))
-        return None if each is None else each * len(self.blocks)
+        times = _find_smallest(suffices, MAX_REPEATS * shortest // repeats)
+        return None if times is None else times * repeats // shortest
 
 
 def find_smallest_gain(
@@ -173,33 +176,46 @@ def _compute_power_on_these_cases(noise: RunNoise, gain: float, cases: int, bloc
     fixed = gain / noise.room
     after = (1 - fixed) * (noise.variance + fixed * noise.square_room)
     both = noise.variance + after
-    bars, done = [], 0
-    for block in blocks:
+    bars: list[tuple[float, float]] = []
+    done = 0
+    for block, following in zip_longest(blocks, blocks[1:]):
         done += block.repeats
         # Permuted repeats of a case vary by the difference of the arms, too, not only by their noise.
         permuted = both / 2 + done * fixed**2 * noise.square_room / (2 * (2 * done - 1))
         half_step = 1 / (done * cases)  # for scores of 0 or 1 the bar is between two steps
-        bars.append(_NORMAL.inv_cdf(1 - block.alpha) * math.sqrt(2 * permuted / (done * cases)) + half_step)
+        error = math.sqrt(2 * permuted / (done * cases))
+        least = _find_quantile(PROMISING_P_VALUE) * error if following is not None and following.is_extra else 0.0
+        bars.append((_find_quantile(block.alpha) * error + half_step, least))
     spreads = [math.sqrt(both * block.repeats / cases) for block in blocks]
     return fmean(_is_shown(trial, gain, blocks, spreads, bars) for trial in _simulate_trials(len(blocks)))
 
 
+def _find_quantile(share: float) -> float:
+    """What a standard normal variable exceeds with this probability."""
+    return _NORMAL.inv_cdf(1 - share)
+
+
 def _is_shown(
-    trial: Sequence[float], gain: float, blocks: Sequence[Block], spreads: Sequence[float], bars: Sequence[float]
+    trial: Sequence[float],
+    gain: float,
+    blocks: Sequence[Block],
+    spreads: Sequence[float],
+    bars: Sequence[tuple[float, float]],
 ) -> bool:
+    """Whether a trial reaches the bar of a look. Below the second bar, it ends without a gain."""
     total, done = 0.0, 0
-    for shift, block, spread, bar in zip(trial, blocks, spreads, bars, strict=True):
+    for shift, block, spread, (bar, least) in zip(trial, blocks, spreads, bars, strict=True):
         total += block.repeats * gain + shift * spread
         done += block.repeats
         if total / done >= bar:
             return True
-        if total <= 0:
+        if total / done <= least:
             return False
     return False
 
 
 def _compute_power_on_new_cases(noise: RunNoise, gain: float, cases: int, blocks: Sequence[Block]) -> float:
-    alpha, repeats = math.fsum(block.alpha for block in blocks), sum(block.repeats for block in blocks)
+    alpha, repeats = math.fsum(block.alpha for block in blocks), count_repeats(blocks)
     if cases < FEWEST_NEW_CASES:
         return 0.0
     fixed = gain / noise.room

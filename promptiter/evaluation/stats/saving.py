@@ -15,7 +15,7 @@ from statistics import fmean
 from promptiter.errors import SetupError
 from promptiter.evaluation.stats.bounded_mean import compute_p_value
 from promptiter.evaluation.stats.final_test import (
-    BLOCKS,
+    THREE_BLOCKS,
     Block,
     FinalTestResult,
     Look,
@@ -35,7 +35,7 @@ def decide_saving(
     amounts: Sequence[PairedScores],
     *,
     unit: str = "tokens",
-    blocks: Sequence[Block] = BLOCKS,
+    blocks: Sequence[Block] = THREE_BLOCKS,
 ) -> FinalTestResult:
     """Whether the after arm takes less on these cases, given what each run took; `open` if another block must decide.
 

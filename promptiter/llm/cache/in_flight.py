@@ -19,6 +19,8 @@ class InFlightCall:
     an attempt of it waits for an answer.
     """
 
+    __slots__ = ("_callers", "_calls", "_key", "is_sent", "task")
+
     def __init__(self, work: Work, *, key: CacheKey, calls: dict[CacheKey, InFlightCall]) -> None:
         self.is_sent = False
         self._key = key
@@ -44,25 +46,26 @@ class InFlightCall:
         try:
             answer = await work()
         except asyncio.CancelledError:
-            self._end(lambda caller: caller.cancel())
+            for caller in self._end():
+                caller.cancel()
             raise
         except BaseException as error:
-            failure = error
-            self._end(lambda caller: caller.set_exception(failure))
+            for caller in self._end():
+                caller.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._end(lambda caller: caller.set_result(answer))
+            for caller in self._end():
+                caller.set_result(answer)
 
     def _forget(self) -> None:
         if self._calls.get(self._key) is self:
             del self._calls[self._key]
 
-    def _end(self, settle: Callable[[asyncio.Future[StoredAnswer]], object]) -> None:
+    def _end(self) -> list[asyncio.Future[StoredAnswer]]:
+        """Let no other caller join. Returns the callers that still wait."""
         self._forget()
-        for caller in self._callers:
-            if not caller.done():
-                settle(caller)
+        return [caller for caller in self._callers if not caller.done()]
 
 
 class CallsInFlight:

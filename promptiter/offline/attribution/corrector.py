@@ -9,7 +9,7 @@ lacks nothing that can be searched for, or what it lacks was never there, the co
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import orjson
@@ -17,7 +17,7 @@ import orjson
 from promptiter.backprop.corrections import Correction, CorrectionRequest, parse_like
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.grouping import ById, group_by
-from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss
+from promptiter.offline.attribution.expected_values import LossAnalysis, Mismatch, analyze_loss, is_short_word
 from promptiter.offline.attribution.references import find_common_traits
 from promptiter.offline.attribution.value_search import SearchText, TraceTexts, Value, find_field_name, split_values
 from promptiter.offline.text.dates import find_dates
@@ -67,7 +67,10 @@ def _correct(request: CorrectionRequest, expected: str) -> Correction:
 
 
 class _RunValues:
-    """The values that the answer of a run lacks, and where in the run they are. All steps of a run share it."""
+    """The values that the answer of a run lacks, and where in the run they are. All steps of a run share it.
+
+    `short` words, such as a unit, are in too many texts to be followed, but a step cannot know one that it did not get.
+    """
 
     def __init__(self, case_loss: CaseLoss, trace: ExecutionTrace, references: tuple[str, ...]) -> None:
         self.texts = TraceTexts(trace)
@@ -83,6 +86,11 @@ class _RunValues:
         self.missing = [mismatch for each in analyses for mismatch in each.of_kind("missing")]
         self.replaced = [mismatch for each in analyses for mismatch in each.of_kind("replaced")]
         self.wanted = self._collect_wanted(analyses, SearchText(final))
+        self.short = [
+            value
+            for value in split_values(expected or "")
+            if is_short_word(value) and not traits.is_common("", value) and not SearchText(final).contains(value)
+        ]
         self._upstream: dict[tuple[tuple[str, ...], bool], set[str]] = {}
         self._losing: dict[tuple[str, ...], set[str]] = {}
 
@@ -145,11 +153,18 @@ class _ValueFlow:
     def __init__(self, request: CorrectionRequest) -> None:
         self.request = request
         self._run = _read_run(ById(request.case_loss), ById(request.trace), request.references)
-        step, texts = request.step, self._run.texts
-        self.output = texts.output(step.id)
-        passed_on = (texts.output(source).raw for source in step.sources)
-        self.received = SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
         self.wanted = self._run.wanted
+
+    @property
+    def output(self) -> SearchText:
+        return self._run.texts.output(self.request.step.id)
+
+    @cached_property
+    def received(self) -> SearchText:
+        """What the step read: its input, the results of its tools, and the outputs of the steps before it."""
+        step, texts = self.request.step, self._run.texts
+        passed_on = [texts.output(source).raw for source in step.sources]
+        return SearchText("\n".join((texts.input(step.id).raw, texts.tool_results(step.id).raw, *passed_on)))
 
     @property
     def lost_here(self) -> list[Value]:
@@ -168,6 +183,7 @@ class _ValueFlow:
             any(not self.received.contains(mismatch.value) for mismatch in self._run.missing)
             or any(map(self._is_received_wrong, (*self._run.missing, *self._run.replaced)))
             or any(map(self._is_lost_before, self.wanted))
+            or any(not self.received.contains(value) and self.is_upstream(value) for value in self._run.short)
         )
 
     def _is_received_wrong(self, mismatch: Mismatch) -> bool:

@@ -328,8 +328,14 @@ def _drop_duplicates(values: Iterable[Value]) -> list[Value]:
     return list(known.values())
 
 
+def is_short_word(value: Value) -> bool:
+    """Whether a value is a word that means something, but is so short that it may be part of any text: `mg`, `XL`."""
+    is_meaningful = value.kind == "word" and value.normalized not in SMALL_WORDS
+    return is_meaningful and len(value.text) < 3 and value.text.isascii()
+
+
 def _is_noise(value: Value) -> bool:
     """Whether a value is a word that may be in any text, or empty."""
     if value.kind == "word":
-        return value.normalized in SMALL_WORDS or (len(value.text) < 3 and value.text.isascii())
+        return value.normalized in SMALL_WORDS or is_short_word(value)
     return not value.normalized

@@ -114,7 +114,6 @@ class SearchText:
     def __init__(self, text: str) -> None:
         self.raw = text
         self._unescaped = f"{text}\n{_unescape_json(text)}" if "\\" in text else text
-        self.normalized = normalize(self._unescaped)
 
     def contains(self, value: Value) -> bool:
         """Whether the value is in the text, however it is written."""
@@ -129,6 +128,10 @@ class SearchText:
     def contains_verbatim(self, value: Value) -> bool:
         """Whether the value is in the text exactly as it is written."""
         return contains_whole(self.raw, value.text)
+
+    @cached_property
+    def normalized(self) -> str:
+        return normalize(self._unescaped)
 
     @cached_property
     def _numbers(self) -> frozenset[Decimal]:

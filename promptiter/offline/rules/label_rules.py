@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 
 from promptiter.offline.rules.examples import (
     MIN_SHARE,
@@ -18,7 +17,7 @@ from promptiter.offline.rules.examples import (
 )
 from promptiter.offline.rules.phrase_rules import count_texts_by_word
 from promptiter.offline.text.matching import contains_words, normalize, read_object
-from promptiter.small_words import SMALL_WORDS_BY_LANGUAGE
+from promptiter.small_words import guess_language
 
 MAX_LABELS = 12
 MAX_LABEL_WORDS = 3
@@ -104,17 +103,6 @@ def detect_citation(evidence: SampleSet) -> Iterator[Predicate]:
 def strip_answer(text: str) -> str:
     """A short answer in a form that can be compared: lower case, without punctuation around it."""
     return normalize(text).strip(" .!\"'`*")
-
-
-@lru_cache(maxsize=4096)
-def guess_language(text: str) -> str | None:
-    """The language of a text by its small words; None if they do not tell."""
-    words = re.findall(r"[^\W\d_]+", text.lower())
-    counts = {name: sum(word in small for word in words) for name, small in SMALL_WORDS_BY_LANGUAGE.items()}
-    best, second = sorted(counts.values(), reverse=True)[:2]
-    if best < 1 or best == second or best * 12 < len(words):
-        return None
-    return next(name for name, count in counts.items() if count == best)
 
 
 def _find_labels(evidence: SampleSet) -> tuple[str, ...]:

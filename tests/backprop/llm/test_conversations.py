@@ -48,6 +48,13 @@ CASES = EvalSet(
                 Turn(user="And sick leave?", expected="From the fourth day on."),
             ),
         ),
+        EvalCase(
+            id="passing",
+            turns=(
+                Turn(user="When is the next holiday?", expected="Soon, a holiday."),
+                Turn(user="And the one after?", expected="Soon, another holiday."),
+            ),
+        ),
     ),
 )
 EARLIER = """<data name="earlier conversation">
@@ -92,6 +99,8 @@ class Office:
 
 
 def judge(request: ModelRequest) -> ModelReply:
+    if "holiday" in request.text:
+        return ModelReply(text=json.dumps({"reason": "It is right.", "valid": True}))
     reason = "It says nothing of the fourth day." if "fourth day" in request.text else "It gives no date."
     return ModelReply(text=json.dumps({"reason": reason, "valid": False}))
 
@@ -137,5 +146,7 @@ async def test_optimizer_and_corrector_see_the_conversation_before_a_turn() -> N
     request = CorrectionRequest(case_loss=losses[1], trace=trace, step=trace.steps[0], gradients=(gradient,))
     with office.evaluator.gateway.active():
         await writer.write([signal], {gradient.surface_id: (gradient,)})
-    assert EARLIER.partition('\n<data name="user')[0] in office.prompts[0]
+    failing, passing = office.prompts[0].split("# Passing example 1")
+    assert EARLIER.partition('\n<data name="user')[0] in failing
+    assert "user: When is the next holiday?\n\nassistant: Soon.\n</data>" in passing
     assert EARLIER in render_correction(request)[1].content

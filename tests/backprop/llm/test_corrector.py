@@ -118,6 +118,12 @@ async def test_an_answer_is_undecided_if_one_of_its_parts_was_wrong_before(joint
     assert await reference(chain(both_good, both_bad), "b", expected=both_good) == ("corrected", both_good)
 
 
+async def test_an_answer_is_undecided_if_a_word_too_short_to_be_followed_was_lost_before() -> None:
+    with_unit, without = "A-17 weighs 12 mg", "A-17 weighs 12"
+    assert (await reference(chain(with_unit, without, without), "c", expected=with_unit))[0] == "unknown"
+    assert await reference(chain(with_unit, with_unit, without), "c", expected=with_unit) == ("corrected", with_unit)
+
+
 async def test_data_stays_data() -> None:
     fields = {"order": "A-17", "city": "Lyon", "day": "2026-03-14", "cost": "45.75"}
     less = {name: value for name, value in fields.items() if name != "city"}

@@ -15,6 +15,7 @@ from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelReply
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
+from promptiter.stages.contracts import SignalPoint
 from promptiter.stages.optimizer import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from tests.backprop.llm.test_prompts import INSTRUCTION, OPTIMIZE_REQUEST, prompt_tokens
@@ -177,6 +178,19 @@ async def test_a_text_too_long_to_be_shown_whole_is_changed_by_edits() -> None:
     assert model.requests[0].schema is not None
     assert list(model.requests[0].schema["properties"]) == ["reason", "edits"]
     assert prompt_tokens(model.requests[0].messages) <= stage.max_prompt_tokens
+
+
+async def test_edits_are_asked_for_points_only_if_there_are_several() -> None:
+    answer = {"find": "Rule 7: be kind.", "replace": "Rule 7: repeat the id.", "reason": ""}
+    points = (SignalPoint(text="Repeat the id.", case_ids=("c1",)), SignalPoint(text="Be warm.", case_ids=("c2",)))
+    for known, cases in ((points, ("c2",)), (points[:1], ("c1",))):
+        more = {"points": [2]} if len(known) > 1 else {}
+        stage, model = optimizer(json.dumps({"reason": "r", "edits": [answer | more]}))
+        request = of(replace(INSTRUCTION, value=LONG, limits=Limits()))
+        patch = (await stage.optimize(replace(request, signal=replace(request.signal, points=known)))).patch
+        assert patch is not None
+        assert [edit.evidence.cases for edit in patch.edits] == [cases]
+        assert ("`points`" in model.requests[0].text) == ("points" in str(model.requests[0].schema)) == bool(more)
 
 
 async def test_edits_that_do_not_fit_are_repaired_by_the_model() -> None:

@@ -168,7 +168,16 @@ OPTIMIZE_REQUEST = OptimizeRequest(
             reasons=("tone: the customer asked for a day",),
         ),
     ),
-    passing=(StepExample(case_id="c9", step_id="writer", input="Hello", output="Hello, how can I help?", passed=True),),
+    passing=(
+        StepExample(
+            case_id="c9",
+            step_id="writer",
+            input="And order B-2?",
+            output="Order B-2 arrives tomorrow.",
+            earlier="user: Hello\n\nassistant: Hello, how can I help?",
+            passed=True,
+        ),
+    ),
     rejected=(
         Rejection(surface_id="writer#instruction", value="Be brief. {order}", reason="lost the locked part"),
         Rejection(

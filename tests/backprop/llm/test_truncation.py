@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,14 @@ def test_the_lightest_sections_are_left_out_first() -> None:
     assert "heavy" in text
     assert text.endswith("[… sections left out: 1 …]")
     assert text.startswith("# 0")
+
+
+def test_a_section_that_needs_all_of_its_quotes_is_left_out_rather_than_shown_in_pieces() -> None:
+    made = [replace(each, needs_all=True) for each in sections([["first " * 90, "second " * 90]] * 3, [1, 1, 1])]
+    text = compose(made, 400)
+    assert text.count("<data") in (2, 4)
+    assert "more left out" not in text
+    assert "sections left out" in text
 
 
 def test_a_heavier_section_keeps_more_of_its_text() -> None:

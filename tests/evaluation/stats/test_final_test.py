@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from promptiter.errors import SetupError
-from promptiter.evaluation.stats.final_test import BLOCKS, Block, decide_for_these_cases, describe_look
+from promptiter.evaluation.stats.final_test import BLOCKS, Block, decide_for_these_cases, describe_look, fit_to_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 
 FLAKY = PairedScores(case_id="flaky", before=(0, 1, 0, 1, 1, 0), after=(1, 0, 0, 1, 0, 1))
@@ -19,8 +19,19 @@ def cases(count: int, before: tuple[float, ...], after: tuple[float, ...], *, na
 
 
 def test_the_blocks_spend_5_percent() -> None:
-    assert [block.repeats for block in BLOCKS] == [2, 2, 2]
+    assert [block.repeats for block in BLOCKS] == [2, 2, 2, 10]
+    assert [block.is_extra for block in BLOCKS] == [False, False, False, True]
     assert sum(block.alpha for block in BLOCKS) == pytest.approx(0.05)
+
+
+def test_a_test_of_many_cases_has_no_extra_block() -> None:
+    assert fit_to_cases(BLOCKS, 100) == BLOCKS
+    assert [(block.repeats, block.alpha, block.is_extra) for block in fit_to_cases(BLOCKS, 101)] == [
+        (2, 0.01, False),
+        (2, 0.005, False),
+        (2, 0.035, False),
+    ]
+    assert fit_to_cases(BLOCKS[:3], 101) == BLOCKS[:3]
 
 
 def test_the_first_block_must_be_run() -> None:
@@ -29,7 +40,7 @@ def test_the_first_block_must_be_run() -> None:
     assert (result.outcome, result.needed_repeats, result.looks) == ("open", 1, ())
     assert result.gain is None
     assert result.p_value is None
-    assert result.reason == "block 1 of 3 has not been run"
+    assert result.reason == "block 1 of 4 has not been run"
 
 
 def test_a_large_gain_is_shown_after_the_first_block() -> None:
@@ -51,7 +62,7 @@ def test_a_look_that_shows_too_little_needs_the_next_block() -> None:
     first = decide_for_these_cases([case.first(2) for case in some])
     assert (first.outcome, first.needed_repeats) == ("open", 2)
     assert first.reason.endswith(
-        "p = 0.12 > 0.01, the first look's share of alpha 0.05, after 2 repeats; block 2 of 3 has not been run"
+        "p = 0.12 > 0.01, the first look's share of alpha 0.05, after 2 repeats; block 2 of 4 has not been run"
     )
     second = decide_for_these_cases([case.first(5) for case in some])
     assert (second.outcome, second.needed_repeats, len(second.looks)) == ("open", 1, 2)
@@ -62,16 +73,29 @@ def test_a_look_that_shows_too_little_needs_the_next_block() -> None:
 def test_without_a_gain_the_test_stops_at_once() -> None:
     result = decide_for_these_cases([FLAKY])
     assert result.outcome == "futile"
-    assert result.reason == "no gain; stopped after block 1 of 3"
+    assert result.reason == "no gain; stopped after block 1 of 4"
     assert decide_for_these_cases([FLAKY, *cases(2, (1, 1), (0, 1))]).reason.startswith("loss of 0.333; stopped")
 
 
 def test_a_gain_within_the_noise_is_not_shown() -> None:
-    result = decide_for_these_cases(cases(3, (0, 1, 0, 1, 0, 1), (1, 1, 0, 1, 0, 1)))
+    result = decide_for_these_cases(cases(2, (0, 1, 0, 1, 0, 1), (1, 1, 0, 1, 0, 1)))
     assert (result.outcome, len(result.looks), result.needed_repeats) == ("not_shown", 3, 0)
     assert result.reason == (
-        "gain +0.167 (95% interval -0.192 to +0.590), p = 0.26 > 0.025, the third look's share of alpha 0.05, after 6 "
+        "gain +0.167 (95% interval -0.277 to +0.690), p = 0.34 > 0.015, the third look's share of alpha 0.05, after 6 "
         "repeats"
+    )
+
+
+def test_a_promising_gain_is_tested_with_an_extra_block() -> None:
+    some = cases(3, (0, 1, 0, 1, 0, 1) + (0, 1) * 5, (1, 1, 0, 1, 0, 1) + (1, 1) * 5)
+    third = decide_for_these_cases([case.first(6) for case in some])
+    assert (third.outcome, len(third.looks), third.needed_repeats) == ("open", 3, 10)
+    assert third.looks[-1].p_value == pytest.approx(0.26, abs=0.01)
+    result = decide_for_these_cases(some)
+    assert (result.outcome, [look.repeats for look in result.looks]) == ("shown", [2, 4, 6, 16])
+    assert "<= 0.02, the fourth look's share of alpha 0.05, after 16 repeats" in result.reason
+    assert decide_for_these_cases([case.first(16) for case in cases(3, (0, 1) * 8, (1, 1, *(0, 1) * 7))]).outcome == (
+        "not_shown"
     )
 
 
@@ -161,11 +185,11 @@ def test_one_look_has_no_share_of_alpha() -> None:
 
 def test_a_gain_that_unseen_failures_could_explain_is_not_shown() -> None:
     """24 perfect runs after a constant 0.95: one failure in 20 runs has the same mean, and 24 show none in 29%."""
-    perfect = cases(12, (0.95,) * 6, (1.0,) * 6)
+    perfect = cases(4, (0.95,) * 16, (1.0,) * 16)
     result = decide_for_these_cases(perfect)
     assert result.outcome == "not_shown"
     assert all(look.is_significant and look.may_be_unseen_failures for look in result.looks)
-    assert result.reason.endswith("but failures too rare to be seen in 72 runs could explain it")
+    assert result.reason.endswith("but failures too rare to be seen in 64 runs could explain it")
     assert decide_for_these_cases(perfect, unseen_failures=0).is_shown
     assert decide_for_these_cases(cases(40, (0.95,) * 6, (1.0,) * 6)).is_shown
 

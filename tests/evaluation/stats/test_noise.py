@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.stats.final_test import decide_for_these_cases, plan_blocks
+from promptiter.evaluation.stats.final_test import BLOCKS, decide_for_these_cases, plan_blocks
 from promptiter.evaluation.stats.noise import REPEATS, CaseRunCost, NoiseReport, collect_case_scores
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.llm.ledger import Spending
@@ -126,7 +126,7 @@ def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     random, shown, runs, count = Random(3), 0, 400, 24
     chances = [random.betavariate(0.6, 0.4) for _ in range(count)]
 
-    def arm(chance: float, repeats: int = REPEATS) -> tuple[float, ...]:
+    def arm(chance: float, repeats: int = sum(block.repeats for block in BLOCKS)) -> tuple[float, ...]:
         return tuple(float(random.random() < chance) for _ in range(repeats))
 
     # 60 repeats, so that what is tested is the planning and not the luck of six repeats
@@ -210,5 +210,5 @@ def test_the_cost_of_a_case_run_is_what_was_paid_or_the_original_cost() -> None:
     assert NoiseReport(evaluation=found, spent=uncounted, paid_runs=2).case_run_cost == CaseRunCost(
         tokens=None, usd=0.15
     )
-    assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 6 * 2
+    assert NoiseReport(evaluation=found).final_test_runs(cases=8) == 8 * 16 * 2
     assert NoiseReport(evaluation=found, blocks=plan_blocks(0.1, repeats=3)).final_test_runs(cases=8) == 8 * 9 * 2

@@ -42,5 +42,17 @@ def test_coin_flips_follow_the_binomial_distribution_and_are_never_less_likely(c
         assert oracle * (1 - 1e-9) <= found <= oracle + 1e-9
 
 
+@pytest.mark.parametrize("others", [1, 3, 60, 64, 200])
+def test_parts_of_few_and_of_many_ways_add_up(others: int) -> None:
+    """A part of 2 ** 117 ways, and coin flips, of which 64 have more ways than fit into a narrow slot."""
+    many, coin = SumDistribution.of_choices([0] * 60 + [1] * 60, 60), SumDistribution.of_choices([0, 1], 1)
+    for bound in (30, 30 + others // 2, 33 + others // 2):
+        oracle = sum(
+            float(stats.hypergeom.pmf(at, 120, 60, 60)) * float(stats.binom.sf(bound - at - 1, others, 0.5))
+            for at in range(61)
+        )
+        assert compute_tail([many, *[coin] * others], at_least=bound) == pytest.approx(oracle, rel=1e-9, abs=1e-11)
+
+
 def test_the_sum_of_nothing_is_0() -> None:
     assert (compute_tail([], at_least=0), compute_tail([], at_least=1)) == (1.0, 0.0)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from promptiter.evaluation.score import Finding
 from promptiter.offline.rules.examples import collect_evidence
 from promptiter.offline.rules.field_rules import is_carried
-from promptiter.offline.rules.label_rules import guess_language
 from promptiter.offline.rules.predicates import Support, find_qualified
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.rule_templates import PHRASINGS
@@ -21,6 +20,7 @@ from promptiter.offline.text.dates import DATE_FORMATS, find_dates, write_date
 from promptiter.offline.text.fields import read_fields
 from promptiter.offline.text.matching import contains_words, normalize
 from promptiter.offline.text.numbers import read_numbers
+from promptiter.small_words import guess_language
 from promptiter.stages.optimizer import StepExample
 from traces.model import Json
 

@@ -1,0 +1,61 @@
+"""What the lines of the progress say about cases, blame and patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptiter.backprop.record import PatchesWritten
+from promptiter.runlog.payloads import RunStarted
+from promptiter.stages.contracts import AggregateResult
+from promptiter.wording import join_names, plural
+from traces.text import cut_at_word
+
+MAX_NAMED = 4
+"""Maximum number of surfaces that a line names; the others are counted."""
+
+MAX_REASON = 150
+"""Maximum length of the reason why a patch is missing."""
+
+MAX_REASONS = 3
+"""Maximum number of such reasons in a line; the others are counted."""
+
+
+def describe_patches(written: PatchesWritten) -> str:
+    """The patched surfaces, and why patches were refused or are missing."""
+    parts = [f"patches: {list_names([patch.surface_id for patch in written.patches]) or 'none'}"]
+    if written.refused:
+        reasons = [f"{each.surface_id}: {each.reason}" for each in written.refused]
+        parts.append(f"{len(written.refused)} refused ({_join_reasons(reasons)})")
+    if written.notes:
+        parts.append(f"{plural(len(written.notes), 'surface')} without a patch ({_join_reasons(written.notes)})")
+    return "; ".join(parts)
+
+
+def _join_reasons(reasons: Sequence[str]) -> str:
+    """The first different reasons, each cut; the others are counted."""
+    different = list(dict.fromkeys(cut_at_word(" ".join(each.split()), MAX_REASON) for each in reasons))
+    more = f"; and {len(different) - MAX_REASONS:,} more" if len(different) > MAX_REASONS else ""
+    return "; ".join(different[:MAX_REASONS]) + more
+
+
+def describe_cases(started: RunStarted) -> str:
+    """How many cases a run has, and what they are for."""
+    test = f", {started.test.cases} test" if started.test is not None else ""
+    match started.shape:
+        case "two_sets":
+            return f"{started.train.cases} train, {started.validation.cases} validation{test} cases"
+        case "one_set":
+            return f"{plural(started.validation.cases, 'case')} to learn from and validate on{test}"
+        case "scorer":
+            return "a scorer, no cases"
+
+
+def name_blamed(signals: Sequence[AggregateResult]) -> str:
+    """The blamed surfaces, with how many cases blame each, the most first."""
+    ordered = sorted(signals, key=lambda signal: len(signal.case_ids), reverse=True)
+    return list_names([f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in ordered])
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first names; the others are counted."""
+    return join_names(names, limit=MAX_NAMED)
