@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -19,36 +20,87 @@ def write_any(trace: ExecutionTrace) -> bytes:
     """Serialize a trace whatever its values are, or say why that is not possible."""
     envelope = _get_document_model()
     try:
-        document = envelope.model_construct(schema_version=SCHEMA_VERSION, trace=trace)
-        raw = document.__pydantic_serializer__.to_json(document, exclude_defaults=True)
+        document = envelope.model_construct(trace=trace)
+        plain = document.__pydantic_serializer__.to_python(document, mode="json", exclude_defaults=True)
     except ValueError as error:  # includes pydantic's PydanticSerializationError
         raise UnwritableTraceError(
             f"trace {trace.id!r} contains a value that JSON cannot represent: {error}"
         ) from error
-    # pydantic writes NaN and Infinity, which are not valid JSON. A text may contain these words too: parse to be sure.
-    if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
+    try:
+        return json.dumps(_flatten(plain["trace"]), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
         raise UnwritableTraceError(
             f"trace {trace.id!r} contains a NaN or infinite number, which JSON cannot represent; record it as text"
-        )
-    return raw
+        ) from error
 
 
 def read_any(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
-    """Parse a trace whatever its document looks like, or say what is wrong with it."""
+    """Parse a trace whatever its document looks like, also as the first version wrote it, or say what is wrong."""
     from pydantic import ValidationError
 
+    document = _parse(raw, place)
+    version = document.get("schema_version")
+    nested = {"trace": document.get("trace")} if version == 1 and "trace" in document else _nest(document)
+    if isinstance(version, bool) or version not in (1, SCHEMA_VERSION):
+        raise _explain_version(version, document, place)
     try:
-        envelope: Any = _get_document_model().model_validate_json(raw)
+        envelope: Any = _get_document_model().model_validate_json(json.dumps(nested))
     except TraceError as error:
         error.place = place
         raise
     except ValidationError as invalid:
-        raise _explain(invalid, raw, place) from invalid
-    if envelope.schema_version != SCHEMA_VERSION:
-        raise _explain_version(envelope.schema_version, place)
-    if (b"NaN" in raw or b"Infinity" in raw) and not _is_json(raw):
-        raise explain_invalid_json(raw, place)
+        raise _explain(invalid, is_nested="trace" in document, place=place) from invalid
     return cast("ExecutionTrace", envelope.trace)
+
+
+_NAMES = {"id": "step_id", "predecessors": "predecessor_step_ids"}
+"""The fields of a step that have other names in a document."""
+
+
+def _flatten(trace: dict[str, Any]) -> dict[str, Json]:
+    """The document of a trace, given its fields."""
+    steps = []
+    for step in trace.pop("steps"):
+        edges = step.get("edges", ())
+        followed = {edge["source"] for edge in edges if edge.get("kind", "control") == "control"}
+        read = {edge["source"] for edge in edges if edge.get("kind") == "data"} - followed
+        if sources := step.pop("predecessors", None):
+            step["predecessors"] = [source for source in sources if source not in read]
+        steps.append({_NAMES.get(name, name): value for name, value in step.items() if name != "predecessors" or value})
+    return {"schema_version": SCHEMA_VERSION, "trace_id": trace.pop("id"), "steps": steps, **trace}
+
+
+def _nest(document: dict[str, Any]) -> dict[str, Json]:
+    """The opposite: the fields of a trace, given its document."""
+    trace = {{"trace_id": "id"}.get(name, name): value for name, value in document.items() if name != "schema_version"}
+    if isinstance(trace.get("steps"), list):
+        trace["steps"] = [_nest_step(step) if isinstance(step, dict) else step for step in trace["steps"]]
+    return {"trace": trace}
+
+
+def _nest_step(step: dict[str, Any]) -> dict[str, Any]:
+    old = {name: own for own, name in _NAMES.items()}
+    fields = {old.get(name, name): value for name, value in step.items()}
+    sources, edges = fields.get("predecessors", []), fields.get("edges")
+    if isinstance(sources, list) and isinstance(edges, list):
+        read = [edge.get("source") for edge in edges if isinstance(edge, dict) and edge.get("kind") == "data"]
+        fields["predecessors"] = [*sources, *(source for source in read if source not in sources)]
+    return fields
+
+
+def _parse(raw: bytes, place: Place | None) -> dict[str, Any]:
+    """The fields of a document. Python's parser takes integers of any length, orjson does not."""
+    try:
+        document = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise explain_invalid_json(raw, place) from error
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise _explain_other(document, place)
+    return document
+
+
+def _refuse_constant(constant: str) -> Json:
+    raise ValueError(f"{constant} is not JSON")
 
 
 @cache
@@ -57,39 +109,34 @@ def _get_document_model() -> type[BaseModel]:
 
     class TraceDocument(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
-        schema_version: int
         trace: ExecutionTrace
 
     return TraceDocument
 
 
-def _explain(invalid: ValidationError, raw: bytes, place: Place | None) -> TraceError:
+def _explain(invalid: ValidationError, *, is_nested: bool, place: Place | None) -> TraceError:
     first = invalid.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        return explain_invalid_json(raw, place)
-    where = format_field_path(first["loc"])
-    version = _find_version(raw)
-    if version is not None and version != SCHEMA_VERSION:
-        return _explain_version(version, place)
-    if where in ("", "schema_version", "trace"):
-        expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace": {{...}}}}'
-        return UnreadableTraceError(f"is not a trace: expected {expected}, got {_shorten(first['input'])}", place=place)
+    location = first["loc"] if is_nested else first["loc"][1:]
+    where = format_field_path(location if is_nested else map(_name_field, location))
+    if where in ("", "trace"):
+        return _explain_other(first["input"], place)
     more = f" (and {invalid.error_count() - 1} more)" if invalid.error_count() > 1 else ""
     got = "" if first["type"] == "missing" else f", got {_shorten(first['input'])}"
     return UnreadableTraceError(f"{where}: {_describe_problem(first['type'], first['msg'])}{got}{more}", place=place)
 
 
-def _find_version(raw: bytes) -> Json:
-    """Find the version that a document states, whatever else is wrong with it."""
-    try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    return repr(version) if isinstance(version, bool) else version
+def _name_field(part: int | str) -> int | str:
+    return _NAMES.get(part, part) if isinstance(part, str) else part
 
 
-def _explain_version(version: Json, place: Place | None) -> UnreadableTraceError:
+def _explain_other(document: Json, place: Place | None) -> UnreadableTraceError:
+    expected = f'{{"schema_version": {SCHEMA_VERSION}, "trace_id": …, "steps": […]}}'
+    return UnreadableTraceError(f"is not a trace: expected {expected}, got {_shorten(document)}", place=place)
+
+
+def _explain_version(version: Json, document: dict[str, Any], place: Place | None) -> UnreadableTraceError:
+    if not isinstance(version, int):
+        return _explain_other(document, place)
     message = f"schema_version is {version!r}, this release reads {SCHEMA_VERSION}; upgrade promptiter"
     return UnreadableTraceError(message, place=place)
 
@@ -127,11 +174,3 @@ def _describe_problem(kind: str, message: str) -> str:
 def _shorten(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _is_json(raw: bytes) -> bool:
-    try:
-        orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        return "number out of range" in str(error)  # an integer beyond 64 bits is still JSON
-    return True

@@ -1,4 +1,6 @@
-"""The JSON document of a trace: `{"schema_version": 1, "trace": {...}}`. Fields with their default value are omitted.
+"""The JSON document of a trace: `{"schema_version": 2, "trace_id": …, "steps": […]}`, without fields of default value.
+
+The `predecessor_step_ids` of a step are those that it followed; what it only read is in its edges of kind data.
 
 A document as this release writes it is read and written with orjson, which is several times faster than pydantic. If
 anything about it is unusual, `checked_documents` reads or writes it, or says exactly what is wrong.
@@ -34,7 +36,7 @@ from traces.model import (
 def to_json(trace: ExecutionTrace) -> bytes:
     """Serialize a trace as one line of JSON."""
     try:
-        raw = orjson.dumps({"schema_version": SCHEMA_VERSION, "trace": _list_trace(trace)}, option=_PLAIN_VALUES)
+        raw = orjson.dumps(_list_trace(trace), option=_PLAIN_VALUES)
     except TypeError:  # includes orjson.JSONEncodeError
         return write_any(trace)
     return write_any(trace) if b"null" in raw else raw  # orjson writes NaN and infinity as null, too
@@ -44,8 +46,8 @@ def from_json(raw: bytes, *, place: Place | None = None) -> ExecutionTrace:
     """Parse a trace from one JSON document. A TraceError says what is wrong with it, and where."""
     try:
         document = orjson.loads(raw)
-        if len(document) == 2 and document["schema_version"] is SCHEMA_VERSION:
-            return _build_trace(document["trace"])
+        if document.pop("schema_version") is SCHEMA_VERSION:
+            return _build_trace(document)
     except (ValueError, TypeError, KeyError, AttributeError, TraceError):
         pass
     return read_any(raw, place=place)
@@ -56,7 +58,11 @@ _PLAIN_VALUES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETI
 
 def _list_trace(trace: ExecutionTrace) -> dict[str, Json]:
     """The fields of a trace that do not have their default value."""
-    listed: dict[str, Json] = {"id": trace.id, "steps": [_list_step(step) for step in trace.steps]}
+    listed: dict[str, Json] = {
+        "schema_version": SCHEMA_VERSION,
+        "trace_id": trace.id,
+        "steps": [_list_step(step) for step in trace.steps],
+    }
     if trace.status != "completed":
         listed["status"] = trace.status
     if trace.conversation_id is not None:
@@ -67,13 +73,15 @@ def _list_trace(trace: ExecutionTrace) -> dict[str, Json]:
 
 
 def _list_step(step: Step) -> dict[str, Json]:
-    listed: dict[str, Json] = {"id": step.id, "node_id": step.node_id}
+    listed: dict[str, Json] = {"step_id": step.id, "node_id": step.node_id}
     if step.kind != "function":
         listed["kind"] = step.kind
-    if step.predecessors:
-        listed["predecessors"] = step.predecessors
     if step.edges:
+        if followed := step.followed:
+            listed["predecessor_step_ids"] = followed
         listed["edges"] = [_list_fields(edge) for edge in step.edges]
+    elif step.predecessors:
+        listed["predecessor_step_ids"] = step.predecessors
     if step.surface_reads is not None:
         listed["surface_reads"] = step.surface_reads
     if snapshot := _list_snapshot(step.input):
@@ -152,19 +160,22 @@ def _build_trace(listed: dict[str, Any]) -> ExecutionTrace:
     _check_types(listed, _TRACE)
     if listed.get("status", "completed") not in _STATUSES:
         raise ValueError
-    listed["steps"] = [_build_step(step) for step in listed["steps"]]
-    return ExecutionTrace(**listed)
+    steps = [_build_step(step) for step in listed.pop("steps")]
+    return ExecutionTrace(id=listed.pop("trace_id"), steps=tuple(steps), **listed)
 
 
 def _build_step(listed: dict[str, Any]) -> Step:
     take = listed.pop
     step: Any = _Draft()
-    step.id, step.node_id = take("id"), take("node_id")
+    step.id, step.node_id = take("step_id"), take("node_id")
     step.kind = take("kind", "function")
     if type(step.id) is not str or type(step.node_id) is not str or type(step.kind) is not str:
         raise TypeError
-    step.predecessors = tuple(_check_list(take("predecessors"))) if "predecessors" in listed else ()
-    step.edges = tuple(map(_build_edge, _check_list(take("edges")))) if "edges" in listed else ()
+    step.predecessors = tuple(_check_list(take("predecessor_step_ids"))) if "predecessor_step_ids" in listed else ()
+    step.edges = ()
+    if "edges" in listed:
+        step.edges = tuple(map(_build_edge, _check_list(take("edges"))))
+        step.predecessors = (*step.predecessors, *(edge.source for edge in step.edges if edge.kind == "data"))
     step.surface_reads = _check_texts(take("surface_reads")) if "surface_reads" in listed else None
     step.input = _build_snapshot(take("input")) if "input" in listed else EMPTY
     step.output = _build_snapshot(take("output")) if "output" in listed else EMPTY
@@ -233,7 +244,7 @@ def _check_types(listed: dict[str, Any], types: Mapping[str, type]) -> dict[str,
 
 _TEXT, _TIME = frozenset((str, type(None))), frozenset((int, type(None)))
 _STATUSES, _EDGE_KINDS = frozenset(get_args(TraceStatus)), frozenset(get_args(EdgeKind))
-_TRACE: Mapping[str, type] = {"id": str, "steps": list, "status": str, "conversation_id": str, "attributes": dict}
+_TRACE: Mapping[str, type] = {"trace_id": str, "steps": list, "status": str, "conversation_id": str, "attributes": dict}
 _BLOB: Mapping[str, type] = {"digest": str, "size": int, "media_type": str}
 _EDGE: Mapping[str, type] = {"source": str, "kind": str, "evidence": str, "confidence": float}
 _USAGE: Mapping[str, type] = {"input_tokens": int, "output_tokens": int, "cached_input_tokens": int, "cost_usd": float}

@@ -21,7 +21,7 @@ from traces.canonical_order import sort_canonically
 from traces.errors import BrokenTraceError, EmptyTraceError, UnknownPredecessorError, UnwritableTraceError
 from traces.notebook import MAX_TEXT, html_block, html_heading, html_table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Json: TypeAlias = Any
 """None, bool, int, float, str, list or dict of these: what a JSON document can hold."""
@@ -178,6 +178,13 @@ class Step:
         read = {edge.source for edge in self.edges if edge.kind == "data"}
         triggers = (edge.source for edge in self.edges if edge.kind == "control" and edge.evidence == "recorded")
         return tuple(source for source in triggers if source not in read)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The predecessors without those that it only read, as its edges say."""
+        triggers = {edge.source for edge in self.edges if edge.kind == "control"}
+        read = {edge.source for edge in self.edges if edge.kind == "data"}
+        return tuple(source for source in self.predecessors if source not in read or source in triggers)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tests.traces.strategies import traces
 from traces import (
     CycleError,
     DuplicateStepError,
+    Edge,
     EmptyTraceError,
     ExecutionTrace,
     Snapshot,
@@ -27,14 +28,15 @@ from traces import (
     write_otel,
     write_traces,
 )
+from traces.checked_documents import read_any, write_any
 from traces.documents import from_json, to_json
 
 SMALL = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a"),))
 
 
 def document(**trace: object) -> bytes:
-    fields = {"id": "t", "steps": [{"id": "a", "node_id": "a"}]} | trace
-    return orjson.dumps({"schema_version": 1, "trace": fields})
+    fields = {"trace_id": "t", "steps": [{"step_id": "a", "node_id": "a"}]} | trace
+    return orjson.dumps({"schema_version": 2, **fields})
 
 
 @pytest.mark.slow
@@ -56,7 +58,23 @@ def test_traces_survive_a_json_lines_round_trip(
 
 
 def test_default_values_are_omitted() -> None:
-    assert to_json(SMALL) == b'{"schema_version":1,"trace":{"id":"t","steps":[{"id":"a","node_id":"a"}]}}'
+    assert to_json(SMALL) == b'{"schema_version":2,"trace_id":"t","steps":[{"step_id":"a","node_id":"a"}]}'
+
+
+def test_a_document_of_the_first_version_is_read() -> None:
+    steps = [{"id": "a", "node_id": "a"}, {"id": "b", "node_id": "b", "predecessors": ["a"]}]
+    raw = orjson.dumps({"schema_version": 1, "trace": {"id": "t", "steps": steps, "status": "failed"}})
+    trace = from_json(raw)
+    assert (trace.id, trace.status, [step.predecessors for step in trace.steps]) == ("t", "failed", [(), ("a",)])
+
+
+def test_what_a_step_only_read_is_no_predecessor_in_a_document_but_in_its_edges() -> None:
+    followed, read = Edge(source="b"), Edge(source="a", kind="data", evidence="text", confidence=0.8)
+    last = Step(id="c", node_id="c", predecessors=("a", "b"), edges=(followed, read))
+    trace = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a"), Step(id="b", node_id="b"), last))
+    for raw in (to_json(trace), write_any(trace)):
+        assert orjson.loads(raw)["steps"][-1]["predecessor_step_ids"] == ["b"]
+        assert from_json(raw) == read_any(raw) == trace
 
 
 def test_lines_are_read_as_a_stream(tmp_path: Path) -> None:
@@ -73,7 +91,7 @@ def test_a_document_spread_over_lines_is_read(tmp_path: Path) -> None:
     path.write_bytes(orjson.dumps(orjson.loads(to_json(SMALL)), option=orjson.OPT_INDENT_2))
     assert list(read_traces(path)) == [SMALL]
     path.write_bytes(path.read_bytes().replace(b'"node_id"', b'"node_id" oops'))
-    with pytest.raises(UnreadableTraceError, match=r"one.json, line 8: is not valid JSON"):
+    with pytest.raises(UnreadableTraceError, match=r"one.json, line 7: is not valid JSON"):
         list(read_traces(path))
 
 
@@ -83,26 +101,34 @@ def test_a_document_spread_over_lines_is_read(tmp_path: Path) -> None:
         (document()[:40], UnreadableTraceError, "not valid JSON"),
         (document().replace(b'"t"', b'"\xff"'), UnreadableTraceError, "invalid UTF-8 at byte"),
         (b"[" * 100_000, UnreadableTraceError, "not valid JSON"),
-        (b'{"schema_version": 2, "trace": {}}', UnreadableTraceError, "schema_version is 2, this release reads 1"),
+        (b'{"schema_version": 3, "trace_id": "t"}', UnreadableTraceError, "schema_version is 3, this release reads 2"),
         (b'{"hello": 1}', UnreadableTraceError, "is not a trace: expected"),
         (b"17", UnreadableTraceError, "is not a trace: expected .*, got 17"),
-        (document(color="red"), UnreadableTraceError, r"trace.color: is not a known field"),
-        (document(steps=[{"id": "a"}]), UnreadableTraceError, r"trace.steps\[0\].node_id: is missing"),
-        (document(steps=[{"id": 7, "node_id": "a"}]), UnreadableTraceError, r"steps\[0\].id: .*string, got 7"),
+        (document(color="red"), UnreadableTraceError, r"color: is not a known field"),
+        (document(steps=[{"step_id": "a"}]), UnreadableTraceError, r"steps\[0\].node_id: is missing"),
         (
-            document(steps=[{"id": "a", "node_id": "a", "start_ns": "1"}]),
+            document(steps=[{"step_id": 7, "node_id": "a"}]),
+            UnreadableTraceError,
+            r"steps\[0\].step_id: .*string, got 7",
+        ),
+        (
+            document(steps=[{"step_id": "a", "node_id": "a", "start_ns": "1"}]),
             UnreadableTraceError,
             "valid integer, got '1'",
         ),
-        (document(status="odd"), UnreadableTraceError, "trace.status"),
+        (document(status="odd"), UnreadableTraceError, "status: input"),
         (document(steps=[]), EmptyTraceError, "has no steps"),
-        (document(steps=[{"id": "a", "node_id": "a"}] * 2), DuplicateStepError, "'a' occurs twice"),
+        (document(steps=[{"step_id": "a", "node_id": "a"}] * 2), DuplicateStepError, "'a' occurs twice"),
         (
-            document(steps=[{"id": "a", "node_id": "a", "predecessors": ["b"]}]),
+            document(steps=[{"step_id": "a", "node_id": "a", "predecessor_step_ids": ["b"]}]),
             UnknownPredecessorError,
             "follows step 'b'",
         ),
-        (document(steps=[{"id": "a", "node_id": "a", "predecessors": ["a"]}]), CycleError, "depends on itself"),
+        (
+            document(steps=[{"step_id": "a", "node_id": "a", "predecessor_step_ids": ["a"]}]),
+            CycleError,
+            "depends on itself",
+        ),
     ],
 )
 def test_bad_input_is_a_typed_error_with_its_place(

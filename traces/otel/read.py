@@ -17,7 +17,7 @@ from traces.otel.spans import Event, Log, Span
 
 logger = logging.getLogger(__name__)
 
-_OURS = re.compile(rb'\s*\{\s*"(?:schema_version|trace)"\s*:')
+_OURS = re.compile(rb'\s*\{\s*"(?:schema_version|trace|trace_id)"\s*:')
 _FIRST_KEY = re.compile(rb'\s*[\[{][\s\[{]*(?:"[^"\x00-\x1f]*"\s*:|[\]}])')
 
 
