@@ -64,9 +64,8 @@ def _flatten(trace: dict[str, Any]) -> dict[str, Json]:
         edges = step.get("edges", ())
         followed = {edge["source"] for edge in edges if edge.get("kind", "control") == "control"}
         read = {edge["source"] for edge in edges if edge.get("kind") == "data"} - followed
-        if sources := step.pop("predecessors", None):
-            step["predecessors"] = [source for source in sources if source not in read]
-        steps.append({_NAMES.get(name, name): value for name, value in step.items() if name != "predecessors" or value})
+        step["predecessors"] = [source for source in step.get("predecessors", ()) if source not in read]
+        steps.append({_NAMES.get(name, name): value for name, value in step.items()})
     return {"schema_version": SCHEMA_VERSION, "trace_id": trace.pop("id"), "steps": steps, **trace}
 
 

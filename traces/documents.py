@@ -1,4 +1,4 @@
-"""The JSON document of a trace: `{"schema_version": 2, "trace_id": …, "steps": […]}`, without fields of default value.
+"""The JSON document of a trace: `{"schema_version": 2, "trace_id": …, "steps": […]}`, without most default values.
 
 The `predecessor_step_ids` of a step are those that it followed; what it only read is in its edges of kind data.
 
@@ -73,15 +73,15 @@ def _list_trace(trace: ExecutionTrace) -> dict[str, Json]:
 
 
 def _list_step(step: Step) -> dict[str, Json]:
-    listed: dict[str, Json] = {"step_id": step.id, "node_id": step.node_id}
+    listed: dict[str, Json] = {
+        "step_id": step.id,
+        "node_id": step.node_id,
+        "predecessor_step_ids": step.followed if step.edges else step.predecessors,
+    }
     if step.kind != "function":
         listed["kind"] = step.kind
     if step.edges:
-        if followed := step.followed:
-            listed["predecessor_step_ids"] = followed
         listed["edges"] = [_list_fields(edge) for edge in step.edges]
-    elif step.predecessors:
-        listed["predecessor_step_ids"] = step.predecessors
     if step.surface_reads is not None:
         listed["surface_reads"] = step.surface_reads
     if snapshot := _list_snapshot(step.input):

@@ -58,7 +58,10 @@ def test_traces_survive_a_json_lines_round_trip(
 
 
 def test_default_values_are_omitted() -> None:
-    assert to_json(SMALL) == b'{"schema_version":2,"trace_id":"t","steps":[{"step_id":"a","node_id":"a"}]}'
+    assert (
+        to_json(SMALL)
+        == b'{"schema_version":2,"trace_id":"t","steps":[{"step_id":"a","node_id":"a","predecessor_step_ids":[]}]}'
+    )
 
 
 def test_a_document_of_the_first_version_is_read() -> None:

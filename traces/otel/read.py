@@ -6,6 +6,7 @@ import codecs
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
@@ -27,16 +28,18 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
             yield from parse_traces(name, file)
         else:
-            yield from _read_otlp(name, file)
+            yield from _read_otlp([(name, file)])
 
 
-def read_otel(source: TraceSource) -> list[ExecutionTrace]:
-    """Read the traces of an OTLP export, in the order of their first spans. Spans may be in any order, and repeated.
+def read_otel(*sources: TraceSource, coverage: Coverage | None = None) -> list[ExecutionTrace]:
+    """Read the traces of exports of spans, in the order of their first spans. Spans may be in any order, and repeated.
 
-    OTLP traces without any step are skipped with a warning. If there are no others, that is an error.
+    Several files are read together: the spans of a run, and the log records that belong to them, may be spread over
+    them. OTLP traces without any step are skipped with a warning. If there are no others, that is an error. `coverage`
+    counts what was taken over.
     """
-    with open_source(source) as (name, file):
-        return _read_otlp(name, file)
+    with ExitStack() as stack:
+        return _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage)
 
 
 def read_spans(name: str, file: TraceReader) -> Iterator[list[Span | Log]]:
@@ -73,21 +76,21 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
-def _read_otlp(name: str, file: TraceReader) -> list[ExecutionTrace]:
+def _read_otlp(files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None = None) -> list[ExecutionTrace]:
     with pause_gc(is_last=True):
         by_trace: dict[str, list[Span]] = {}
         logs: dict[tuple[str, str], list[Event]] = {}
-        for batch in read_spans(name, file):
-            for each in batch:
-                if isinstance(each, Log):
-                    logs.setdefault((each.trace_id, each.span_id), []).append(each.event)
-                else:
-                    by_trace.setdefault(each.trace_id, []).append(each)
+        for name, file in files:
+            for batch in read_spans(name, file):
+                for each in batch:
+                    if isinstance(each, Log):
+                        logs.setdefault((each.trace_id, each.span_id), []).append(each.event)
+                    else:
+                        by_trace.setdefault(each.trace_id, []).append(each)
         if logs:
             by_trace = {trace_id: add_logs(spans, logs) for trace_id, spans in by_trace.items()}
         found: list[ExecutionTrace] = []
         foreign: list[UnknownConventionError] = []
-        coverage = Coverage()
         for spans in join_runs(by_trace):
             try:
                 found += build_traces(drop_duplicates(spans), coverage)
@@ -95,8 +98,9 @@ def _read_otlp(name: str, file: TraceReader) -> list[ExecutionTrace]:
                 foreign.append(error)
     if foreign and not found:
         raise foreign[0]
-    if foreign:
-        logger.warning("skipped %d traces of %s: %s", len(foreign), name, foreign[0].message)
+    if foreign and coverage is None:
+        names = ", ".join(name for name, _ in files)
+        logger.warning("skipped %d traces of %s: %s", len(foreign), names, foreign[0].message)
     return found
 
 

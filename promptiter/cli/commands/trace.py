@@ -122,6 +122,42 @@ def show(
             write_text(to_svg(drawing) if output_format is OutputFormat.svg else to_mermaid(drawing), output)
 
 
+@app.command("import", cls=PlainCommand)
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Exports of spans, and of the log records that belong to them: OTLP (JSON, JSON lines, protobuf), the "
+            "Python SDK's JSON, Jaeger, Phoenix; - is standard input.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file of traces to write; - prints them.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Turn exported spans of any agent framework into traces.
+
+    Says what was taken over: spans read, folded into steps and dropped, and how it is known which step followed which.
+    """
+    from promptiter.cli.views import trace_import as view
+    from traces import read_otel
+    from traces.otel.recover.coverage import Coverage
+
+    coverage = Coverage()
+    found = list(map(_redact, read_otel(*(_name_input(file) for file in files), coverage=coverage)))
+    if str(output) == "-":
+        for trace in found:
+            write_text(to_json(trace).decode() + "\n", None)
+    else:
+        write_traces(output, found)
+    if as_json:
+        echo(json_text(coverage.to_json()).rstrip(), err=str(output) == "-")
+    else:
+        view.print_coverage(coverage, output)
+
+
 @app.command(cls=PlainCommand)
 def stats(
     file: File,
@@ -201,11 +237,17 @@ def _read(file: Path) -> Iterator[ExecutionTrace]:
     """Read the traces of a file, without secrets of the environment, since output may be shared."""
     if (file / "run.json").is_file():
         raise TraceError(f"{file} is a run; choose a case with --case ID, or use `promptiter show {file}`")
-    redactor = process_redactor()
-    for trace in read(Path("/dev/stdin") if str(file) == "-" else file):
-        raw = to_json(trace)
-        safe = redactor.redact_known_document(raw)
-        yield trace if safe is raw else from_json(safe)
+    yield from map(_redact, read(_name_input(file)))
+
+
+def _redact(trace: ExecutionTrace) -> ExecutionTrace:
+    raw = to_json(trace)
+    safe = process_redactor().redact_known_document(raw)
+    return trace if safe is raw else from_json(safe)
+
+
+def _name_input(file: Path) -> Path:
+    return Path("/dev/stdin") if str(file) == "-" else file
 
 
 def _choose_encoding(output: Path) -> Encoding:
