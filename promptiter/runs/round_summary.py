@@ -20,6 +20,7 @@ from promptiter.runs.blame_summary import (
     MissingBlame,
 )
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_sentences
 
 UNDECIDED = "ended before a decision"
 """Why a candidate has no decision."""
@@ -173,7 +174,7 @@ def _summarize_candidate(candidate: CandidateResult, profiles: Mapping[int | Non
         digest=candidate.profile.digest,
         parents=candidate.parents,
         patched=tuple(sorted(candidate.patches.surface_ids)),
-        proposal="; ".join(dict.fromkeys(patch.reason for patch in candidate.patches if patch.reason)),
+        proposal=join_sentences(patch.reason for patch in candidate.patches),
         evaluations={
             phase: figures
             for phase, found in others.items()

@@ -173,7 +173,7 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
         improved,
         1,
         accepted=True,
-        signals=(signal("draft#instruction"), signal("draft#examples"), signal("polish#examples")),
+        signals=(signal("draft#examples"), signal("draft#instruction"), signal("polish#examples")),
         below_support=(signal("polish#model"),),
         patches=PatchSet((*patch("draft#instruction"), *patch("draft#examples"))),
     )
@@ -186,6 +186,8 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
         "polish#model": "below_support",
     }
     assert blame["draft#instruction"].case_ids == ("a", "b", "c")
+    counts = [len(each.case_ids) for each in blame.values()]
+    assert counts == sorted(counts, reverse=True) != [counts[0]] * len(counts), "the most cases first"
     [candidate] = first.candidates
     ended = replace(first, candidates=(replace(candidate, decision=None),))
     undecided = {each.surface_id: each.outcome for each in summarize(replace(improved, rounds=(ended,))).blame}
