@@ -16,7 +16,7 @@ import orjson
 from promptiter.context import ContextValue
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
-from promptiter.wording import shorten
+from promptiter.wording import join_sentences, shorten
 from traces import digest
 from traces.errors import UnwritableTraceError
 from traces.model import Json
@@ -110,7 +110,7 @@ def _compose(earlier: SurfacePatch, later: SurfacePatch) -> SurfacePatch:
     known, more = earlier.evidence, later.evidence
     return replace(
         later,
-        reason="; ".join(dict.fromkeys(each.reason for each in (earlier, later) if each.reason)),
+        reason=join_sentences((earlier.reason, later.reason)),
         evidence=PatchEvidence(
             cases=tuple(dict.fromkeys((*known.cases, *more.cases))),
             steps=tuple(dict.fromkeys((*known.steps, *more.steps))),

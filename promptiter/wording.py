@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -17,6 +17,16 @@ def join_names(names: Sequence[str], *, limit: int | None = None) -> str:
     if limit is None or len(names) <= limit:
         return ", ".join(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit:,} more"
+
+
+def join_sentences(texts: Iterable[str]) -> str:
+    """`Say why. Be brief`, `say why; be brief`: a semicolon between texts, unless the first ends a sentence."""
+    joined = ""
+    for text in dict.fromkeys(each.strip() for each in texts):
+        if text:
+            gap = "" if not joined else " " if joined.endswith((".", "!", "?", "…")) else "; "
+            joined += gap + text
+    return joined
 
 
 def format_score(score: float | None) -> str:

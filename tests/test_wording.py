@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptiter.wording import dollars, join_names, plural, shorten
+from promptiter.wording import dollars, join_names, join_sentences, plural, shorten
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_what_has_no_repr_of_its_own_is_described_without_an_address() -> None:
     assert shorten(Plain) == "the class Plain"
     assert shorten(len) == "the function len"
     assert shorten(Plain()) == "an object of class Plain"
+
+
+def test_sentences_are_joined_by_a_space_and_other_texts_by_a_semicolon() -> None:
+    assert join_sentences(["They need it.", "It asks.", "It asks.", ""]) == "They need it. It asks."
+    assert join_sentences(["more care", "less haste"]) == "more care; less haste"

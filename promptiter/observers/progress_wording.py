@@ -51,8 +51,9 @@ def describe_cases(started: RunStarted) -> str:
 
 
 def name_blamed(signals: Sequence[AggregateResult]) -> str:
-    """The blamed surfaces, with how many cases blame each."""
-    return list_names([f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in signals])
+    """The blamed surfaces, with how many cases blame each, the most first."""
+    ordered = sorted(signals, key=lambda signal: len(signal.case_ids), reverse=True)
+    return list_names([f"{signal.surface_id} ({plural(len(signal.case_ids), 'case')})" for signal in ordered])
 
 
 def list_names(names: Sequence[str]) -> str:

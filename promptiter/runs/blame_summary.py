@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import NO_BLAME, NO_TRACE, BackpropDetails, PassResult, get_passes
-from promptiter.profile import Profile
+from promptiter.profile import PatchEdit, Profile
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.stages.contracts import AggregateResult
 
@@ -17,12 +17,31 @@ the search ended; or it got no patch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EditReason:
+    """Why one passage of a text was changed: the numbers of the points of the signal that it answers, and their cases.
+
+    `reason` says it in words. Without points, cases and reason, the optimizer did not say what the edit is for.
+    """
+
+    before: str
+    after: str
+    reason: str = ""
+    points: tuple[int, ...] = ()
+    case_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlameReason:
-    """Why a surface was blamed: the signal of one pass, and the cases behind it."""
+    """Why a surface was blamed: the signal of one pass, and the cases behind it.
+
+    The reason for a change also has that of the optimizer (`patch_reason`) and those of single `edits`, if known.
+    """
 
     round: int
     text: str
     case_ids: tuple[str, ...] = ()
+    patch_reason: str = ""
+    edits: tuple[EditReason, ...] = ()
 
 
 def find_main_reason(reasons: Sequence[BlameReason]) -> BlameReason | None:
@@ -85,7 +104,13 @@ class ChangeReasons:
                 text = signal.text if signal is not None and signal.text else patch.reason
                 if text:
                     cases = patch.evidence.cases if signal is None else signal.case_ids
-                    reason = BlameReason(round=each.round, text=text, case_ids=cases)
+                    reason = BlameReason(
+                        round=each.round,
+                        text=text,
+                        case_ids=cases,
+                        patch_reason=patch.reason if patch.reason != text else "",
+                        edits=tuple(_explain_edit(edit, signal) for edit in patch.edits),
+                    )
                     found[patch.surface_id] = (*found.get(patch.surface_id, ()), reason)
             self._by_candidate[candidate.profile.digest] = found
         if each.decision is not None and each.decision.accepted and each.candidate is not None:
@@ -97,8 +122,26 @@ class ChangeReasons:
         return self._by_candidate.get(self._accepted, {})
 
 
+def _explain_edit(edit: PatchEdit, signal: AggregateResult | None) -> EditReason:
+    """The reason for an edit. It answers the points whose gradients are all behind it."""
+    known = set(edit.evidence.gradients)
+    numbered = list(enumerate(signal.points, start=1)) if signal is not None and _has_numbers(signal) else []
+    return EditReason(
+        before=edit.before,
+        after=edit.after,
+        reason=edit.reason,
+        points=tuple(number for number, each in numbered if each.gradient_ids and known.issuperset(each.gradient_ids)),
+        case_ids=edit.evidence.cases,
+    )
+
+
+def _has_numbers(signal: AggregateResult) -> bool:
+    """Whether the text of a signal numbers its points."""
+    return all(f"{number}. {each.text}" in signal.text for number, each in enumerate(signal.points, start=1))
+
+
 class BlameBySurface:
-    """Blame by surface, in the order in which surfaces were first blamed."""
+    """Blame by surface, that of the most cases first."""
 
     def __init__(self, result: RunResult) -> None:
         self._adopted = {change.surface_id for change in result.changes}
@@ -128,7 +171,7 @@ class BlameBySurface:
                 reasons.append(BlameReason(round=number, text=signal.text, case_ids=signal.case_ids))
 
     def summaries(self) -> tuple[BlameSummary, ...]:
-        return tuple(
+        found = [
             BlameSummary(
                 surface_id=surface_id,
                 case_ids=tuple(sorted({case_id for reason in reasons for case_id in reason.case_ids})),
@@ -137,7 +180,8 @@ class BlameBySurface:
                 support=self._support[surface_id],
             )
             for surface_id, reasons in self._reasons.items()
-        )
+        ]
+        return tuple(sorted(found, key=lambda each: len(each.case_ids), reverse=True))
 
     def _outcome(self, surface_id: str) -> BlameOutcome:
         if surface_id in self._adopted:

@@ -545,7 +545,8 @@ def test_the_words_of_a_metric_are_a_report_of_their_own_beside_several_findings
 
 
 def test_the_words_of_a_judge_and_its_only_finding_are_one_report() -> None:
-    said = Loss(text="speaks of leave", expected="the whole answer", findings=(Finding(kind="missing", expected="day"),))
+    missing = Finding(kind="missing", expected="day")
+    said = Loss(text="speaks of leave", expected="the whole answer", findings=(missing,))
     assert [each.text for each in split_losses([said])] == ["speaks of leave\n'day' is missing"]
     repeated = replace(said, findings=(Finding(kind="wrong", expected="the whole answer", actual="another"),))
     assert split_losses([repeated]) == (repeated,)
@@ -563,7 +564,7 @@ async def test_a_metric_of_the_user_gives_one_numbered_finding_for_each_of_its_o
 ) -> None:
     findings = tuple(Finding(kind="missing", expected=each) for each in ("A-17", "Lyon"))
     metric = FunctionMetric(
-        name="facts", function=lambda case, run: Score(metric="", value=0.0, reason=reason, findings=findings)
+        name="facts", function=lambda *_: Score(metric="", value=0.0, reason=reason, findings=findings)
     )
     evaluator = Evaluator([metric])
     eval_set = EvalSet(id="set", cases=(EvalCase(id="a", turns=(Turn(user="hello"),)),))

@@ -44,6 +44,11 @@ def test_a_failing_agent_exits_with_1_and_the_reasons(run: Run) -> None:
     assert "0 of 4 cases pass" in shown
     assert "(offline model)" in shown
     assert "expected '308', got None at $.amount" in shown
+    narrow = run("evaluate", AGENT, *GIVEN, code=1, stream="out", width=50).splitlines()
+    first = next(number for number, line in enumerate(narrow) if line.startswith("✗"))
+    details = [line for line in narrow[first:] if not line.startswith("✗")]
+    assert all(line.startswith("  ") for line in details), "wrapped lines are indented"
+    assert any(line.startswith(" " * 8) for line in details)
 
 
 def test_surfaces_that_no_run_read_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ async def test_each_stage_that_ended_is_one_line() -> None:
 
 
 BLAMED = (("a", "2 cases"), ("b", "1 case"), ("c", "1 case"), ("d", "1 case"))
-SIGNALS = (("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1))
+SIGNALS = (("b", 1), ("a", 2), ("c", 1), ("d", 1), ("e", 1))
 
 
 async def test_the_current_stage_fits_80_columns() -> None:

@@ -161,6 +161,7 @@ def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResu
         changes = summarize(replace(improved, rounds=rounds)).changes
         return next(each.reasons for each in changes if each.surface_id == draft)
 
+    assert [each.patched for each in summarize(replace(improved, rounds=(passes,))).rounds[0].passes] == [(draft,)] * 2
     assert [each.text for each in list_reasons(passes)] == ["the code is lost"]
     reasons = list_reasons(passes, two)
     assert [each.text for each in reasons] == ["the code is lost", "a remark on one case"]
@@ -173,7 +174,7 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
         improved,
         1,
         accepted=True,
-        signals=(signal("draft#instruction"), signal("draft#examples"), signal("polish#examples")),
+        signals=(signal("draft#examples"), signal("draft#instruction"), signal("polish#examples")),
         below_support=(signal("polish#model"),),
         patches=PatchSet((*patch("draft#instruction"), *patch("draft#examples"))),
     )
@@ -186,6 +187,8 @@ def test_blame_has_an_outcome(improved: RunResult) -> None:
         "polish#model": "below_support",
     }
     assert blame["draft#instruction"].case_ids == ("a", "b", "c")
+    counts = [len(each.case_ids) for each in blame.values()]
+    assert counts == sorted(counts, reverse=True) != [counts[0]] * len(counts), "the most cases first"
     [candidate] = first.candidates
     ended = replace(first, candidates=(replace(candidate, decision=None),))
     undecided = {each.surface_id: each.outcome for each in summarize(replace(improved, rounds=(ended,))).blame}

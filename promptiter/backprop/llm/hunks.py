@@ -13,6 +13,7 @@ from difflib import SequenceMatcher
 
 from promptiter.profile import PatchEdit, PatchEvidence
 from promptiter.stages.contracts import SignalPoint
+from promptiter.wording import join_sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def build_edits(
             number for text, named in quoted if any(text in side or side in text for side in sides) for number in named
         ]
         answered = select_points(numbers, points)
-        reason = "; ".join(point.text for point in answered)
+        reason = join_sentences(point.text for point in answered)
         edits.append(PatchEdit(before=old, after=new, reason=reason, evidence=collect_evidence(answered)))
     return tuple(edits)
 

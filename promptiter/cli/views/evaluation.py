@@ -9,11 +9,13 @@ from xml.etree import ElementTree
 
 import orjson
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.costs import spending_line
+from promptiter.cli.views.run import hanging_indent
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -24,7 +26,7 @@ from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
 from traces.model import Json
-from traces.text import cut, one_line
+from traces.text import cut, cut_at_word, one_line
 
 MAX_FAILURES = 10
 
@@ -176,19 +178,23 @@ def _print_failures(screen: Console, evaluation: Evaluation, cases: EvalSet) -> 
     shown = [row for row in evaluation.rows if row.case_id in failing and any(not score.passed for score in row.scores)]
     for row in shown[:MAX_FAILURES]:
         question = " / ".join(turn.user for turn in by_id[row.case_id].turns)
-        screen.print(
-            Text.assemble(("✗ ", "bold red"), (one_line(row.case_id), "bold"), f"  {cut(one_line(question), 100)}")
-        )
+        asked = Text.assemble((one_line(row.case_id), "bold"), f"  {cut_at_word(one_line(question), 100)}")
+        screen.print(hanging_indent(Text("✗", "bold red"), asked))
         if row.error:
-            screen.print(Text(f"  failed: {cut(one_line(str(row.error)), 300)}", "red"))
+            _print_detail(screen, "failed:", cut_at_word(one_line(str(row.error)), 300), "red")
             continue
-        screen.print(Text(f"  answer  {cut(one_line(row.output), 200)}", "dim"))
+        _print_detail(screen, "answer ", cut_at_word(one_line(row.output), 200), "dim")
         for score in row.scores:
             if not score.passed:
-                text = f"  {score.metric} {format_score(score.value)}: {score.error or score.reason}"
-                screen.print(Text(cut(one_line(text), 300), "red"))
+                label = f"{one_line(score.metric)} {format_score(score.value)}:"
+                _print_detail(screen, label, cut_at_word(one_line(score.error or score.reason), 300), "red")
     if len(shown) > MAX_FAILURES:
         screen.print(Text(f"… {len(shown) - MAX_FAILURES} more; --json and --junit list all", "dim"))
+
+
+def _print_detail(screen: Console, label: str, text: str, style: str) -> None:
+    """Print a label and a text, whose wrapped lines begin below its first word."""
+    screen.print(Padding(hanging_indent(Text(label, style), Text(text, style)), (0, 0, 0, 2), expand=False))
 
 
 def _share(value: float | None) -> str:

@@ -21,10 +21,13 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.blame_summary import find_main_reason
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.wording import format_score, join_names, path_from_here, plural
-from traces.text import cut, one_line
+from traces.text import cut_at_word, one_line
 
 MAX_REASON = 400
 MAX_CAUSE = 1000
+MAX_FIRST_REASON = 150
+MAX_FIRST_POINTS = 3
+MAX_POINTS = 12
 FIRST_DIFF_LINES = 8
 """Lines of the first diff that are printed; `promptiter show --diff` prints all."""
 
@@ -179,7 +182,7 @@ def _print_first_change(screen: Console, summary: RunSummary) -> None:
     screen.print(Text(f"  {one_line(first.surface_id)}", "cyan"))
     _print_first_lines(screen, Padding(diff_table(first.before, first.after), (0, 0, 0, 4), expand=False))
     if reason := find_main_reason(first.reasons):
-        print_indented(screen, Text(f"why: {cut(shorten_reason(reason.text), 150)}", "dim"), by=4)
+        print_points(screen, "why:", reason.text, limit=MAX_FIRST_REASON, most=MAX_FIRST_POINTS)
     if more:
         names = join_names([one_line(each.surface_id) for each in more], limit=3)
         print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
@@ -219,7 +222,24 @@ def _format_figures(change: FigureChange) -> str:
 
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:
     """A reason on a single line, cut if it is long."""
-    return cut(one_line(" ".join(text.split())), limit)
+    return cut_at_word(one_line(" ".join(text.split())), limit)
+
+
+def print_points(screen: Console, label: str, text: str, *, limit: int = MAX_REASON, most: int = MAX_POINTS) -> None:
+    """Print the reason for blame or a change: behind its label, or, if it has several points, one per line."""
+    lines = [shorten_reason(line, limit=limit) for line in text.splitlines() if line.strip()]
+    if len(lines) <= 1:
+        print_indented(screen, Text(f"{label} {''.join(lines)}", "dim"), by=4)
+        return
+    more = [f"… {plural(len(lines) - most, 'more point')}"] if len(lines) > most else []
+    print_indented(screen, Text(label, "dim"), by=4)
+    for line in (*lines[:most], *more):
+        number, _, rest = line.partition(". ")
+        if number.isdecimal():
+            grid = hanging_indent(Text(f"{number}.", "dim"), Text(rest, "dim"))
+            screen.print(Padding(grid, (0, 0, 0, 6), expand=False))
+        else:
+            print_indented(screen, Text(line, "dim"), by=6)
 
 
 def hanging_indent(mark: Text, text: Text) -> Table:

@@ -13,12 +13,14 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
     failing_line,
+    hanging_indent,
     print_commands,
     print_headline,
+    print_points,
     print_warnings,
     shorten_reason,
 )
-from promptiter.runs.blame_summary import BlameOutcome, find_main_reason
+from promptiter.runs.blame_summary import BlameOutcome, BlameReason, EditReason, find_main_reason
 from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
@@ -26,6 +28,8 @@ from traces.text import one_line
 
 MAX_NAMES = 12
 MAX_REJECTIONS = 5
+MAX_EDIT_CASES = 6
+MAX_PASSAGE = 80
 
 BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
     "adopted": ("changed", "green"),
@@ -42,7 +46,7 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
     print_title(screen, summary)
     _print_scores(screen, summary)
     _print_evidence(screen, summary)
-    print_changes(screen, summary)
+    print_changes(screen, summary, is_short=True)
     _print_unchanged(screen, summary)
     print_blame(screen, summary, is_short=True)
     _print_rejections(screen, summary)
@@ -58,8 +62,8 @@ def print_title(screen: Console, summary: RunSummary) -> None:
     print_headline(screen, summary)
 
 
-def print_changes(screen: Console, summary: RunSummary) -> None:
-    """Print each changed surface: its diff, and the reasons for its patches."""
+def print_changes(screen: Console, summary: RunSummary, *, is_short: bool = False) -> None:
+    """Print each changed surface: its diff, and the reasons for its patches, down to single edits."""
     if not summary.changes:
         print_heading(screen, "Nothing changed")
         return
@@ -70,7 +74,28 @@ def print_changes(screen: Console, summary: RunSummary) -> None:
         screen.print(Text(f"  {one_line(change.surface_id)}", "cyan"))
         screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
         for reason in change.reasons:
-            print_indented(screen, Text(f"why (round {reason.round}): {shorten_reason(reason.text)}", "dim"), by=4)
+            print_points(screen, f"why (round {reason.round}):", reason.text)
+            if not is_short:
+                _print_edits(screen, reason)
+
+
+def _print_edits(screen: Console, reason: BlameReason) -> None:
+    """Print what the optimizer says about a change, and for each edit the points that it answers, with the cases."""
+    if reason.patch_reason:
+        print_indented(screen, Text(f"the optimizer: {shorten_reason(reason.patch_reason)}", "dim"), by=4)
+    for each in reason.edits:
+        added = f'"{shorten_reason(each.after or each.before, limit=MAX_PASSAGE)}"'
+        text = Text.assemble(added if each.after else f"{added} removed", ": ", _explain_edit(each), style="dim")
+        screen.print(Padding(hanging_indent(Text("edit", "dim"), text), (0, 0, 0, 4), expand=False))
+
+
+def _explain_edit(each: EditReason) -> str:
+    """`answers points 1, 3 (cases: fan, lamp and 2 more)`."""
+    cases = f" (cases: {one_line(join_names(each.case_ids, limit=MAX_EDIT_CASES))})" if each.case_ids else ""
+    if each.points:
+        word = "point" if len(each.points) == 1 else "points"
+        return f"answers {word} {join_names([str(number) for number in each.points])}{cases}"
+    return f"{shorten_reason(each.reason) or ('for these cases' if cases else 'the optimizer names no point')}{cases}"
 
 
 def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False) -> None:
@@ -95,7 +120,7 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
             continue
         main = find_main_reason(each.reasons)
         for reason in (main,) if is_short and main else each.reasons:
-            print_indented(screen, Text(f"round {reason.round}: {shorten_reason(reason.text)}", "dim"), by=4)
+            print_points(screen, f"round {reason.round}:", reason.text)
             if not is_short:
                 print_indented(screen, Text(f"cases: {join_names(reason.case_ids, limit=MAX_NAMES)}", "dim"), by=4)
 
