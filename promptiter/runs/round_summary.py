@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from promptiter.backprop.record import describe_dropped, explain_missing_patches, get_passes
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
-from promptiter.profile import SurfaceChange
+from promptiter.profile import PatchSet, SurfaceChange
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.runs.blame_summary import (
     BlameBySurface,
@@ -71,13 +71,25 @@ class CandidateSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassSummary:
+    """One pass of a round: the surfaces it patched, and the failed train cases under all patches so far, if known."""
+
+    patched: tuple[str, ...]
+    rerun: EvaluationSummary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events."""
+    """One round, its candidates, and the passes that wrote patches.
+
+    `skipped` says why it has no candidate; `notes` are the search's own events.
+    """
 
     round: int
     train: EvaluationSummary | None
     blamed: tuple[str, ...]
     candidates: tuple[CandidateSummary, ...]
+    passes: tuple[PassSummary, ...] = ()
     skipped: str = ""
     notes: tuple[SearchNote, ...] = ()
 
@@ -114,7 +126,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         signals.add(each)
         train = each.train or train
         profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
-        rounds.append(_summarize_round(each, train, profiles))
+        rounds.append(_summarize_round(each, train, profiles, result.structure))
         rejections.extend(_rejections(each, result.structure))
         blame.add(each)
         no_blame.add(each)
@@ -151,7 +163,9 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
     )
 
 
-def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapping[int | None, str]) -> RoundSummary:
+def _summarize_round(
+    each: RoundResult, train: Evaluation | None, profiles: Mapping[int | None, str], structure: StructureSnapshot
+) -> RoundSummary:
     """Summarize a round. A round after a rejection uses the `train` results of an earlier one.
 
     `profiles` are those of the evaluations so far, by number.
@@ -161,9 +175,21 @@ def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapp
         train=summarize_evaluation(train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
         candidates=tuple(_summarize_candidate(candidate, profiles) for candidate in each.candidates),
+        passes=tuple(_summarize_passes(each, structure)),
         skipped=each.skipped or ("" if each.candidates else explain_missing_patches(get_passes(each))),
         notes=each.notes,
     )
+
+
+def _summarize_passes(each: RoundResult, structure: StructureSnapshot) -> Iterator[PassSummary]:
+    """Summarize the passes with patches. Their re-runs are found by the profile that the patches so far give."""
+    reruns = {one.profile_digest: one for one in each.all_evaluations if one.phase == "rerun"}
+    patches = PatchSet()
+    for one in get_passes(each):
+        if one.patches:
+            patches = patches.compose(one.patches)
+            rerun = reruns.get(each.input_profile.apply(patches, structure).digest) if reruns else None
+            yield PassSummary(patched=tuple(sorted(one.patches.surface_ids)), rerun=summarize_evaluation(rerun))
 
 
 def _summarize_candidate(candidate: CandidateResult, profiles: Mapping[int | None, str]) -> CandidateSummary:

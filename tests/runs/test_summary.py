@@ -161,6 +161,7 @@ def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResu
         changes = summarize(replace(improved, rounds=rounds)).changes
         return next(each.reasons for each in changes if each.surface_id == draft)
 
+    assert [each.patched for each in summarize(replace(improved, rounds=(passes,))).rounds[0].passes] == [(draft,)] * 2
     assert [each.text for each in list_reasons(passes)] == ["the code is lost"]
     reasons = list_reasons(passes, two)
     assert [each.text for each in reasons] == ["the code is lost", "a remark on one case"]

@@ -82,8 +82,8 @@ def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spen
     table = new_table("stage", ">calls", ">expected", ">cost" if has_dollars else ">tokens", ">expected")
     for stage, actual in _by_stage(forecast, spent):
         cost = forecast.stages.get(stage, NO_COST)
-        paid = (_paid(actual), _dollars(cost)) if has_dollars else (_count(actual.tokens), _range(cost.tokens, _count))
-        table.add_row(stage, _count(actual.calls), _range(cost.calls, _count), *paid)
+        paid = (_paid(actual), _dollars(cost)) if has_dollars else (_taken(actual), _tokens(cost, _count))
+        table.add_row(stage, _count(actual.calls), _calls(cost), *paid)
     screen.print(table)
 
 
@@ -95,7 +95,7 @@ def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple
 def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) -> None:
     table = new_table(kind, ">calls", ">tokens", ">cost", ">time")
     for name, cost in lines:
-        calls, tokens = _range(cost.calls, _count), _range(cost.tokens, _thousands)
+        calls, tokens = _calls(cost), _tokens(cost, _thousands)
         style = "bold" if name == "all" else None
         table.add_row(Text(one_line(name)), calls, tokens, _dollars(cost), _range(cost.seconds, _time), style=style)
     screen.print()
@@ -108,6 +108,25 @@ def _range(figures: Range, show: Callable[[float], str]) -> str:
     if low != high and (unit := high.partition(" ")[2]):
         low = low.removesuffix(f" {unit}")
     return typical if low == high else f"{typical} ({low} to {high})"
+
+
+def _calls(cost: Cost) -> str:
+    """The calls, which are unknown if the agent makes all of its own."""
+    return "unknown" if cost.uncounted and not cost.calls.high else _range(cost.calls, _count)
+
+
+def _tokens(cost: Cost, show: Callable[[float], str]) -> str:
+    """The tokens, as far as models report them."""
+    if not cost.uncounted:
+        return _range(cost.tokens, show)
+    return f"{_range(cost.tokens, show)} + unknown" if cost.tokens.high else "unknown"
+
+
+def _taken(spent: Spending) -> str:
+    """The tokens that calls took, as far as they were reported."""
+    if not spent.uncounted_calls:
+        return _count(spent.tokens)
+    return f"{_count(spent.tokens)} + unknown" if spent.tokens else "unknown"
 
 
 def _dollars(cost: Cost) -> str:
