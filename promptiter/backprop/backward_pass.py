@@ -213,6 +213,7 @@ class BackwardPass:
             dropped=dropped,
             error=error,
             note=result.note,
+            diagnosis=self.redact(result.diagnosis),
         )
 
 

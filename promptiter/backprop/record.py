@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -184,6 +185,17 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
 
 
 NO_BLAME = "no surface could be blamed for the failures"
+
+SHOWN_DIAGNOSIS = 300
+"""Maximum number of characters of a model's diagnosis in a message."""
+
+
+def describe_no_blame(blames: Iterable[TraceBlame]) -> str:
+    """Say that nothing was blamed, with the first diagnosis of a model, if there is one."""
+    diagnoses = (result.diagnosis for blame in blames for result in blame.results if result.diagnosis)
+    diagnosis = textwrap.shorten(next(diagnoses, ""), SHOWN_DIAGNOSIS, placeholder=" …")
+    return f"{NO_BLAME}: {diagnosis}" if diagnosis else NO_BLAME
+
 
 NO_TRACE = (
     "no trace was recorded, so no surface could be blamed; record one with `traces.record(...)`, and return "

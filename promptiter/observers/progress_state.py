@@ -16,6 +16,7 @@ from promptiter.backprop.record import (
     PatchesWritten,
     VariantsWritten,
     describe_dropped,
+    describe_no_blame,
 )
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
@@ -69,6 +70,7 @@ class ProgressState:
     phase: Phase = "start"
     max_rounds: int = 0
     stage: str = "starting"
+    no_blame: str = NO_BLAME
     evaluations: dict[int, EvaluationStarted] = field(default_factory=dict)
     runs: int = 0
     runs_done: int = 0
@@ -107,7 +109,7 @@ class ProgressState:
             case EvaluationFinished() as finished:
                 return self._finish_evaluation(finished)
             case LossesAttributed(blames=blames):
-                self.stage = "merging the blame"
+                self.stage, self.no_blame = "merging the blame", describe_no_blame(blames)
                 if dropped := sum(blame.dropped for blame in blames):
                     return self._line(describe_dropped(dropped), "yellow")
             case GradientsMerged() as merged:
@@ -250,7 +252,7 @@ class ProgressState:
             return self._line(f"blame: {name_blamed(merged.signals)}")
         if merged.below_support:
             return self._line(f"blame: with little support: {name_blamed(merged.below_support)}")
-        return self._line(f"blame: {NO_BLAME}")
+        return self._line(f"blame: {self.no_blame}")
 
     def _show_variants(self, written: VariantsWritten) -> list[ProgressLine]:
         """Say what each of several candidates patches, or which other one it repeats."""

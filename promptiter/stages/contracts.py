@@ -131,7 +131,8 @@ class BackwardRequest:
 class BackwardResult:
     """The gradients and packets of one step. `dropped` counts unknown ids in the answer; `error` says why it failed.
 
-    `note` is an Attributor's remark on the trace: which method it chose, and why.
+    `note` is an Attributor's remark on the trace: which method it chose, and why. `diagnosis` says what went wrong, if
+    nothing is blamed for it.
     """
 
     step_id: str
@@ -140,6 +141,7 @@ class BackwardResult:
     dropped: int = 0
     error: str | None = None
     note: str = ""
+    diagnosis: str = ""
 
     def __post_init__(self) -> None:
         _check_items("gradients", self.gradients, SurfaceGradient)

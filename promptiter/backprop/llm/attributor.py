@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
-from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, resolve_id
+from promptiter.backprop.llm.replies import BlameAnswer, BlameEntry, build_answer_adapter, build_gradient, resolve_id
 from promptiter.backprop.llm.reports import CitedReports, Report, cite_reports
 from promptiter.backprop.llm.shown_run import MOST_STEPS, ShownRun
 from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
@@ -126,7 +126,7 @@ class LLMAttributor(ModelStage[AttributeRequest]):
             answer = await self.ask(shape, prompt, first.request, node_id="", answer_tokens=room)
         except ModelError as error:
             return [error for _ in views]
-        return [*_build_results(answer.gradients, shown)]
+        return [*_build_results(answer, shown)]
 
     def _pack(self, views: Sequence[TraceView]) -> list[list[TraceView]]:
         """Pack traces in their order into batches that fit into one prompt."""
@@ -199,15 +199,19 @@ def build_failure(error: ModelError, request: AttributeRequest) -> BackwardResul
     return BackwardResult(step_id=request.trace.steps[-1].id, error=f"{type(error).__name__}: {error}")
 
 
-def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[list[BackwardResult]]:
-    """The results of each run. What could not be located is counted in the first result of the first run."""
+def _build_results(answer: BlameAnswer, shown: TracePrompt) -> list[list[BackwardResult]]:
+    """The results of each run. What could not be located is counted in the first result of the first run.
+
+    That result also has the diagnosis, if the answer blames nothing.
+    """
+    blames, diagnosis = answer.gradients, "" if answer.gradients else answer.diagnosis
     places = [_locate(blame, shown) for blame in blames]
     results = []
     for number, run in enumerate(shown.runs):
         mine = [(blame, place) for blame, place in zip(blames, places, strict=True) if place and place[0] is run]
         results.append(_build_run_results([(blame, surface, step) for blame, (_, surface, step) in mine], run))
         if number == 0 and results[0]:
-            results[0][0] = replace(results[0][0], dropped=places.count(None))
+            results[0][0] = replace(results[0][0], dropped=places.count(None), diagnosis=diagnosis)
     return results
 
 
