@@ -133,7 +133,7 @@ class ProgressState:
             case FinalTestBegun() if not self.has_stopped:
                 return self._show_stop(NOTHING_LEFT)
             case RunCompleted(stop=stop) if stop is not None and not self.has_stopped:
-                return self._show_stop(stop.text)
+                return self._show_stop(stop.text.partition(": ")[0])  # the end of the run says the rest
             case _:
                 pass
         return None

@@ -41,6 +41,10 @@ UNKNOWN_CONTEXT = 32_000
 """The assumed context size of a model, in tokens, if it is unknown."""
 
 
+MOST_UNUSABLE = 2
+"""A model that has given no usable answer is given up after this number of traces that it was asked about alone."""
+
+
 class LLMAttributor(ModelStage[AttributeRequest]):
     """Calls a model about failed traces, some at a time. With a custom `render` each trace is asked about alone.
 
@@ -84,12 +88,31 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         ]
 
     async def attribute_or_fail(self, requests: Sequence[AttributeRequest]) -> list[list[BackwardResult] | ModelError]:
-        """Return the results of each trace, or the error. Traces without a usable answer together are asked alone."""
+        """Return the results of each trace, or the error. Traces without a usable answer together are asked alone.
+
+        As long as no answer could be used, that is one trace at a time, and after MOST_UNUSABLE the others keep their
+        error: a model that cannot answer so is not asked about each of them.
+        """
         batches = self._pack([TraceView(request) for request in requests])
         answers = await run_together(self._attribute_views(batch) for batch in batches)
-        return [each for answer in answers for each in answer]
+        found = [each for answer in answers for each in answer]
+        views = [view for batch in batches for view in batch]
+        is_shared = [len(batch) > 1 for batch in batches for _ in batch]
+        alone = [number for number, each in enumerate(found) if is_shared[number] and _may_fit_alone(each)]
+        unusable = 0
+        while alone and not any(isinstance(each, list) for each in found):
+            if unusable == MOST_UNUSABLE:
+                return found
+            number = alone.pop(0)
+            [found[number]] = await self._attribute_views([views[number]])
+            unusable += isinstance(found[number], BadAnswerError)
+        others = await run_together(self._attribute_views([views[number]]) for number in alone)
+        for number, [each] in zip(alone, others, strict=True):
+            found[number] = each
+        return found
 
     async def _attribute_views(self, views: Sequence[TraceView]) -> list[list[BackwardResult] | ModelError]:
+        """Ask about these traces in one prompt."""
         shown, [first, *_] = TracePrompt.of(*views), views
         if not shown.surfaces:
             return [[] for _ in views]
@@ -101,11 +124,6 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         prompt, room = self.render_prompt(first.request, shown), ANSWER_TOKENS * (len(views) + 1)
         try:
             answer = await self.ask(shape, prompt, first.request, node_id="", answer_tokens=room)
-        except (BadAnswerError, BadRequestError) as error:
-            if len(views) == 1 or isinstance(error, AccessDeniedError | ModelNotFoundError):
-                return [error for _ in views]
-            alone = await run_together(self._attribute_views([view]) for view in views)
-            return [each for [each] in alone]
         except ModelError as error:
             return [error for _ in views]
         return [*_build_results(answer.gradients, shown)]
@@ -162,6 +180,12 @@ class LLMAttributor(ModelStage[AttributeRequest]):
             return None
         fitting = max(1, (self._batch_tokens - once) // of_run)
         return of_run + once // min(together, fitting, MOST_RUNS)
+
+
+def _may_fit_alone(answer: list[BackwardResult] | ModelError) -> bool:
+    """Whether a trace of a prompt with several may get a usable answer on its own."""
+    is_refused = isinstance(answer, AccessDeniedError | ModelNotFoundError)
+    return isinstance(answer, BadAnswerError | BadRequestError) and not is_refused
 
 
 def _measure_cut(shown: TracePrompt) -> tuple[dict[str, int], int]:

@@ -46,12 +46,27 @@ def _name_model(name: str) -> str:
 
 
 def describe_needs(forecast: Forecast) -> list[str]:
-    """What the whole run is expected to take of each figure that has a cap."""
-    shows: dict[Figure, Callable[[float], str]] = {"calls": _count, "tokens": _count, "usd": dollars}
+    """What the whole run was expected to take of each figure that has a cap."""
     return [
-        f"the whole run was expected to take {_range(figures, shows[figure])} of max_{figure}"
-        for figure, figures in forecast.needed.items()
+        f"the whole run was expected to take {_needed(figure, figures)}" for figure, figures in forecast.needed.items()
     ]
+
+
+def describe_low_caps(forecast: Forecast, caps: Mapping[Figure, float]) -> list[str]:
+    """A warning for each cap that is below what even a short run takes."""
+    return [
+        f"max_{figure} is {_FIGURES[figure](cap)}, but the whole run is expected to take "
+        f"{_needed(figure, forecast.needed[figure])}, so the budget will probably end before anything is shown; "
+        f"raise max_{figure}"
+        for figure, cap in caps.items()
+        if figure in forecast.needed and forecast.needed[figure].low > cap
+    ]
+
+
+def _needed(figure: Figure, figures: Range) -> str:
+    """`312 calls (183 to 661)`, or `$0.30 ($0.10 to $0.80)`."""
+    typical, bracket, others = _range(figures, _FIGURES[figure]).partition(" (")
+    return (typical if figure == "usd" else f"{typical} {figure}") + bracket + others
 
 
 def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
@@ -156,3 +171,6 @@ def _time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:,.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"
+
+
+_FIGURES: dict[Figure, Callable[[float], str]] = {"calls": _count, "tokens": _count, "usd": dollars}
