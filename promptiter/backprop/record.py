@@ -14,7 +14,8 @@ from promptiter.runlog.results import RoundResult
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
 from promptiter.stages.optimizer import Rejection
-from promptiter.wording import plural
+from promptiter.wording import join_names, plural
+from traces.text import cut_at_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,15 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     if any(each.below_support for each in passes):
         return "no patch: the blame is too uncertain"
     return "no patch: no surface was blamed" if passes else "no candidate was proposed"
+
+
+def describe_unmerged(signals: Sequence[AggregateResult]) -> str | None:
+    """Say for which surfaces the aggregator failed, so that a signal lists their blame unmerged; None if for none."""
+    errors = {signal.surface_id: signal.error for signal in signals if signal.error}
+    if not errors:
+        return None
+    names, why = join_names(sorted(errors), limit=4), cut_at_word(" ".join(next(iter(errors.values())).split()), 200)
+    return f"the aggregator gave no usable answer for {names}, so the blame was not merged by it: {why}"
 
 
 NO_BLAME = "no surface could be blamed for the failures"

@@ -17,6 +17,7 @@ from promptiter.backprop.record import (
     VariantsWritten,
     describe_dropped,
     describe_no_blame,
+    describe_unmerged,
 )
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
@@ -93,8 +94,11 @@ class ProgressState:
         self.round, self.phase = event.round, event.phase
         if isinstance(event.payload, VariantsWritten):
             return self._show_variants(event.payload)
-        line = self._update(event.payload)
-        return [] if line is None else [line]
+        lines = [self._update(event.payload)]
+        if isinstance(event.payload, GradientsMerged):
+            unmerged = describe_unmerged((*event.payload.signals, *event.payload.below_support))
+            lines.append(None if unmerged is None else self._line(unmerged, "yellow"))
+        return [line for line in lines if line is not None]
 
     def _update(self, payload: Payload) -> ProgressLine | None:
         match payload:

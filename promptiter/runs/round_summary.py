@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from promptiter.backprop.record import describe_dropped, explain_missing_patches, get_passes
+from promptiter.backprop.record import describe_dropped, describe_unmerged, explain_missing_patches, get_passes
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
 from promptiter.profile import PatchSet, SurfaceChange
@@ -19,6 +19,7 @@ from promptiter.runs.blame_summary import (
     LastSignals,
     MissingBlame,
 )
+from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_sentences
 
@@ -121,8 +122,11 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
     dropped = 0
+    unmerged: dict[str, AggregateResult] = {}
     for each in result.rounds:
         dropped += sum(one.dropped for one in get_passes(each))
+        failed = (signal for one in get_passes(each) for signal in (*one.signals, *one.below_support) if signal.error)
+        unmerged |= {signal.surface_id: signal for signal in failed}
         signals.add(each)
         train = each.train or train
         profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
@@ -138,7 +142,11 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         rejections=tuple(rejections),
         reasons=reasons.accepted,
         no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
-        problems=(describe_dropped(dropped),) if dropped else (),
+        problems=tuple(
+            problem
+            for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
+            if problem is not None
+        ),
     )
 
 

@@ -284,6 +284,19 @@ async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
     ]
 
 
+async def test_a_failed_aggregator_has_a_line() -> None:
+    watching = Watching(width=200)
+    failed = AggregateResult(surface_id="a#instruction", text="", case_ids=("x",), error="ModelError: no\nJSON")
+    await watching.see(GradientsMerged(signals=(failed,)), phase="train", round_=1)
+    assert watching.lines == [
+        "round 1     blame: a#instruction (1 case)",
+        (
+            "round 1     the aggregator gave no usable answer for a#instruction, so the blame was not merged by it: "
+            "ModelError: no JSON"
+        ),
+    ]
+
+
 def write_patch(value: str, *refused: Rejection) -> PatchesWritten:
     patch = SurfacePatch(surface_id="a#instruction", value=value, reason="")
     return PatchesWritten(patches=PatchSet((patch,)), refused=refused)

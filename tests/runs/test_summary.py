@@ -149,6 +149,16 @@ def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResu
     assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
 
 
+def test_a_failed_aggregator_is_a_problem(improved: RunResult) -> None:
+    failed = replace(signal("draft#instruction"), error="ModelError: no JSON")
+    one = round_with(improved, 1, accepted=True, signals=(failed,), patches=patch("draft#instruction"))
+    [problem] = summarize(replace(improved, rounds=(one,))).problems
+    assert problem == (
+        "the aggregator gave no usable answer for draft#instruction, so the blame was not merged by it: "
+        "ModelError: no JSON"
+    )
+
+
 def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResult) -> None:
     draft = "draft#instruction"
     many = PassResult(signals=(signal(draft, "the code is lost"),), patches=patch(draft))
