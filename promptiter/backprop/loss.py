@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from promptiter.backprop.step_text import snapshot_text
+from promptiter.backprop.step_text import render_answer
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.metrics.judge_prompts import render_conversation
@@ -268,8 +268,8 @@ def render_earlier(case: EvalCase, traces: Sequence[ExecutionTrace]) -> str:
     """The conversation that a case begins with, and these first turns of it."""
     earlier = list(case.context)
     for number, trace in enumerate(traces):
-        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
-        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
+        question = Message("user", _find_question(case, number, trace))
+        earlier += [question, Message("assistant", render_answer(trace))]
     return render_conversation(earlier)
 
 
