@@ -477,7 +477,7 @@ async def test_a_cached_answer_equals_the_first_one() -> None:
 
 def test_no_part_of_a_configured_run_shows_a_secret(tmp_path: Path) -> None:
     search = Search()
-    planted_in(tmp_path, "http://127.0.0.1:9/v1")
+    planted_in(tmp_path, "http://house.invalid/v1")
     path = tmp_path / "quiet.yaml"
     document = orjson.loads((tmp_path / "broken.yaml").read_bytes())
     document["metrics"]["metrics"][1]["evaluator_name"] = "tests.test_secrets:grumpy"

@@ -198,7 +198,13 @@ class BackwardPass:
         within = "" if self.evaluation is None else f"{self.evaluation}/"
         run = f"{within}{case.case_id}~{case.repeat}~{case.turn}"
         gradients = tuple(
-            gradient.as_recorded(case, name=f"{run}/{gradient.step_id}/{number}")
+            replace(
+                gradient,
+                case_id=case.case_id,
+                repeat=case.repeat,
+                turn=case.turn,
+                id=f"{run}/{gradient.step_id}/{number}",
+            )
             for number, gradient in enumerate(result.gradients)
             if gradient.surface_id in request.targets
             and gradient.case_id in ("", case.case_id)
@@ -213,6 +219,7 @@ class BackwardPass:
             dropped=dropped,
             error=error,
             note=result.note,
+            diagnosis=self.redact(result.diagnosis),
         )
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from promptiter.backprop.judged_traces import JudgedTraces
-from promptiter.backprop.step_text import snapshot_text
-from promptiter.evaluation.metrics.judge_prompts import render_conversation
-from promptiter.llm.messages import Message
+from promptiter.backprop.step_text import render_answer
 from promptiter.stages.losses import CaseLoss
-from traces import ExecutionTrace
 from traces.text import cut
 
 MOST_SAID = 400
@@ -23,19 +20,18 @@ MOST_SAID = 400
 async def move_to_turn_before(case_loss: CaseLoss, traces: JudgedTraces) -> CaseLoss | None:
     """The losses of a turn as losses of the answer before it. Their texts say what happened later.
 
-    None if there is no turn before it, or if that one failed itself: then it is blamed for its own losses.
+    None for the first turn, and if the turn before failed as well: that one has losses of its own.
     """
     before = traces.find((case_loss.case_id, case_loss.repeat, case_loss.turn - 1))
     if before is None or before.losses:
         return None
     trace, later = await before.load(), await _describe_failed_turn(case_loss, traces)
     distinct = {(loss.metric, loss.text): loss for loss in case_loss.losses}  # each is on every terminal step
-    said = before.input or trace.steps[0].input.text or ""
     return replace(
         case_loss,
         turn=before.turn,
-        input=said,
-        earlier=_drop_last_exchange(case_loss.earlier, said, _render_answer(trace)),
+        input=before.input or trace.steps[0].input.text or "",
+        earlier=await before.load_earlier(),
         trace_digest=before.trace_digest,
         losses=tuple(
             replace(loss, step_id=step.id, expected=None, text=f"{later}{loss.text}")
@@ -50,19 +46,9 @@ async def _describe_failed_turn(case_loss: CaseLoss, traces: JudgedTraces) -> st
     failed = traces.find((case_loss.case_id, case_loss.repeat, case_loss.turn))
     if failed is None or not failed.losses:
         return ""
-    answer = _render_answer(await failed.load())
+    answer = render_answer(await failed.load())
     expected = f", where {cut(failed.expected, MOST_SAID)!r} was expected" if failed.expected is not None else ""
     return (
         "This answer passed, but a later one failed, and nothing in its own turn was found to be at fault. "
         f"The user said {cut(case_loss.input, MOST_SAID)!r}, and the answer was {cut(answer, MOST_SAID)!r}{expected}. "
     )
-
-
-def _render_answer(trace: ExecutionTrace) -> str:
-    return "\n".join(snapshot_text(step.output) for step in trace.terminals)
-
-
-def _drop_last_exchange(earlier: str, said: str, answer: str) -> str:
-    """The conversation without its last question and answer."""
-    last = render_conversation([Message("user", said), Message("assistant", answer)])
-    return earlier.removesuffix(last).rstrip()

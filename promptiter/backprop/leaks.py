@@ -3,7 +3,7 @@
 - An id or a number that one case has: `KX-4821`.
 - A name that only one case expects, or two or more other values of that kind in a sentence: `45 or 60 days`.
 - What a case is about beside what it expects: `kettles have 45 days`, `for Ines, the queue is defect`. The less the
-  expected value says, the more of the case the sentence has to tell. A case that is told in full needs no answer.
+  expected value says, the more of the case the sentence has to tell. A whole case is given away without its answer.
 - A table from cases to labels.
 - A value that cases expect, in a sentence in a language of neither the cases nor the current text: a translated case.
 

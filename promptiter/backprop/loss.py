@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from promptiter.backprop.step_text import snapshot_text
+from promptiter.backprop.step_text import render_answer
 from promptiter.errors import BudgetEndedError, SetupError, TransientModelError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.metrics.judge_prompts import render_conversation
@@ -80,10 +80,10 @@ async def extract_losses(
 
 
 def split_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
-    """One loss for each thing that was wrong: for each finding, if the text of a loss only lists its findings.
+    """One loss for each finding, and one for what else the text says: the words of a judge or a function, or a hint.
 
-    Otherwise the text is that of a judge or a function. It is followed by the findings that it does not mention, except
-    those that only repeat the expected answer.
+    A text with a single finding is one loss. It ends with the finding, unless it mentions it or the finding only
+    repeats the expected answer.
     """
     known: dict[str, tuple[Loss, list[Loss]]] = {}
     split: list[Loss] = []
@@ -100,20 +100,24 @@ def split_losses(losses: Iterable[Loss]) -> tuple[Loss, ...]:
 
 def _split_loss(loss: Loss) -> Iterator[Loss]:
     listed = summarize_findings(loss.findings)
-    if loss.findings and loss.text.startswith(listed):
-        several, rest = loss.findings[: MOST_SPLIT - 1], loss.findings[MOST_SPLIT - 1 :]
-        for findings in (*((each,) for each in several), *([rest] if rest else [])):
-            text = summarize_findings(findings)
-            yield replace(loss, text=text, findings=findings, category=category_of(findings))
-        if remark := loss.text.removeprefix(listed).strip():
-            yield replace(loss, text=remark, findings=())
+    if len(loss.findings) < 2 and not (loss.findings and loss.text.startswith(listed)):
+        is_told = all(finding.expected == loss.expected for finding in loss.findings) or listed in loss.text
+        yield loss if is_told else replace(loss, text=f"{loss.text}\n{listed}")
         return
-    more = [
-        text
-        for finding in loss.findings
-        if finding.expected != loss.expected and (text := summarize_findings([finding])) not in loss.text
-    ]
-    yield replace(loss, text="\n".join([loss.text, *dict.fromkeys(more)]))
+    several, rest = loss.findings[: MOST_SPLIT - 1], loss.findings[MOST_SPLIT - 1 :]
+    for findings in (*((each,) for each in several), *([rest] if rest else [])):
+        text = summarize_findings(findings)
+        yield replace(loss, text=text, findings=findings, category=category_of(findings))
+    if remark := _find_remark(loss):
+        yield replace(loss, text=remark, findings=())
+
+
+def _find_remark(loss: Loss) -> str:
+    """The lines of the text of a loss that do more than list its findings."""
+    described = sorted({summarize_findings([each]) for each in loss.findings}, key=len, reverse=True)
+    listed = re.compile("|".join([*map(re.escape, described), r"and \d+ more"]))
+    lines = loss.text.removeprefix(summarize_findings(loss.findings)).splitlines()
+    return "\n".join(line for line in lines if re.search(r"\w", listed.sub("", line))).strip()
 
 
 def severity_of(score: Score) -> Severity:
@@ -202,7 +206,9 @@ class _Extraction:
     def _build_loss(self, case: EvalCase, score: Score, findings: tuple[Finding, ...], *, turn: int) -> Loss:
         hints = self.hints_of.get((case.id, score.metric), ())
         [reason] = score.turn_reasons[turn : turn + 1] or [score.reason]
-        reason = reason or f"{score.metric} is {score.value}, its threshold is {score.threshold}"
+        if not reason:
+            value = f"{score.metric} is {score.value}, its threshold is {score.threshold}"
+            reason = summarize_findings(findings) if findings else value
         return Loss(
             metric=score.metric,
             step_id="",
@@ -262,8 +268,8 @@ def render_earlier(case: EvalCase, traces: Sequence[ExecutionTrace]) -> str:
     """The conversation that a case begins with, and these first turns of it."""
     earlier = list(case.context)
     for number, trace in enumerate(traces):
-        answer = "\n".join(snapshot_text(step.output) for step in trace.terminals)
-        earlier += [Message("user", _find_question(case, number, trace)), Message("assistant", answer)]
+        question = Message("user", _find_question(case, number, trace))
+        earlier += [question, Message("assistant", render_answer(trace))]
     return render_conversation(earlier)
 
 

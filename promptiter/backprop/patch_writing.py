@@ -62,19 +62,26 @@ class PatchWriter:
     ) -> list[PatchAttempt]:
         """Ask for one patch per signal, all at once, the first signal first."""
         survey = await self.traces.survey() if signals else AgentSurvey({}, {})
-        requests = [await self._build_request(each, gradients[each.surface_id], survey) for each in signals]
+        texts = {each.surface_id: each.text for each in signals}
+        requests = [await self._build_request(each, gradients[each.surface_id], survey, texts) for each in signals]
         return await run_together(self._write_patch(each, gradients[each.surface.id]) for each in requests)
 
     async def _build_request(
-        self, signal: AggregateResult, gradients: tuple[SurfaceGradient, ...], survey: AgentSurvey
+        self,
+        signal: AggregateResult,
+        gradients: tuple[SurfaceGradient, ...],
+        survey: AgentSurvey,
+        texts: Mapping[str, str],
     ) -> OptimizeRequest:
+        """Build the request for one signal; `texts` are those of all signals, by surface."""
         surface = self.profile.surface(signal.surface_id, self.structure)
+        siblings = self._find_siblings(surface)
         nodes = {node.id: node for node in self.structure.nodes}
         return OptimizeRequest(
             surface=surface,
             signal=signal,
             node_description=nodes[surface.node_id].description if surface.node_id in nodes else "",
-            siblings=self._find_siblings(surface),
+            siblings=siblings,
             failing=await self.traces.collect_failing(gradients),
             passing=await self.traces.collect_passing(gradients),
             rejected=self.find_rejected(surface.id),
@@ -82,6 +89,7 @@ class PatchWriter:
             tool_calls=survey.find_calls(surface),
             criteria=self.traces.criteria,
             emphasis=self.emphasis,
+            edited_siblings={each.id: texts[each.id] for each in siblings if each.id in texts},
         )
 
     async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from promptiter.runlog.results import RoundResult
 from promptiter.stages.contracts import AggregateResult, BackwardResult, BlameCheck, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
 from promptiter.stages.optimizer import Rejection
-from promptiter.wording import plural
+from promptiter.wording import join_names, plural
+from traces.text import cut_at_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,27 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
     return "no patch: no surface was blamed" if passes else "no candidate was proposed"
 
 
+def describe_unmerged(signals: Sequence[AggregateResult]) -> str | None:
+    """Say for which surfaces the aggregator failed, so that a signal lists their blame unmerged; None if for none."""
+    errors = {signal.surface_id: signal.error for signal in signals if signal.error}
+    if not errors:
+        return None
+    names, why = join_names(sorted(errors), limit=4), cut_at_word(" ".join(next(iter(errors.values())).split()), 200)
+    return f"the aggregator gave no usable answer for {names}, so the blame was not merged by it: {why}"
+
+
 NO_BLAME = "no surface could be blamed for the failures"
+
+SHOWN_DIAGNOSIS = 300
+"""Maximum number of characters of a model's diagnosis in a message."""
+
+
+def describe_no_blame(blames: Iterable[TraceBlame]) -> str:
+    """Say that nothing was blamed, with the first diagnosis of a model, if there is one."""
+    diagnoses = (result.diagnosis for blame in blames for result in blame.results if result.diagnosis)
+    diagnosis = textwrap.shorten(next(diagnoses, ""), SHOWN_DIAGNOSIS, placeholder=" …")
+    return f"{NO_BLAME}: {diagnosis}" if diagnosis else NO_BLAME
+
 
 NO_TRACE = (
     "no trace was recorded, so no surface could be blamed; record one with `traces.record(...)`, and return "

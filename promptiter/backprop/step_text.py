@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from traces import Snapshot
+from traces import ExecutionTrace, Snapshot
 from traces.model import Json
 
 
@@ -17,6 +17,11 @@ def snapshot_text(snapshot: Snapshot) -> str:
         return snapshot.text or ""
     data = json_text(snapshot.data)
     return data if snapshot.text is None else f"{snapshot.text}\n{data}"
+
+
+def render_answer(trace: ExecutionTrace) -> str:
+    """What a run ended with: the outputs of its last steps."""
+    return "\n".join(snapshot_text(step.output) for step in trace.terminals)
 
 
 def json_text(value: Json) -> str:

@@ -226,7 +226,8 @@ class FinalTestSection(Section):
 
     repeats: Count = 2
     """The final test runs up to three blocks and ends once the result is clear. Each block runs every case this often
-    with each profile. If the third leaves a promising gain open, a last block runs them five times as often.
+    with each profile. If the third leaves a promising gain open, and there are at most 100 cases, a last block
+    runs them five times as often.
     """
     min_detectable_gain: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.1
     """The gain that your cases should be able to show."""

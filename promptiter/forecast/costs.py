@@ -55,7 +55,7 @@ class Cost:
     """What a call, a case run, a stage, a node or a run costs. Seconds are those on the clock.
 
     `usd` is None if no price is known. If only some prices are known, `usd` is the sum of those, and `unpriced` names
-    the models without a price.
+    the models without a price. `uncounted` names the models that do not report their tokens, which are left out.
     """
 
     calls: Range = ZERO
@@ -63,6 +63,7 @@ class Cost:
     usd: Range | None = ZERO
     seconds: Range = ZERO
     unpriced: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     def __add__(self, other: Cost) -> Cost:
         unpriced = tuple(sorted({*self.unpriced, *other.unpriced}))
@@ -73,6 +74,7 @@ class Cost:
             usd=None if unpriced and not usd.high else usd,
             seconds=self.seconds + other.seconds,
             unpriced=unpriced,
+            uncounted=tuple(sorted({*self.uncounted, *other.uncounted})),
         )
 
     def times(self, runs: Range, *, at_once: float = 1.0) -> Cost:
@@ -83,6 +85,7 @@ class Cost:
             usd=None if self.usd is None else self.usd * runs,
             seconds=self.seconds * runs * (1 / at_once),
             unpriced=self.unpriced,
+            uncounted=self.uncounted,
         )
 
     def figure(self, name: Figure) -> Range:
@@ -96,6 +99,7 @@ class Cost:
             usd=None if self.usd is None else _round(self.usd, 6),
             seconds=_round(self.seconds, 2),
             unpriced=self.unpriced,
+            uncounted=self.uncounted,
         )
 
 

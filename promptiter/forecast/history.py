@@ -154,7 +154,8 @@ def _has_same_stop(header: RunHeader, workload: Workload) -> bool:
 def _uncounted_cost(seconds: float) -> Cost:
     """The cost of a case run of an agent that makes no call through the gateway: only the time is known."""
     none = Range.exactly(0)
-    return Cost(calls=none, tokens=none, usd=None, seconds=SECONDS * seconds, unpriced=(UNKNOWN_MODEL,))
+    unknown = (UNKNOWN_MODEL,)
+    return Cost(calls=none, tokens=none, usd=None, seconds=SECONDS * seconds, unpriced=unknown, uncounted=unknown)
 
 
 def _add_price(entry: LedgerEntry, gateway: Gateway) -> LedgerEntry:
@@ -182,4 +183,5 @@ def _mean_cost(entries: Sequence[LedgerEntry], *, per: int, seconds: float) -> C
         usd=None if unpriced and not usd else USD * usd,
         seconds=SECONDS * (seconds / per),
         unpriced=tuple(sorted(unpriced)),
+        uncounted=tuple(sorted({entry.model for entry in entries if entry.spent.uncounted_calls})),
     )

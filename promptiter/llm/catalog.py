@@ -100,14 +100,14 @@ class ModelCatalog:
         return most_output_tokens(name) if self._serve(name).is_of_litellm else None
 
     def find_setup_problem(self, name: str) -> str | None:
-        """Why a call of a model must fail: no such module, an unknown provider, no key, or a misspelled name."""
+        """Why a call of a model must fail: no such module, an unknown provider, no key, no server, or a wrong name."""
         try:
             model = self.get(name)
         except SetupError as error:
             return str(error)
         if not isinstance(model, LiteLLMModel):
             return None
-        return model.find_setup_problem(name) or model.find_misspelled_model(name)
+        return model.find_setup_problem(name) or model.find_problem_of_server(name)
 
     def _serve(self, name: str) -> ServedModel:
         if name not in self._models:

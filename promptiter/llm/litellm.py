@@ -24,7 +24,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.options import check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import secrets_of_address, secrets_of_headers
-from promptiter.llm.served_models import find_misspelled_model
+from promptiter.llm.served_models import find_problem_of_server
 from traces import Usage
 from traces.model import Json
 
@@ -44,8 +44,7 @@ class LiteLLMModel:
     @property
     def settings(self) -> Mapping[str, Json]:
         """Where the model is served, without what is secret about the address."""
-        redactor = Redactor(secrets_of_address(self.api_base or ""))
-        return {"api_base": self.api_base and redactor.redact_text(self.api_base)}
+        return {"api_base": self.api_base and _show_address(self.api_base)}
 
     def secrets(self) -> tuple[str, ...]:
         """The key, and the secret parts of headers and address."""
@@ -58,20 +57,26 @@ class LiteLLMModel:
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
-    def find_misspelled_model(self, name: str) -> str | None:
-        """A line if this name resembles one that the user's own server lists; blocking. No model is called.
-
-        The server is that of `api_base`, or for OpenAI models of the environment. Other servers are not asked.
-        """
+    def find_problem_of_server(self, name: str) -> str | None:
+        """A line if the user's own server is down, or lists a name that this one resembles; blocking."""
         bare, provider, _, _ = load().get_llm_provider(name, api_base=self.api_base)
-        own = [os.environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
-        api_base = self.api_base or next(filter(None, own), None)
-        if api_base is None or not api_base.startswith(("http://", "https://")):
+        if (api_base := self._find_server(provider)) is None:
             return None
         key = self.api_key or (os.environ.get("OPENAI_API_KEY") if provider == "openai" else None)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        place = Redactor(secrets_of_address(api_base)).redact_text(api_base)
-        return find_misspelled_model(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
+        place = _show_address(api_base)
+        return find_problem_of_server(bare, api_base=api_base, headers={**headers, **self.headers}, place=place)
+
+    def _show_server(self, name: str) -> str | None:
+        """The address of the user's own server in messages; None if it is the provider's."""
+        _, provider, _, _ = load().get_llm_provider(name, api_base=self.api_base)
+        return None if (api_base := self._find_server(provider)) is None else _show_address(api_base)
+
+    def _find_server(self, provider: str) -> str | None:
+        """The address of the user's own server: `api_base`, or for OpenAI models that of the environment."""
+        own = [os.environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
+        api_base = self.api_base or next(filter(None, own), None)
+        return api_base if api_base is not None and api_base.startswith(("http://", "https://")) else None
 
     def prepare(self) -> None:
         """Import what the first call would import; blocking."""
@@ -115,11 +120,11 @@ class LiteLLMModel:
 
     def _translate(self, error: Exception, model: str) -> ModelError:
         redactor = Redactor((*secrets_from_environment(os.environ), *self.secrets()))
-        translated = translate_error(error, load(), redactor)
         if problem := self.find_setup_problem(model):
+            translated = translate_error(error, load(), redactor)
             is_transient = isinstance(translated, TransientModelError)
             return (AccessDeniedError if is_transient else type(translated))(problem)
-        return translated
+        return translate_error(error, load(), redactor, place=self._show_server(model))
 
 
 @cache
@@ -210,6 +215,11 @@ def _find_listed(model: str) -> Mapping[str, Any]:
 _JUDGE = re.compile(r"^judge-[0-9a-f]+/")
 """A judge with a key of its own is the same model."""
 THINKING_TOKENS = 16_384
+
+
+def _show_address(api_base: str) -> str:
+    """The address of a server, without what is secret about it."""
+    return Redactor(secrets_of_address(api_base)).redact_text(api_base)
 
 
 def _find_missing_key(model: str) -> str | None:

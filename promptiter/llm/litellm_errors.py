@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -18,11 +19,13 @@ from promptiter.errors import (
 from promptiter.llm.redaction import Redactor
 
 
-def translate_error(error: Any, litellm: ModuleType, redactor: Redactor) -> ModelError:
-    """An error of litellm as one of ours: transient if a retry can help."""
+def translate_error(error: Any, litellm: ModuleType, redactor: Redactor, *, place: str | None = None) -> ModelError:
+    """An error of litellm as one of ours: transient if a retry can help. `place` is the server that was called."""
     known = litellm.exceptions
     redacted = redactor.redact_text(str(error))  # before it is cut: part of a key is not recognized
     message = f"{type(error).__name__}: {redacted[:500]}"
+    if place is not None and _is_unreachable(error):
+        message = f"{message} (no connection to {place})"
     if isinstance(error, known.RateLimitError):
         return RateLimitedError(message, retry_after_s=_retry_after_s(error))
     if isinstance(error, known.Timeout):
@@ -40,14 +43,27 @@ def _may_be_billed(error: BaseException) -> bool:
     """Whether a request was sent and the server did not refuse it: it broke off, or the answer cannot be read."""
     import httpx  # litellm needs it
 
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _list_causes(error):
         if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             return False
         if isinstance(cause, httpx.HTTPStatusError):
             return cause.response.status_code in _STATUSES_OF_PROXIES
-        cause = cause.__cause__ or cause.__context__
     return True
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Whether no connection to the server could be made."""
+    import httpx  # litellm needs it
+
+    return any(isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout) for cause in _list_causes(error))
+
+
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 _STATUSES_OF_PROXIES = (408, 502, 504, 520, 524)

@@ -49,14 +49,7 @@ class BudgetFigures:
             return None
         for name, cap, spent, held, wanted in zip(CAPS, self.caps, self.settled, self.held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
-                texts = [
-                    f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}"
-                    for figure in (wanted, spent, cap, held)
-                ]
-                spent_so_far = f"{texts[1]} of {name} {texts[2]} is spent"
-                spent_so_far += f" and {texts[3]} held back for the final test" if held else ""
-                more = {"max_calls": " more call", "max_tokens": " more tokens", "max_usd": " more"}[name]
-                message = f"the budget has ended: {texts[0]}{more} would not fit: {spent_so_far}"
+                message = f"the budget has ended: {_explain_end(name, cap, spent=spent, held=held, wanted=wanted)}"
                 return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
         return None
 
@@ -82,6 +75,15 @@ class BudgetFigures:
             and (max_tokens is None or amount.tokens <= max_tokens)
             and (max_usd_parts is None or amount.usd_parts <= max_usd_parts)
         )
+
+
+def _explain_end(name: str, cap: int, *, spent: int, held: int, wanted: int) -> str:
+    """Why an amount does not fit below a cap: `62 of 100 calls (max_calls) are spent, and 38 are reserved for ...`."""
+    texts = [f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}" for figure in (wanted, spent, cap, held)]
+    verb, unit = ("is", "") if name == "max_usd" else ("are", f" {name.removeprefix('max_')}")
+    next_call = "" if name == "max_calls" else f"the next call may take {texts[0]}{unit}, but "
+    reserved = f", and {texts[3]} {verb} reserved for the final test" if held else ""
+    return f"{next_call}{texts[1]} of {texts[2]}{unit} ({name}) {verb} spent{reserved}"
 
 
 class Reservation:

@@ -1,7 +1,7 @@
-"""Reads the list of models of a server with the OpenAI protocol, to find a misspelled name before a run starts.
+"""Asks a server with the OpenAI protocol for its list of models, before a run starts. No model is called.
 
-A name that is not on the list may still be served: some servers take any name, others have aliases. So only a name
-that resembles a listed one is a problem. No model is called.
+It finds a server that is down and a misspelled name. A name that is not on the list may still be served: some servers
+take any name, others have aliases. So only a name that resembles a listed one is a problem.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ MIN_SIMILARITY = 0.8
 """How similar an unlisted name is to a listed one if it is taken for a misspelling of it."""
 
 
-def find_misspelled_model(name: str, *, api_base: str, headers: Mapping[str, str], place: str) -> str | None:
-    """One line if the name resembles one that the server lists; None if it is listed, or if that is unknown.
+def find_problem_of_server(name: str, *, api_base: str, headers: Mapping[str, str], place: str) -> str | None:
+    """One line if the server refuses the connection, or if the name resembles one that it lists; None otherwise.
 
     Names such as `gpt-4o-mini` for `gpt-4o-mini-2024-07-18` are aliases. `place` is the address in the message.
     """
-    listed = _list_models(api_base, headers)
+    try:
+        listed = _list_models(api_base, headers)
+    except ConnectionRefusedError:
+        return f"{place} refuses connections; start the server of the model {name!r}, or correct its api_base"
     if any(name in each or each in name for each in listed):
         return None
     if not (similar := get_close_matches(name, listed, n=1, cutoff=MIN_SIMILARITY)):
@@ -35,11 +38,16 @@ def find_misspelled_model(name: str, *, api_base: str, headers: Mapping[str, str
 
 
 def _list_models(api_base: str, headers: Mapping[str, str]) -> list[str]:
-    """The models that a server lists; empty if it does not."""
+    """The models that a server lists; empty if it does not. Raises ConnectionRefusedError if nothing listens there."""
+    from urllib.error import URLError
     from urllib.request import Request, urlopen
 
     try:
         with urlopen(Request(f"{api_base.rstrip('/')}/models", headers=dict(headers)), timeout=TIMEOUT_S) as response:
             return sorted(str(each["id"]) for each in orjson.loads(response.read())["data"])
+    except URLError as error:
+        if isinstance(error.reason, ConnectionRefusedError):
+            raise error.reason from None
+        return []
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -16,6 +16,8 @@ from promptiter.backprop.record import (
     PatchesWritten,
     VariantsWritten,
     describe_dropped,
+    describe_no_blame,
+    describe_unmerged,
 )
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
@@ -69,6 +71,7 @@ class ProgressState:
     phase: Phase = "start"
     max_rounds: int = 0
     stage: str = "starting"
+    no_blame: str = NO_BLAME
     evaluations: dict[int, EvaluationStarted] = field(default_factory=dict)
     runs: int = 0
     runs_done: int = 0
@@ -91,8 +94,11 @@ class ProgressState:
         self.round, self.phase = event.round, event.phase
         if isinstance(event.payload, VariantsWritten):
             return self._show_variants(event.payload)
-        line = self._update(event.payload)
-        return [] if line is None else [line]
+        lines = [self._update(event.payload)]
+        if isinstance(event.payload, GradientsMerged):
+            unmerged = describe_unmerged((*event.payload.signals, *event.payload.below_support))
+            lines.append(None if unmerged is None else self._line(unmerged, "yellow"))
+        return [line for line in lines if line is not None]
 
     def _update(self, payload: Payload) -> ProgressLine | None:
         match payload:
@@ -107,7 +113,7 @@ class ProgressState:
             case EvaluationFinished() as finished:
                 return self._finish_evaluation(finished)
             case LossesAttributed(blames=blames):
-                self.stage = "merging the blame"
+                self.stage, self.no_blame = "merging the blame", describe_no_blame(blames)
                 if dropped := sum(blame.dropped for blame in blames):
                     return self._line(describe_dropped(dropped), "yellow")
             case GradientsMerged() as merged:
@@ -129,7 +135,7 @@ class ProgressState:
             case FinalTestBegun() if not self.has_stopped:
                 return self._show_stop(NOTHING_LEFT)
             case RunCompleted(stop=stop) if stop is not None and not self.has_stopped:
-                return self._show_stop(stop.text)
+                return self._show_stop(stop.text.partition(": ")[0])  # the end of the run says the rest
             case _:
                 pass
         return None
@@ -250,7 +256,7 @@ class ProgressState:
             return self._line(f"blame: {name_blamed(merged.signals)}")
         if merged.below_support:
             return self._line(f"blame: with little support: {name_blamed(merged.below_support)}")
-        return self._line(f"blame: {NO_BLAME}")
+        return self._line(f"blame: {self.no_blame}")
 
     def _show_variants(self, written: VariantsWritten) -> list[ProgressLine]:
         """Say what each of several candidates patches, or which other one it repeats."""

@@ -1,6 +1,6 @@
 """What happened to the case runs of a final test, for each profile: failed, lost to an outage, or not new.
 
-A run that the agent made fail counts with the worst score. A run that an outage lost says nothing about a profile, so
+A run in which the agent failed counts with the worst score. A run that an outage lost says nothing about a profile, so
 it is left out under both. A run whose answers were all in a shared cache is the repeat of another run, not a new one.
 """
 

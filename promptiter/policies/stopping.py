@@ -96,7 +96,7 @@ class ScorelessStop(ComposableStop):
 class RequiredMetrics(ComposableStop):
     """Stops when the mean of every named metric reaches its threshold; `"all"` means every metric of the run.
 
-    A run that the agent made fail counts as 0. Checked on the baseline too, but not on an evaluation with too many
+    A run in which the agent failed counts as 0. Checked on the baseline too, but not on an evaluation with too many
     failures.
     """
 
@@ -127,8 +127,8 @@ class RequiredMetrics(ComposableStop):
 class TargetScore(ComposableStop):
     """Stops when the accepted profile's objective reaches `score`; a weighted loss, when it is at most `score`.
 
-    A run that the agent made fail counts with the worst value, as it does when candidates are compared: otherwise a
-    prompt that makes the agent fail in some cases would be perfect. Checked on the baseline too, but not on an
+    A run in which the agent failed counts with the worst value, as it does when candidates are compared. Otherwise a
+    prompt with which the agent crashes in some cases could be perfect. Checked on the baseline too, but not on an
     evaluation with too many failures.
     """
 
@@ -285,7 +285,7 @@ def check_target(policy: StopPolicy, objective: Objective) -> Iterator[str]:
 
 
 def _count_failures(figure: float | None, best: Evaluation, objective: Objective = "mean_score") -> float | None:
-    """The figure, which leaves failed runs out, with the worst value for those that the agent made fail.
+    """The figure, which leaves out failed runs, with the worst value for those in which the agent failed.
 
     An outage says nothing about a profile, and the pass rate already covers failed runs.
     """

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.record import NO_BLAME, NO_TRACE, BackpropDetails, PassResult, get_passes
+from promptiter.backprop.record import (
+    NO_BLAME,
+    NO_TRACE,
+    BackpropDetails,
+    PassResult,
+    describe_no_blame,
+    get_passes,
+)
 from promptiter.profile import PatchEdit, Profile
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.stages.contracts import AggregateResult
@@ -197,10 +204,13 @@ class MissingBlame:
     """Why no surface was blamed, judging by the train cases of all rounds."""
 
     def __init__(self) -> None:
+        self._no_blame = NO_BLAME
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
 
     def add(self, each: RoundResult) -> None:
         self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
+        if self._no_blame == NO_BLAME:
+            self._no_blame = describe_no_blame(blame for one in get_passes(each) for blame in one.blames)
         if each.train is not None:
             self._has_train = True
             self._has_failures = self._has_failures or each.train.pass_rate != 1.0
@@ -213,7 +223,7 @@ class MissingBlame:
         if not self._has_failures:
             return "no train case failed"
         if self._has_losses:
-            return NO_BLAME
+            return self._no_blame
         if not self._has_traces:
             return NO_TRACE
         return "the runs failed with errors that no prompt can fix"

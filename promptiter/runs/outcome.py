@@ -103,7 +103,9 @@ def explain_outcome(result: RunResult, outcome: Outcome) -> str:
 def _describe_cause(result: RunResult, outcome: Outcome) -> str:
     if outcome in ("invalid_eval", "budget_ended"):
         reasons = result.conclusion.reasons if result.conclusion is not None else ()
-        return result.stop.text if result.stop is not None and not reasons else "; ".join(reasons[:2])
+        if result.stop is None or reasons:
+            return "; ".join(reasons[:2])
+        return result.stop.text.removeprefix("the budget has ended: ")  # the headline says that
     return "accepted changes are not tested yet" if result.changes else ""
 
 

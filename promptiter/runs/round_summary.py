@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from promptiter.backprop.record import describe_dropped, explain_missing_patches, get_passes
+from promptiter.backprop.record import describe_dropped, describe_unmerged, explain_missing_patches, get_passes
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
-from promptiter.profile import SurfaceChange
+from promptiter.profile import PatchSet, SurfaceChange
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.runs.blame_summary import (
     BlameBySurface,
@@ -19,6 +19,7 @@ from promptiter.runs.blame_summary import (
     LastSignals,
     MissingBlame,
 )
+from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_sentences
 
@@ -71,13 +72,25 @@ class CandidateSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassSummary:
+    """One pass of a round: the surfaces it patched, and the failed train cases under all patches so far, if known."""
+
+    patched: tuple[str, ...]
+    rerun: EvaluationSummary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSummary:
-    """One round and its candidates. `skipped` says why it has none; `notes` are the search's own events."""
+    """One round, its candidates, and the passes that wrote patches.
+
+    `skipped` says why it has no candidate; `notes` are the search's own events.
+    """
 
     round: int
     train: EvaluationSummary | None
     blamed: tuple[str, ...]
     candidates: tuple[CandidateSummary, ...]
+    passes: tuple[PassSummary, ...] = ()
     skipped: str = ""
     notes: tuple[SearchNote, ...] = ()
 
@@ -109,12 +122,15 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
     dropped = 0
+    unmerged: dict[str, AggregateResult] = {}
     for each in result.rounds:
         dropped += sum(one.dropped for one in get_passes(each))
+        failed = (signal for one in get_passes(each) for signal in (*one.signals, *one.below_support) if signal.error)
+        unmerged |= {signal.surface_id: signal for signal in failed}
         signals.add(each)
         train = each.train or train
         profiles |= {one.number: one.profile_digest for one in each.all_evaluations}
-        rounds.append(_summarize_round(each, train, profiles))
+        rounds.append(_summarize_round(each, train, profiles, result.structure))
         rejections.extend(_rejections(each, result.structure))
         blame.add(each)
         no_blame.add(each)
@@ -126,7 +142,11 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         rejections=tuple(rejections),
         reasons=reasons.accepted,
         no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
-        problems=(describe_dropped(dropped),) if dropped else (),
+        problems=tuple(
+            problem
+            for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
+            if problem is not None
+        ),
     )
 
 
@@ -151,7 +171,9 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
     )
 
 
-def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapping[int | None, str]) -> RoundSummary:
+def _summarize_round(
+    each: RoundResult, train: Evaluation | None, profiles: Mapping[int | None, str], structure: StructureSnapshot
+) -> RoundSummary:
     """Summarize a round. A round after a rejection uses the `train` results of an earlier one.
 
     `profiles` are those of the evaluations so far, by number.
@@ -161,9 +183,21 @@ def _summarize_round(each: RoundResult, train: Evaluation | None, profiles: Mapp
         train=summarize_evaluation(train),
         blamed=tuple(dict.fromkeys(signal.surface_id for one in get_passes(each) for signal in one.signals)),
         candidates=tuple(_summarize_candidate(candidate, profiles) for candidate in each.candidates),
+        passes=tuple(_summarize_passes(each, structure)),
         skipped=each.skipped or ("" if each.candidates else explain_missing_patches(get_passes(each))),
         notes=each.notes,
     )
+
+
+def _summarize_passes(each: RoundResult, structure: StructureSnapshot) -> Iterator[PassSummary]:
+    """Summarize the passes with patches. Their re-runs are found by the profile that the patches so far give."""
+    reruns = {one.profile_digest: one for one in each.all_evaluations if one.phase == "rerun"}
+    patches = PatchSet()
+    for one in get_passes(each):
+        if one.patches:
+            patches = patches.compose(one.patches)
+            rerun = reruns.get(each.input_profile.apply(patches, structure).digest) if reruns else None
+            yield PassSummary(patched=tuple(sorted(one.patches.surface_ids)), rerun=summarize_evaluation(rerun))
 
 
 def _summarize_candidate(candidate: CandidateResult, profiles: Mapping[int | None, str]) -> CandidateSummary:

@@ -21,7 +21,14 @@ from promptiter.backprop.backward_pass import (
 from promptiter.backprop.blame_check import weight_gradients
 from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
 from promptiter.backprop.loss import extract_losses
-from promptiter.backprop.record import GradientsChecked, GradientsMerged, LossesAttributed, LossesExtracted
+from promptiter.backprop.record import (
+    NO_BLAME,
+    GradientsChecked,
+    GradientsMerged,
+    LossesAttributed,
+    LossesExtracted,
+    describe_no_blame,
+)
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
@@ -44,6 +51,7 @@ class BlameReport:
 
     `round` is the one that it was made in; a later round may use it. `signals` have enough support to be patched first,
     `weak` ones less. `gradients` are all of them, by surface. `dropped` answers of the blaming stage were thrown away.
+    `no_blame` says why, if there are no gradients.
     """
 
     round: int
@@ -55,6 +63,7 @@ class BlameReport:
     weak: tuple[AggregateResult, ...] = ()
     gradients: dict[str, tuple[SurfaceGradient, ...]]
     dropped: int = 0
+    no_blame: str = NO_BLAME
 
     @property
     def has_few_failures(self) -> bool:
@@ -175,6 +184,7 @@ class BlameFinder:
             weak=tuple(signal for signal in merged.below_support if signal.text),
             gradients=gradients,
             dropped=sum(blame.dropped for blame in attributed.blames),
+            no_blame=describe_no_blame(attributed.blames),
         )
 
     async def _check_gradients(

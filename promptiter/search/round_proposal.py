@@ -28,7 +28,7 @@ TRIED_BEFORE = "these patches were tried before, together and without each of th
 """Why patches that were written are not tried."""
 
 WORSE_VARIANT = "another candidate of this round did no worse on the failed train cases"
-"""Why one of several candidates of a round is not validated, as an optimizer is told."""
+"""What an optimizer is told about a candidate that was not validated, because another one of its round was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

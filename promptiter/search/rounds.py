@@ -13,7 +13,7 @@ from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.propagate import StepwiseAttributor
-from promptiter.backprop.record import NO_BLAME, NO_TRACE, describe_dropped
+from promptiter.backprop.record import NO_TRACE, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
 from promptiter.engine.session import Session
@@ -207,7 +207,7 @@ def _explain_no_blame(known: BlameReport) -> str | None:
         return None
     if known.dropped:
         return describe_dropped(known.dropped)
-    return NO_BLAME if any(row.trace_digests for row in rows) else NO_TRACE
+    return known.no_blame if any(row.trace_digests for row in rows) else NO_TRACE
 
 
 def _find_blamed_per_call(attributor: Attributor) -> Literal["step", "trace", "batch"]:

@@ -75,24 +75,6 @@ class SurfaceGradient:
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"the confidence of a gradient is {self.confidence!r}; give a number from 0 to 1")
 
-    def as_recorded(self, case: CaseLoss, *, name: str) -> SurfaceGradient:
-        """The same gradient with its name in the record, on the trace of this case."""
-        return SurfaceGradient(
-            surface_id=self.surface_id,
-            case_id=case.case_id,
-            step_id=self.step_id,
-            text=self.text,
-            severity=self.severity,
-            category=self.category,
-            repeat=case.repeat,
-            turn=case.turn,
-            confidence=self.confidence,
-            findings=self.findings,
-            reasons=self.reasons,
-            check=self.check,
-            id=name,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardRequest:
@@ -131,7 +113,8 @@ class BackwardRequest:
 class BackwardResult:
     """The gradients and packets of one step. `dropped` counts unknown ids in the answer; `error` says why it failed.
 
-    `note` is an Attributor's remark on the trace: which method it chose, and why.
+    `note` is an Attributor's remark on the trace: which method it chose, and why. `diagnosis` says what went wrong, if
+    nothing is blamed for it.
     """
 
     step_id: str
@@ -140,6 +123,7 @@ class BackwardResult:
     dropped: int = 0
     error: str | None = None
     note: str = ""
+    diagnosis: str = ""
 
     def __post_init__(self) -> None:
         _check_items("gradients", self.gradients, SurfaceGradient)

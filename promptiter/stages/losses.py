@@ -39,8 +39,9 @@ class Loss:
 
     @property
     def report(self) -> str:
-        """What was wrong, after the name of the metric."""
-        return f"{self.metric}: {self.text}" if self.metric else self.text
+        """What was wrong, after the name of the metric, unless the text begins with that name."""
+        is_named = not self.metric or self.text.startswith((f"{self.metric}: ", f"{self.metric} "))
+        return self.text if is_named else f"{self.metric}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

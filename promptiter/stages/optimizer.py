@@ -69,7 +69,8 @@ class NodePlace:
 class OptimizeRequest:
     """One surface and its signal. `surface.value` is the current value; a new one must respect `surface.limits`.
 
-    `siblings` are the other surfaces of its node; `rejected` are earlier values of this surface, the latest last.
+    `siblings` are the other surfaces of its node; `edited_siblings` has the signals of those that are patched at the
+    same time, by id. `rejected` are earlier values of this surface, the latest last.
     `place` is where its node is in the agent. `tool_calls` of a tool surface are some calls with their results.
     `criteria` say what the metrics look at, by name. `emphasis` says how this value should differ from others that are
     asked for with the same evidence, if several candidates are wanted.
@@ -86,6 +87,7 @@ class OptimizeRequest:
     tool_calls: tuple[Json, ...] = ()
     criteria: Mapping[str, str] = field(default_factory=dict)
     emphasis: str = ""
+    edited_siblings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from promptiter.errors import (
 )
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Scenario, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.metrics.builtin import FinalResponseMetric
+from promptiter.evaluation.metrics.builtin import FinalResponseMetric, FunctionMetric
 from promptiter.evaluation.metrics.criteria import FinalResponseCriterion
 from promptiter.evaluation.metrics.json_match import JsonCriterion, compare_json_text
 from promptiter.evaluation.metrics.metric import summarize_findings
@@ -523,7 +523,7 @@ async def test_losses_of_a_real_evaluation(tested: GraphAgent, place: str, categ
     assert found.input == "hello"
 
 
-def test_a_loss_is_split_into_its_findings_if_its_text_only_lists_them() -> None:
+def test_a_loss_is_split_into_its_findings() -> None:
     findings = (Finding(kind="missing", expected="A-17"), Finding(kind="wrong", expected=45, actual=30, where="$.days"))
     listed = Loss(metric="facts", text=summarize_findings(findings), findings=findings, expected="all")
     assert [(each.report, each.findings) for each in split_losses([listed])] == [
@@ -534,12 +534,44 @@ def test_a_loss_is_split_into_its_findings_if_its_text_only_lists_them() -> None
     assert [each.text for each in split_losses([hinted])][2:] == ["look at the note"]
 
 
-def test_the_text_of_a_judge_is_one_report_with_the_findings_that_it_does_not_mention() -> None:
-    repeated = Finding(kind="wrong", expected="the whole answer", actual="another")
-    findings = (repeated, Finding(kind="missing", expected="day"))
-    said = Loss(text="speaks of leave", expected="the whole answer", findings=findings)
-    [split] = split_losses([said])
-    assert (split.text, split.findings) == ("speaks of leave\n'day' is missing", said.findings)
+def test_the_words_of_a_metric_are_a_report_of_their_own_beside_several_findings() -> None:
+    findings = (Finding(kind="missing", expected="A-17"), Finding(kind="missing", expected="day"))
+    said = Loss(metric="facts", text="speaks of leave\n'day' is missing; 'A-17' is missing", findings=findings)
+    assert [(each.report, each.findings) for each in split_losses([said])] == [
+        ("facts: 'A-17' is missing", findings[:1]),
+        ("facts: 'day' is missing", findings[1:]),
+        ("facts: speaks of leave", ()),
+    ]
+
+
+def test_the_words_of_a_judge_and_its_only_finding_are_one_report() -> None:
+    missing = Finding(kind="missing", expected="day")
+    said = Loss(text="speaks of leave", expected="the whole answer", findings=(missing,))
+    assert [each.text for each in split_losses([said])] == ["speaks of leave\n'day' is missing"]
+    repeated = replace(said, findings=(Finding(kind="wrong", expected="the whole answer", actual="another"),))
+    assert split_losses([repeated]) == (repeated,)
+
+
+def test_a_report_does_not_repeat_the_name_of_the_metric() -> None:
+    finding = Finding(kind="missing", expected="6209K", predicate="contains")
+    [loss] = split_losses([Loss(metric="contains", text=summarize_findings([finding]), findings=(finding,))])
+    assert loss.report == "contains: '6209K' is missing"
+
+
+@pytest.mark.parametrize(("reason", "more"), [("", []), ("Two facts are gone.", ["facts: Two facts are gone."])])
+async def test_a_metric_of_the_user_gives_one_numbered_finding_for_each_of_its_own(
+    reason: str, more: list[str]
+) -> None:
+    findings = tuple(Finding(kind="missing", expected=each) for each in ("A-17", "Lyon"))
+    metric = FunctionMetric(
+        name="facts", function=lambda *_: Score(metric="", value=0.0, reason=reason, findings=findings)
+    )
+    evaluator = Evaluator([metric])
+    eval_set = EvalSet(id="set", cases=(EvalCase(id="a", turns=(Turn(user="hello"),)),))
+    evaluation = await evaluator.evaluate(shouter, eval_set)
+    (found,) = await extract_losses(evaluation, eval_set, evaluator.trace_store.get)
+    reports = [each.report for each in split_losses(found.losses)]
+    assert reports == ["facts: 'A-17' is missing", "facts: 'Lyon' is missing", *more]
 
 
 def test_many_findings_are_split_into_a_bounded_number_of_reports() -> None:

@@ -71,6 +71,10 @@ def test_each_section_can_be_shown_alone(run: Run, finished: Path) -> None:
     assert "Blame" not in diff
     rounds = run("show", finished, "--rounds")
     assert re.search(r"    1 +0\.500, 0/12 pass +1\.000, 8/8 pass +accepted filing#instruction, reception", rounds)
+    assert re.findall(r" pass (\d: .*?) *\n", rounds) == [
+        "1: reception#instruction; failed train cases: 0.500, 0/12 pass",
+        "2: filing#instruction; failed train cases: 1.000, 12/12 pass",
+    ]
     blame = run("show", finished, "--blame")
     assert "  reception#instruction  12 cases, changed" in blame
     assert "cases: chair, fan, kettle, lamp, mirror, router" in blame

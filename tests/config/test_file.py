@@ -426,7 +426,7 @@ async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
         """
         models:
           openai/house:
-            api_base: http://localhost:1
+            api_base: http://house.invalid
             price: {input_usd_per_million: 1, output_usd_per_million: 2}
             requests_per_minute: 5
             timeout_s: 300
@@ -614,7 +614,7 @@ def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) ->
 def test_models_with_a_key_an_address_or_cached_answers_are_not_refused(folder: Path) -> None:
     (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
     load(folder, "models: {gpt-4o-mini: {api_key: '${KEY}'}}", KEY="sk-own-key")
-    load(folder, "models: {gpt-4o-mini: {api_base: 'http://localhost:1'}}")
+    load(folder, "models: {gpt-4o-mini: {api_base: 'http://house.invalid'}}")
     with pytest.raises(RequestError, match="gpt-4o-mini needs OPENAI_API_KEY"):
         load(folder, "cache: answers.sqlite")
     with closing(open_cache(folder / "answers.sqlite")) as cache:

@@ -16,6 +16,7 @@ from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
+from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
@@ -224,8 +225,17 @@ def test_an_agent_that_bypasses_the_gateway_is_forecast_without_calls_once_that_
     request = replace(baseline_run(tmp_path, engine), max_rounds=2)
     found = forecast_run(engine, request, runs=tmp_path)
     assert (found.total.calls, found.total.usd) == (Range.exactly(0), None)
+    assert found.total.uncounted == (UNKNOWN_MODEL,)
     assert found.total.seconds.high > 0
     assert "no node is known to ask a model; calls that bypass promptiter's gateway are not counted" in found.notes
+
+
+def test_models_that_report_no_tokens_are_named(tmp_path: Path) -> None:
+    engine = desk_engine(ScriptedModel(lambda _: ModelReply(text="careful", usage=Usage())))
+    request = baseline_run(tmp_path, engine)
+    found = forecast_run(engine, request, runs=tmp_path)
+    assert (found.total.tokens, found.total.uncounted) == (Range.exactly(0), ("scripted",))
+    assert all(cost.uncounted == ("scripted",) for cost in (*found.nodes.values(), *found.stages.values()))
 
 
 def test_the_run_after_a_run_stays_within_its_forecast(runs: Path) -> None:

@@ -52,9 +52,12 @@ async def test_dollars_add_up_to_the_cap_exactly() -> None:
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (Budget(max_calls=0), "1 more call would not fit: 0 of max_calls 0 is spent; raise max_calls"),
-        (Budget(max_tokens=1999), "2,000 more tokens would not fit: 0 of max_tokens 1,999 is spent"),
-        (Budget(max_usd=0.5), r"\$0.75 more would not fit: \$0 of max_usd \$0.5 is spent"),
+        (Budget(max_calls=0), r"0 of 0 calls \(max_calls\) are spent; raise max_calls"),
+        (
+            Budget(max_tokens=1999),
+            r"the next call may take 2,000 tokens, but 0 of 1,999 tokens \(max_tokens\) are spent",
+        ),
+        (Budget(max_usd=0.5), r"the next call may take \$0.75, but \$0 of \$0.5 \(max_usd\) is spent"),
     ],
 )
 async def test_a_call_that_can_never_fit_ends_at_once(budget: Budget, message: str) -> None:
@@ -181,7 +184,7 @@ def test_nested_budgets_compose_and_no_call_hangs(
 
 async def test_a_budget_that_refuses_takes_nothing_from_the_others() -> None:
     run, stage = Budget(max_tokens=100), Budget(max_tokens=10)
-    with pytest.raises(BudgetEndedError, match="max_tokens 10 is"):
+    with pytest.raises(BudgetEndedError, match="0 of 10 tokens"):
         await spend(Budgets(run, stage), bound=50, actual=50)
     await spend(Budgets(run, run), bound=100, actual=100)
     assert run.state.tokens == 100
@@ -313,16 +316,16 @@ async def test_earlier_spending_counts_as_settled_and_lost_calls_at_the_most_the
     assert (run.state.calls, run.state.tokens, run.state.cost_usd, run.state.unpriced_calls) == (3, 90, 0.3, 1)
     async with run.reserve(tokens=10, usd=0.2) as reservation:
         reservation.settle(tokens=10, usd=0.2)
-    with pytest.raises(BudgetEndedError, match="4 of max_calls 4 is spent"):
+    with pytest.raises(BudgetEndedError, match="4 of 4 calls"):
         await run.reserve(tokens=0, usd=0.0).__aenter__()
-    with pytest.raises(BudgetEndedError, match="90 of max_tokens 90 is spent"):
+    with pytest.raises(BudgetEndedError, match="90 of 90 tokens"):
         await spend(stage, bound=1, actual=1)
 
 
 async def test_a_charge_beyond_a_cap_ends_the_next_call() -> None:
     budget = Budget(max_tokens=50)
     budget.charge(BEFORE, of="run")
-    with pytest.raises(BudgetEndedError, match="0 more tokens would not fit: 90 of max_tokens 50 is spent"):
+    with pytest.raises(BudgetEndedError, match="may take 0 tokens, but 90 of 50 tokens"):
         await spend(budget, bound=0, actual=0)
 
 
@@ -346,7 +349,7 @@ async def test_held_amounts_are_available_after_their_release() -> None:
     await spend(budget, bound=20, actual=20)
     budget.hold(Spending(input_tokens=30), share=0.5)
     await spend(budget, bound=50, actual=50)
-    with pytest.raises(BudgetEndedError, match="70 of max_tokens 100 is spent and 30 held back for the final test"):
+    with pytest.raises(BudgetEndedError, match=r"70 of 100 tokens \(max_tokens\) are spent, and 30 are reserved for"):
         await spend(budget, bound=1, actual=1)
     budget.release()
     await spend(budget, bound=30, actual=30)
@@ -367,7 +370,7 @@ async def test_a_resumed_run_holds_back_the_same_amount() -> None:
     budget = Budget(max_tokens=100)
     budget.charge(Spending(input_tokens=70), of="run")  # 20 by its baseline, 50 by its search
     budget.hold(Spending(input_tokens=40), share=0.5, spent=Spending(input_tokens=50))
-    with pytest.raises(BudgetEndedError, match="and 30 held back"):
+    with pytest.raises(BudgetEndedError, match="and 30 are reserved"):
         await spend(budget, bound=1, actual=1)
 
 

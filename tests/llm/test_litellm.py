@@ -175,7 +175,7 @@ def test_a_model_with_possible_credentials_is_not_refused(
 @pytest.mark.usefixtures("no_keys")
 def test_a_model_with_settings_of_its_own_is_not_refused() -> None:
     own: dict[str, LiteLLMModel | Function] = {
-        "openai/a": LiteLLMModel(api_base="http://localhost:1"),
+        "openai/a": LiteLLMModel(api_base="http://house.invalid"),
         "openai/b": LiteLLMModel(api_key="sk-own"),
         "openai/c": LiteLLMModel(headers={"X-Auth": "own"}),
         "d": lambda _: "an own function",
@@ -363,10 +363,12 @@ async def test_what_a_proxy_answers_for_a_server_that_may_have_worked_is_billed(
     assert (total.calls, total.lost_calls, total.attempts) == (1, int(is_billed), 2)
 
 
-async def test_a_server_that_cannot_be_reached_bills_nothing() -> None:
+async def test_a_server_that_cannot_be_reached_is_named_and_bills_nothing() -> None:
     model = LiteLLMModel(api_base="http://127.0.0.1:9/v1", api_key="sk-loopback", timeout_s=10)
     door = Gateway(models={MODEL: model}, retries=Retries(attempts=2, first_delay_s=0.01))
-    with pytest.raises(ModelUnavailableError):
+    with pytest.raises(
+        ModelUnavailableError, match=r"Connection error\. \(no connection to http://127\.0\.0\.1:9/v1\)"
+    ):
         await door.ask(request(1), CallSite())
     assert door.ledger.snapshot().total == Spending()
 

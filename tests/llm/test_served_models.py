@@ -96,8 +96,20 @@ def test_a_name_that_resembles_none_or_may_be_an_alias_is_left_to_the_run(name: 
         assert gateway(url, f"openai/{name}").find_setup_problems([f"openai/{name}"]) == []
 
 
-def test_a_server_that_does_not_answer_is_left_to_the_run() -> None:
-    assert gateway("http://127.0.0.1:9/v1", "openai/mine").find_setup_problems(["openai/mine"]) == []
+def test_a_server_that_refuses_connections_is_found_before_a_run() -> None:
+    url = "http://127.0.0.1:9/v1"
+    [problem] = gateway(url, "openai/mine").find_setup_problems(["openai/mine"])
+    assert problem == f"{url} refuses connections; start the server of the model 'mine', or correct its api_base"
+
+
+def test_the_address_of_a_server_that_is_down_is_shown_without_its_secrets() -> None:
+    [problem] = gateway("http://127.0.0.1:9/v1?sig=query-key-17", "openai/mine").find_setup_problems(["openai/mine"])
+    assert problem.startswith("http://127.0.0.1:9/v1?sig=*** refuses connections")
+
+
+@pytest.mark.parametrize("url", ["http://no-such-host.invalid/v1", "unix://socket"])
+def test_a_server_that_is_not_known_to_be_down_is_left_to_the_run(url: str) -> None:
+    assert gateway(url, "openai/mine").find_setup_problems(["openai/mine"]) == []
 
 
 async def test_the_models_of_stages_are_checked_before_a_run_from_python() -> None:
@@ -109,6 +121,9 @@ async def test_the_models_of_stages_are_checked_before_a_run_from_python() -> No
             await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(), observers=[watcher])
     line = f"LLMOptimizer: {url} does not list the model 'tny' (did you mean 'tiny'?); it has tiny"
     assert refused.value.problems == (line,)
+    search = BackpropRounds(optimizer=LLMOptimizer("openai/mine", gateway=gateway("http://127.0.0.1:9", "openai/mine")))
+    with pytest.raises(RequestError, match=r"LLMOptimizer: http://127\.0\.0\.1:9 refuses connections"):
+        await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(), observers=[watcher])
     search = BackpropRounds(optimizer=LLMOptimizer("gpt-4o-mni"))
     with pytest.raises(RequestError, match=r"gpt-4o-mni names no provider that litellm knows .did you mean 'gpt"):
         await Engine(desk.agent(), desk.evaluator(), search=search).run(desk.request(), observers=[watcher])

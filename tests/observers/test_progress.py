@@ -261,6 +261,10 @@ async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
         await watching.see(STARTED)
         await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
         await watching.see(GradientsMerged(), phase="train", round_=1)
+        undecided = BackwardResult(step_id="a", diagnosis="No step knows the policy.")
+        blame = TraceBlame(case_id="x", results=(undecided,))
+        await watching.see(LossesAttributed(blames=(blame,)), phase="train", round_=1)
+        await watching.see(GradientsMerged(), phase="train", round_=1)
         await watching.see(GradientsMerged(below_support=(unsure,)), phase="train", round_=1)
         await watching.see(CandidateDecided(candidate=None, decision=skipped), phase="train", round_=1)
         await watching.see(BudgetEnded(cap="max_calls", message="the budget has ended"), phase="train", round_=1)
@@ -272,10 +276,24 @@ async def test_a_round_without_blame_and_the_end_of_a_search_say_why() -> None:
         )
     assert watching.lines[1:] == [
         "round 1     blame: no surface could be blamed for the failures",
+        "round 1     blame: no surface could be blamed for the failures: No step knows the policy.",
         "round 1     blame: with little support: a#instruction (1 case)",
         "round 1     no candidate: no surface was patched",
         "round 1     stop: the budget has ended",
         "final test  stop: the search has nothing left to try",
+    ]
+
+
+async def test_a_failed_aggregator_has_a_line() -> None:
+    watching = Watching(width=200)
+    failed = AggregateResult(surface_id="a#instruction", text="", case_ids=("x",), error="ModelError: no\nJSON")
+    await watching.see(GradientsMerged(signals=(failed,)), phase="train", round_=1)
+    assert watching.lines == [
+        "round 1     blame: a#instruction (1 case)",
+        (
+            "round 1     the aggregator gave no usable answer for a#instruction, so the blame was not merged by it: "
+            "ModelError: no JSON"
+        ),
     ]
 
 

@@ -149,6 +149,16 @@ def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResu
     assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
 
 
+def test_a_failed_aggregator_is_a_problem(improved: RunResult) -> None:
+    failed = replace(signal("draft#instruction"), error="ModelError: no JSON")
+    one = round_with(improved, 1, accepted=True, signals=(failed,), patches=patch("draft#instruction"))
+    [problem] = summarize(replace(improved, rounds=(one,))).problems
+    assert problem == (
+        "the aggregator gave no usable answer for draft#instruction, so the blame was not merged by it: "
+        "ModelError: no JSON"
+    )
+
+
 def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResult) -> None:
     draft = "draft#instruction"
     many = PassResult(signals=(signal(draft, "the code is lost"),), patches=patch(draft))
@@ -161,6 +171,7 @@ def test_the_main_reason_of_a_change_is_that_of_the_most_cases(improved: RunResu
         changes = summarize(replace(improved, rounds=rounds)).changes
         return next(each.reasons for each in changes if each.surface_id == draft)
 
+    assert [each.patched for each in summarize(replace(improved, rounds=(passes,))).rounds[0].passes] == [(draft,)] * 2
     assert [each.text for each in list_reasons(passes)] == ["the code is lost"]
     reasons = list_reasons(passes, two)
     assert [each.text for each in reasons] == ["the code is lost", "a remark on one case"]

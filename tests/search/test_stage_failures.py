@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import orjson
 import pytest
 
 from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
@@ -251,6 +253,17 @@ async def test_answers_that_are_thrown_away_are_counted_and_reported() -> None:
     assert result.conclusion is not None
     assert result.conclusion.reasons[0] == f"no candidate was tried: {thrown_away}"
     assert summary.no_blame == "no surface could be blamed for the failures"
+
+
+@pytest.mark.parametrize("stage", [LLMAttributor, LLMBackwarder])
+async def test_the_diagnosis_of_a_model_that_blames_nothing_is_reported(stage: Callable[[str], Any]) -> None:
+    said = '{"diagnosis": "The policy on tolerance is known to no step.", "gradients": [], "packets": []}'
+    gateway = Gateway(models={"scripted": desk.model(), "judge": lambda _: said})
+    result = await Engine(desk.agent(), desk.evaluator(gateway), stage("judge"), Merges(), Writes()).run(desk.request())
+    why = "no surface could be blamed for the failures: The policy on tolerance is known to no step."
+    assert summarize(result).no_blame == why
+    assert result.conclusion is not None
+    assert result.conclusion.reasons[0] == f"no candidate was tried: {why}"
 
 
 async def test_an_optimizer_model_that_answers_nonsense_ends_the_run_as_failed() -> None:

@@ -79,7 +79,7 @@ def make_task_model(*, slip: float) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class TicketKnowledge:
-    """What an expert knows: the first answer has to give a ticket, and nobody can repeat one that was not given."""
+    """What an expert knows: the first answer must give a ticket, since a later one cannot repeat what was not given."""
 
     def find_faults(self, step: ShownStep, surfaces: Mapping[str, ShownSurface], run: ShownRun) -> Faults:  # noqa: ARG002 - the step shows it
         lacks_ticket = step.output.startswith("So device") and not _TICKET.search(step.output)

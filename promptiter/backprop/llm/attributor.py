@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from promptiter.backprop.llm.model_stage import ModelStage
 from promptiter.backprop.llm.prompts import MIN_PROMPT_TOKENS
-from promptiter.backprop.llm.replies import BlameEntry, build_answer_adapter, build_gradient, resolve_id
+from promptiter.backprop.llm.replies import BlameAnswer, BlameEntry, build_answer_adapter, build_gradient, resolve_id
 from promptiter.backprop.llm.reports import CitedReports, Report, cite_reports
 from promptiter.backprop.llm.shown_run import MOST_STEPS, ShownRun
 from promptiter.backprop.llm.trace_prompt import RULE_TOKENS, TracePrompt
@@ -39,6 +39,10 @@ ANSWER_TOKENS = 400
 
 UNKNOWN_CONTEXT = 32_000
 """The assumed context size of a model, in tokens, if it is unknown."""
+
+
+MOST_UNUSABLE = 2
+"""A model that has given no usable answer is given up after this number of traces that it was asked about alone."""
 
 
 class LLMAttributor(ModelStage[AttributeRequest]):
@@ -84,12 +88,31 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         ]
 
     async def attribute_or_fail(self, requests: Sequence[AttributeRequest]) -> list[list[BackwardResult] | ModelError]:
-        """Return the results of each trace, or the error. Traces without a usable answer together are asked alone."""
+        """Return the results of each trace, or the error. Traces without a usable answer together are asked alone.
+
+        As long as no answer could be used, that is one trace at a time, and after MOST_UNUSABLE the others keep their
+        error: a model that cannot answer so is not asked about each of them.
+        """
         batches = self._pack([TraceView(request) for request in requests])
         answers = await run_together(self._attribute_views(batch) for batch in batches)
-        return [each for answer in answers for each in answer]
+        found = [each for answer in answers for each in answer]
+        views = [view for batch in batches for view in batch]
+        is_shared = [len(batch) > 1 for batch in batches for _ in batch]
+        alone = [number for number, each in enumerate(found) if is_shared[number] and _may_fit_alone(each)]
+        unusable = 0
+        while alone and not any(isinstance(each, list) for each in found):
+            if unusable == MOST_UNUSABLE:
+                return found
+            number = alone.pop(0)
+            [found[number]] = await self._attribute_views([views[number]])
+            unusable += isinstance(found[number], BadAnswerError)
+        others = await run_together(self._attribute_views([views[number]]) for number in alone)
+        for number, [each] in zip(alone, others, strict=True):
+            found[number] = each
+        return found
 
     async def _attribute_views(self, views: Sequence[TraceView]) -> list[list[BackwardResult] | ModelError]:
+        """Ask about these traces in one prompt."""
         shown, [first, *_] = TracePrompt.of(*views), views
         if not shown.surfaces:
             return [[] for _ in views]
@@ -101,14 +124,9 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         prompt, room = self.render_prompt(first.request, shown), ANSWER_TOKENS * (len(views) + 1)
         try:
             answer = await self.ask(shape, prompt, first.request, node_id="", answer_tokens=room)
-        except (BadAnswerError, BadRequestError) as error:
-            if len(views) == 1 or isinstance(error, AccessDeniedError | ModelNotFoundError):
-                return [error for _ in views]
-            alone = await run_together(self._attribute_views([view]) for view in views)
-            return [each for [each] in alone]
         except ModelError as error:
             return [error for _ in views]
-        return [*_build_results(answer.gradients, shown)]
+        return [*_build_results(answer, shown)]
 
     def _pack(self, views: Sequence[TraceView]) -> list[list[TraceView]]:
         """Pack traces in their order into batches that fit into one prompt."""
@@ -164,6 +182,12 @@ class LLMAttributor(ModelStage[AttributeRequest]):
         return of_run + once // min(together, fitting, MOST_RUNS)
 
 
+def _may_fit_alone(answer: list[BackwardResult] | ModelError) -> bool:
+    """Whether a trace of a prompt with several may get a usable answer on its own."""
+    is_refused = isinstance(answer, AccessDeniedError | ModelNotFoundError)
+    return isinstance(answer, BadAnswerError | BadRequestError) and not is_refused
+
+
 def _measure_cut(shown: TracePrompt) -> tuple[dict[str, int], int]:
     """The numbers of tokens of the surfaces, cut where they are long, and of everything else but the rules."""
     surfaces, others = shown.measure()
@@ -175,15 +199,19 @@ def build_failure(error: ModelError, request: AttributeRequest) -> BackwardResul
     return BackwardResult(step_id=request.trace.steps[-1].id, error=f"{type(error).__name__}: {error}")
 
 
-def _build_results(blames: Sequence[BlameEntry], shown: TracePrompt) -> list[list[BackwardResult]]:
-    """The results of each run. What could not be located is counted in the first result of the first run."""
+def _build_results(answer: BlameAnswer, shown: TracePrompt) -> list[list[BackwardResult]]:
+    """The results of each run. What could not be located is counted in the first result of the first run.
+
+    That result also has the diagnosis, if the answer blames nothing.
+    """
+    blames, diagnosis = answer.gradients, "" if answer.gradients else answer.diagnosis
     places = [_locate(blame, shown) for blame in blames]
     results = []
     for number, run in enumerate(shown.runs):
         mine = [(blame, place) for blame, place in zip(blames, places, strict=True) if place and place[0] is run]
         results.append(_build_run_results([(blame, surface, step) for blame, (_, surface, step) in mine], run))
         if number == 0 and results[0]:
-            results[0][0] = replace(results[0][0], dropped=places.count(None))
+            results[0][0] = replace(results[0][0], dropped=places.count(None), diagnosis=diagnosis)
     return results
 
 

@@ -51,6 +51,7 @@ class LLMBackwarder(ModelStage[BackwardRequest]):
             gradients=tuple(gradients),
             packets=_merge_packets(packets),
             dropped=len(answer.gradients) + len(answer.packets) - len(gradients) - len(packets),
+            diagnosis="" if answer.gradients or answer.packets else answer.diagnosis,
         )
 
 

@@ -40,7 +40,8 @@ class AttributionChoice:
 class CheapestAttributor:
     """The Attributor that chooses a method for each trace. The choice is a note in the trace's first result.
 
-    A trace is also walked if the model gives no usable answer about it in one call or rejects it as too long.
+    A trace is also walked if the model gives no usable answer about it in one call or rejects it as too long. If it has
+    no usable answer about any trace, nor in the first walk, the others are not walked.
     """
 
     def __init__(self, whole: LLMAttributor, backwarder: LLMBackwarder, *, concurrency: int = CONCURRENCY) -> None:
@@ -68,7 +69,14 @@ class CheapestAttributor:
         whole = [request for request, choice in zip(requests, choices, strict=True) if choice.how == "whole_trace"]
         answers = iter(await self.whole.attribute_or_fail(whole)) if whole else iter(())
         given = [next(answers) if choice.how == "whole_trace" else None for choice in choices]
-        return await run_together(map(self._finish, requests, choices, given))
+        rows = list(zip(requests, choices, given, strict=True))
+        if len(rows) > 1 and all(isinstance(answer, BadAnswerError) for answer in given):
+            first = await self._finish(*rows.pop(0))
+            if first and all(result.error for result in first):
+                others = [request for request, *_ in rows]
+                return [first, *([replace(first[0], step_id=each.trace.steps[-1].id)] for each in others)]
+            return [first, *await run_together(self._finish(*row) for row in rows)]
+        return await run_together(self._finish(*row) for row in rows)
 
     async def _finish(
         self, request: AttributeRequest, choice: AttributionChoice, answer: list[BackwardResult] | ModelError | None

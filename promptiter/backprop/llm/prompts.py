@@ -11,7 +11,9 @@ give equal prompts in every process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from promptiter.backprop.llm.feedback_points import FeedbackPoint, list_lines, list_reasons
 from promptiter.backprop.llm.rendering import (
@@ -44,6 +46,9 @@ MOST_FAILING = 6
 MOST_PASSING = 3
 MOST_REJECTED = 5
 MOST_NEIGHBOURS = 12
+SHOWN_SIGNAL = 300
+"""Maximum number of characters of the signal of another surface that is edited at the same time."""
+
 MOST_FROM_SIGNAL = 4
 """Maximum number of words of the signal that a long value is cut around."""
 
@@ -196,7 +201,6 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
     rejected = _select_rejections(request.rejected)
-    siblings = sorted(request.siblings, key=lambda sibling: sibling.id)
     sections = [
         _build_surface_section(surface, node_description=request.node_description, place=request.place),
         *build_optional_section(
@@ -215,11 +219,7 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
             ),
             weight=6,
         ),
-        *build_optional_section(
-            "# Other surfaces of the same node, which stay as they are",
-            tuple(quote_surface(sibling, name="sibling") for sibling in siblings if is_worth_showing(sibling)),
-            weight=2,
-        ),
+        *_build_sibling_sections(request),
     ]
     has_points = is_asked_for_points(request)
     if is_shown_whole(surface, limit=limit):
@@ -300,6 +300,26 @@ def _build_signal_section(signal: AggregateResult) -> PromptSection:
     listed = "\n".join(points) if len(points) > 1 else signal.text
     text = f"{plural(len(signal.case_ids), 'case')}{f' ({counts})' if counts else ''}:\n{listed}"
     return PromptSection(title="# The signal", quotes=(Quote("signal", text),), weight=12)
+
+
+def _build_sibling_sections(request: OptimizeRequest) -> Iterator[PromptSection]:
+    """Build the sections of the siblings that stay as they are, and of those that are edited at the same time."""
+    edited, staying = [], []
+    for sibling in sorted(request.siblings, key=lambda sibling: sibling.id):
+        quote = quote_surface(sibling, name="sibling")
+        if sibling.id in request.edited_siblings:
+            why = textwrap.shorten(request.edited_siblings[sibling.id], SHOWN_SIGNAL, placeholder=" …")
+            edited.append(replace(quote, text=f"{quote.text}\n\nedited for: {why}"))
+        elif is_worth_showing(sibling):
+            staying.append(quote)
+    yield from build_optional_section(
+        "# Other surfaces of the same node, which are edited at the same time",
+        tuple(edited),
+        weight=2,
+    )
+    yield from build_optional_section(
+        "# Other surfaces of the same node, which stay as they are", tuple(staying), weight=2
+    )
 
 
 def _quote_limits(limits: Limits) -> tuple[Quote, ...]:

@@ -73,8 +73,9 @@ def _make_list(value: Json) -> Json:
 
 
 class BlameAnswer(BaseModel):
-    """The entries of one answer: gradients on surfaces, packets to predecessors."""
+    """The entries of one answer: gradients on surfaces, packets to predecessors. Its diagnosis explains them."""
 
+    diagnosis: _Word = ""
     gradients: Annotated[list[_GradientEntry], BeforeValidator(_make_list)] = []
     packets: Annotated[list[_PacketEntry], BeforeValidator(_make_list)] = []
 
@@ -171,7 +172,7 @@ def _build_id_schema(aliases: tuple[str, ...]) -> dict[str, Json]:
 
 
 def _check_answer(answer: BlameAnswer, *, lists: tuple[str, ...]) -> BlameAnswer:
-    if not answer.model_fields_set:
+    if not answer.model_fields_set - {"diagnosis"}:
         lacking = f"neither {lists[0]} nor {lists[1]}" if len(lists) > 1 else f"no {lists[0]}"
         raise ValueError(f"it has {lacking}; give an empty list where nothing is to blame")
     return answer

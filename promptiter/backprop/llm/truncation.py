@@ -121,7 +121,7 @@ class Quote:
 class PromptSection:
     """A title and the quotes below it. A larger `weight` keeps more of it if not everything fits.
 
-    A section that `needs_all` of its quotes, as an example does, is left out if there is no room for a part of each.
+    A section that `needs_all` of its quotes, such as an example, is left out unless a part of each of them fits.
     """
 
     title: str

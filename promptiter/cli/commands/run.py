@@ -203,6 +203,8 @@ def _execute(
             if folder is None:
                 _check_requirement(configured)
             directory = configured.begin() if folder is None else configured.resume(folder)
+            if folder is None:
+                _print_warnings(configured, directory)
             result = _run(configured, directory, test_now=test_now)
         finally:
             configured.gateway.cache.close()
@@ -244,6 +246,20 @@ def _check_requirement(configured: ConfiguredRun) -> None:
     """Refuse a run that cannot show its gain for new cases, if that is required."""
     if configured.config.require == "unseen" and (obstacle := configured.find_obstacle()) is not None:
         raise SetupError(f"--require unseen cannot be met: {obstacle}")
+
+
+def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
+    """Say before anything is spent that the test set is too small to be run, or the budget for the whole run."""
+    from promptiter.cli.views.forecast import describe_low_caps
+    from promptiter.engine.new_cases import explain_too_few_inputs
+    from promptiter.forecast.caps import read_caps
+    from promptiter.forecast.forecast import read_forecast
+
+    test, forecast = configured.checked.test, read_forecast(directory.path)
+    few = None if test is None else explain_too_few_inputs(test)
+    low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
+    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low]:
+        echo(f"warning: {warning}", color="yellow", err=True)
 
 
 def _prepare(parsed: ParsedConfig) -> ConfiguredRun:

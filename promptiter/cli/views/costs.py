@@ -24,7 +24,7 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
         print_indented(screen, Text(f"{plural(costs.case_runs, 'case run')}{cached}"))
     for role, spent in costs.by_role.items():
         cached = f", {spent.cache_hits:,} cached" if spent.cache_hits else ""
-        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {_format_tokens(spent)}, {price(spent)}"
+        text = f"{role}: {plural(spent.calls, 'call')}{cached}, {_format_usage(spent)}"
         print_indented(screen, Text(text, "dim"))
     for name, spent in (("tools", costs.tools), ("functions as judge or teacher", costs.functions)):
         if spent.calls or spent.cache_hits:
@@ -77,6 +77,14 @@ def _count_others(costs: CostSummary) -> list[str]:
 
 def _format_cost(costs: CostSummary) -> str:
     return f"{price(costs.models)}{' (offline model)' if costs.is_simulated else ''}"
+
+
+def _format_usage(spent: Spending) -> str:
+    """`5,200 tokens, $0.0312`, `5,200 tokens, cost unknown`, or that both are unknown."""
+    if spent.cost_usd is not None:
+        return f"{_format_tokens(spent)}, {price(spent)}"
+    is_known = spent.uncounted_calls < max(1, spent.calls)
+    return f"{_format_tokens(spent)}, cost unknown" if is_known else "tokens and cost unknown"
 
 
 def _format_tokens(spent: Spending) -> str:

@@ -46,12 +46,27 @@ def _name_model(name: str) -> str:
 
 
 def describe_needs(forecast: Forecast) -> list[str]:
-    """What the whole run is expected to take of each figure that has a cap."""
-    shows: dict[Figure, Callable[[float], str]] = {"calls": _count, "tokens": _count, "usd": dollars}
+    """What the whole run was expected to take of each figure that has a cap."""
     return [
-        f"the whole run was expected to take {_range(figures, shows[figure])} of max_{figure}"
-        for figure, figures in forecast.needed.items()
+        f"the whole run was expected to take {_needed(figure, figures)}" for figure, figures in forecast.needed.items()
     ]
+
+
+def describe_low_caps(forecast: Forecast, caps: Mapping[Figure, float]) -> list[str]:
+    """A warning for each cap that is below what even a short run takes."""
+    return [
+        f"max_{figure} is {_FIGURES[figure](cap)}, but the whole run is expected to take "
+        f"{_needed(figure, forecast.needed[figure])}, so the budget will probably end before anything is shown; "
+        f"raise max_{figure}"
+        for figure, cap in caps.items()
+        if figure in forecast.needed and forecast.needed[figure].low > cap
+    ]
+
+
+def _needed(figure: Figure, figures: Range) -> str:
+    """`312 calls (183 to 661)`, or `$0.30 ($0.10 to $0.80)`."""
+    typical, bracket, others = _range(figures, _FIGURES[figure]).partition(" (")
+    return (typical if figure == "usd" else f"{typical} {figure}") + bracket + others
 
 
 def describe_difference(forecast: Forecast, spent: Spending, *, seconds: float) -> str:
@@ -82,8 +97,8 @@ def print_stages(screen: Console, forecast: Forecast, spent: Mapping[Stage, Spen
     table = new_table("stage", ">calls", ">expected", ">cost" if has_dollars else ">tokens", ">expected")
     for stage, actual in _by_stage(forecast, spent):
         cost = forecast.stages.get(stage, NO_COST)
-        paid = (_paid(actual), _dollars(cost)) if has_dollars else (_count(actual.tokens), _range(cost.tokens, _count))
-        table.add_row(stage, _count(actual.calls), _range(cost.calls, _count), *paid)
+        paid = (_paid(actual), _dollars(cost)) if has_dollars else (_taken(actual), _tokens(cost, _count))
+        table.add_row(stage, _count(actual.calls), _calls(cost), *paid)
     screen.print(table)
 
 
@@ -95,7 +110,7 @@ def _by_stage(forecast: Forecast, spent: Mapping[Stage, Spending]) -> list[tuple
 def _print_costs(screen: Console, kind: str, lines: Iterable[tuple[str, Cost]]) -> None:
     table = new_table(kind, ">calls", ">tokens", ">cost", ">time")
     for name, cost in lines:
-        calls, tokens = _range(cost.calls, _count), _range(cost.tokens, _thousands)
+        calls, tokens = _calls(cost), _tokens(cost, _thousands)
         style = "bold" if name == "all" else None
         table.add_row(Text(one_line(name)), calls, tokens, _dollars(cost), _range(cost.seconds, _time), style=style)
     screen.print()
@@ -108,6 +123,25 @@ def _range(figures: Range, show: Callable[[float], str]) -> str:
     if low != high and (unit := high.partition(" ")[2]):
         low = low.removesuffix(f" {unit}")
     return typical if low == high else f"{typical} ({low} to {high})"
+
+
+def _calls(cost: Cost) -> str:
+    """The calls, which are unknown if the agent makes all of its own."""
+    return "unknown" if cost.uncounted and not cost.calls.high else _range(cost.calls, _count)
+
+
+def _tokens(cost: Cost, show: Callable[[float], str]) -> str:
+    """The tokens, as far as models report them."""
+    if not cost.uncounted:
+        return _range(cost.tokens, show)
+    return f"{_range(cost.tokens, show)} + unknown" if cost.tokens.high else "unknown"
+
+
+def _taken(spent: Spending) -> str:
+    """The tokens that calls took, as far as they were reported."""
+    if not spent.uncounted_calls:
+        return _count(spent.tokens)
+    return f"{_count(spent.tokens)} + unknown" if spent.tokens else "unknown"
 
 
 def _dollars(cost: Cost) -> str:
@@ -137,3 +171,6 @@ def _time(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:,.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"
+
+
+_FIGURES: dict[Figure, Callable[[float], str]] = {"calls": _count, "tokens": _count, "usd": dollars}

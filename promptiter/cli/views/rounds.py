@@ -52,8 +52,8 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
             lines.append(("", Text(shorten_reason(each.skipped), "dim")))
         for number, line in enumerate(lines):
             table.add_row("" if number else str(each.round), "" if number else _format_figures(each.train), *line)
-        for note in each.notes:
-            table.add_row("", "", "", _format_note(note))
+        for text in (*_list_passes(each), *map(_format_note, each.notes)):
+            table.add_row("", "", "", text)
     screen.print(table)
 
 
@@ -97,8 +97,8 @@ def _print_pool_round(screen: Console, each: RoundSummary) -> None:
         _print_profile(screen, candidate.digest, _describe_candidate(candidate))
     if each.skipped or not each.candidates:
         print_indented(screen, Text(shorten_reason(each.skipped), "dim"))
-    for note in each.notes:
-        print_indented(screen, _format_note(note))
+    for text in (*_list_passes(each), *map(_format_note, each.notes)):
+        print_indented(screen, text)
 
 
 def _print_profile(screen: Console, digest: str, text: Text) -> None:
@@ -123,6 +123,17 @@ def _describe_candidate(candidate: CandidateSummary) -> Text:
     if candidate.patched:
         lines.append(Text(f"changes {join_names(candidate.patched, limit=MAX_NAMES)}", "dim"))
     return Text("\n").join(line for line in lines if line)
+
+
+def _list_passes(each: RoundSummary) -> list[Text]:
+    """What each pass of a round with several patched, and how the failed train cases did then."""
+    if len(each.passes) < 2:
+        return []
+    lines = []
+    for number, one in enumerate(each.passes, start=1):
+        rerun = "" if one.rerun is None else f"; failed train cases: {_format_figures(one.rerun)}"
+        lines.append(Text(f"pass {number}: {one_line(join_names(one.patched, limit=MAX_NAMES))}{rerun}", "dim"))
+    return lines
 
 
 def _format_note(note: SearchNote) -> Text:

@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.backprop.record import NO_BLAME
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff_table
@@ -104,7 +105,8 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
         return
     print_heading(screen, "Blame")
     if summary.no_blame:
-        print_indented(screen, Text(f"no surface was blamed: {summary.no_blame}"))
+        is_said = summary.no_blame.startswith(NO_BLAME)
+        print_indented(screen, Text(summary.no_blame if is_said else f"no surface was blamed: {summary.no_blame}"))
     for each in summary.blame:
         outcome, style = BLAME_OUTCOMES[each.outcome]
         if each.outcome == "below_support":

@@ -133,8 +133,8 @@ class JudgeEndpoint(LiteLLMModel):
     def find_setup_problem(self, name: str) -> str | None:  # noqa: ARG002 - the name that litellm knows counts
         return LiteLLMModel.find_setup_problem(self, self.served_as)
 
-    def find_misspelled_model(self, name: str) -> str | None:  # noqa: ARG002 - the same
-        return LiteLLMModel.find_misspelled_model(self, self.served_as)
+    def find_problem_of_server(self, name: str) -> str | None:  # noqa: ARG002 - the same
+        return LiteLLMModel.find_problem_of_server(self, self.served_as)
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:
         return await LiteLLMModel.__call__(self, replace(request, model=self.served_as), repeat=repeat)

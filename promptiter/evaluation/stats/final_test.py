@@ -66,7 +66,7 @@ PROMISING_P_VALUE = 0.3
 """An extra block is run if the p-value of the look before it is at most this."""
 
 MOST_CASES_IN_EXTRA_BLOCK = 100
-"""With more cases there is no extra block: a gain that is worth having shows without, and the block would cost most."""
+"""Larger tests have no extra block: it would take thousands of case runs to show gains that hardly matter."""
 
 
 def plan_blocks(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
@@ -82,7 +82,7 @@ def plan_final_test(alpha: float, *, repeats: int = 2) -> tuple[Block, ...]:
 
 
 def fit_to_cases(blocks: Sequence[Block], cases: int) -> tuple[Block, ...]:
-    """The blocks of a test on this number of cases. The alpha of an extra block that it lacks is the last one's."""
+    """The blocks of a test on this number of cases. If it has no extra block, the last of the others gets its alpha."""
     *before, last = blocks
     if not last.is_extra or cases <= MOST_CASES_IN_EXTRA_BLOCK:
         return tuple(blocks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from promptiter.backprop.llm.attributor import UNKNOWN_CONTEXT, LLMAttributor
+from promptiter.backprop.llm.attributor import MOST_UNUSABLE, UNKNOWN_CONTEXT, LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.errors import BadAnswerError, ModelError, SetupError
@@ -130,6 +130,32 @@ async def test_a_model_that_cannot_answer_is_a_model_error() -> None:
     with pytest.raises(BadAnswerError, match="no usable answer in 4 tries") as caught:
         await stage.attribute(ATTRIBUTE_REQUEST)
     assert isinstance(caught.value, ModelError)
+
+
+def different_requests(count: int) -> list[AttributeRequest]:
+    loss = ATTRIBUTE_REQUEST.case_loss
+    return [replace(ATTRIBUTE_REQUEST, case_loss=replace(loss, input=f"Question {n}.")) for n in range(count)]
+
+
+async def test_a_model_that_never_answers_with_json_is_given_up_soon() -> None:
+    model = ScriptedModel(lambda _: "I am sorry, I cannot do that.")
+    stage = LLMAttributor("m", gateway=Gateway(models={"m": model}))
+    found = await stage.attribute_batch(different_requests(12))
+    assert len(model.requests) == (1 + MOST_UNUSABLE) * 4, "together, and about some traces alone"
+    said = "'m' gave no usable answer in 4 tries: it holds no JSON; the last one is 'I am sorry, I cannot do that.'"
+    assert [result.error for [result] in found] == [f"BadAnswerError: {said}"] * 12
+
+
+async def test_a_model_that_can_answer_about_single_traces_is_asked_about_each() -> None:
+    def answers(request: ModelRequest) -> str:
+        shown = " ".join(message.content for message in request.messages)
+        return answer(gradient()) if shown.count("Question ") == 1 else "no"
+
+    model = ScriptedModel(answers)
+    stage = LLMAttributor("m", gateway=Gateway(models={"m": model}))
+    found = await stage.attribute_batch(different_requests(5))
+    assert [list_blame(each) for each in found] == [[("writer", "writer#instruction")]] * 5
+    assert len(model.requests) == 4 + 5
 
 
 async def test_a_custom_prompt_is_used_as_it_is() -> None:

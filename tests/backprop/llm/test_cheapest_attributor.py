@@ -131,6 +131,14 @@ async def test_a_trace_that_the_model_cannot_answer_about_in_one_call_is_walked(
     assert [is_whole(request) for request in model.requests] == [True] * 4 + [False]
 
 
+async def test_a_model_that_never_answers_with_json_does_not_walk_every_trace() -> None:
+    model = ScriptedModel(lambda _: "I do not know.")
+    requests = [with_outputs(chain(10), f"Answer {number}.") for number in range(6)]
+    found = await cheapest(model).attribute_batch(requests)
+    assert [is_whole(request) for request in model.requests] == [True] * 12 + [False] * 4
+    assert all("the last one is 'I do not know.'" in (result.error or "") for [result] in found)
+
+
 async def test_a_trace_that_the_model_finds_too_long_is_walked() -> None:
     def answers(request: ModelRequest) -> ModelReply | str:
         if is_whole(request):

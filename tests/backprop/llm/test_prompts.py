@@ -216,6 +216,7 @@ TOOL_REQUEST = replace(
     rejected=(),
     place=NodePlace(),
     tool_calls=({"name": "eta", "arguments": {"order": "A-17"}, "result": {"days": 2}},),
+    edited_siblings={INSTRUCTION.id: "1. Say that the day must be named.\n2. Keep the order id."},
 )
 
 

@@ -35,6 +35,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AggregateResult, AttributeRequest, Attributor, SurfaceGradient
+from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
 from promptiter.structure import TEXT_TYPES
 from traces.model import Json
 
@@ -313,3 +314,34 @@ async def test_an_attributor_of_batches_that_fails_or_answers_too_little_fails_f
     blames = await Stage().attribute(Short())
     assert len(blames) == 2
     assert all("for 2 traces; return a list of BackwardResult for each" in (blame.error or "") for blame in blames)
+
+
+class RecordingOptimizer:
+    """Writes nothing, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[OptimizeRequest] = []
+
+    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        self.requests.append(request)
+        return OptimizeResult(patch=None, reason="only asked")
+
+
+async def test_an_optimizer_sees_which_siblings_are_edited_at_the_same_time_and_why() -> None:
+    optimizer = RecordingOptimizer()
+    writer = PatchWriter(
+        optimizer=optimizer,
+        structure=AGENT.describe(),
+        profile=Profile.baseline(AGENT.describe()),
+        traces=JudgedTraces(()),
+        linter=Linter(()),
+        redact=str,
+    )
+    texts = {"extract#instruction": "keep numbers", "reply#instruction": "be exact", "reply#tool.policy": "say days"}
+    signals = [AggregateResult(surface_id=surface_id, text=text) for surface_id, text in texts.items()]
+    await writer.write(signals, dict.fromkeys(texts, ()))
+    assert {each.surface.id: dict(each.edited_siblings) for each in optimizer.requests} == {
+        "extract#instruction": {},
+        "reply#instruction": {"reply#tool.policy": "say days"},
+        "reply#tool.policy": {"reply#instruction": "be exact"},
+    }
