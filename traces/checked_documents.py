@@ -64,8 +64,9 @@ def _flatten(trace: dict[str, Any]) -> dict[str, Json]:
         edges = step.get("edges", ())
         followed = {edge["source"] for edge in edges if edge.get("kind", "control") == "control"}
         read = {edge["source"] for edge in edges if edge.get("kind") == "data"} - followed
-        step["predecessors"] = [source for source in step.get("predecessors", ()) if source not in read]
-        steps.append({_NAMES.get(name, name): value for name, value in step.items()})
+        sources = [source for source in step.pop("predecessors", ()) if source not in read]
+        first = {"step_id": step.pop("id"), "node_id": step.pop("node_id"), "predecessor_step_ids": sources}
+        steps.append(first | step)
     return {"schema_version": SCHEMA_VERSION, "trace_id": trace.pop("id"), "steps": steps, **trace}
 
 

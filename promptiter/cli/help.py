@@ -16,7 +16,7 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy 
 _TYPE = re.compile(r"(?m)^(  [A-Z_|]+)( <[\w \[\]]+>)")
 _OF_PYDANTIC = "Value error, "
 """What pydantic, which typer checks options with, puts before a message."""
-_REQUIRED = re.compile(r"\{([A-Z_|]+)\}")
+_REQUIRED = re.compile(r"\{([A-Z_|.]+)\}(?:\.\.\.)?")
 
 
 class PlainCommand(TyperCommand):

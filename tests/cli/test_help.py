@@ -40,7 +40,11 @@ def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
             if option is not None:
                 found[option].add(re.sub(r"^ +\S.*?  +|  \[.*\]$", "", line))
     assert found == {
-        "-o": {"Write to this file instead of printing.", "The file to write; .gz compresses."},
+        "-o": {
+            "Write to this file instead of printing.",
+            "The file to write; .gz compresses.",
+            "The file to write; .gz compresses. - prints.",
+        },
         "--seed": {"Random seed."},
         "--max-usd": {"Hard cap on spending."},
         "--concurrency": {"Number of cases to run in parallel."},

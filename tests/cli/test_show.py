@@ -160,7 +160,7 @@ def test_the_traces_of_a_case_are_shown_with_its_runs(run: Run, finished: Path) 
     assert '\nfiling     {"order id": ' in shown
     assert "{" not in run("trace", "show", finished, "--case", "blender", "--no-outputs")
     first = orjson.loads(run("trace", "show", finished, "--case", "blender", "--run", "1", "--format", "json"))
-    assert first["trace"]["id"].startswith("blender~0~")
+    assert first["trace_id"].startswith("blender~0~")
 
 
 def test_a_missing_trace_is_explained(run: Run, finished: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import orjson
 from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import Json
-from traces.otel.spans import Event, Link, Log, Span, add_exception_type, read_id
+from traces.otel.spans import Event, Link, Log, Span, add_exception_type, is_hex, read_id
 
 MAX_DEPTH = 100
 """How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
@@ -215,10 +215,9 @@ def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
     parent_id = span.parentSpanId.lower() if span.parentSpanId else None
     is_error = status is not None and status.code == 2
     try:
-        if len(trace_id) != 32 or len(span_id) != 16 or not (trace_id + span_id).isalnum():
+        if len(trace_id) != 32 or len(span_id) != 16 or not is_hex(trace_id + span_id):
             trace_id, span_id = read_id(span.traceId, 32), read_id(span.spanId, 16)
             parent_id = read_id(span.parentSpanId, 16) if span.parentSpanId else None
-        int(trace_id + span_id, 16)
         attributes = _read_attributes(span.attributes) if span.attributes else {}
         events: tuple[Event, ...] = ()
         if span.events:

@@ -66,7 +66,7 @@ def add_exception_type(attributes: dict[str, Json], events: Iterable[Event]) -> 
             attributes.setdefault("error.type", event.attributes["exception.type"])
 
 
-_HEX = re.compile(r"[0-9a-f]+")
+is_hex = re.compile(r"[0-9a-f]+").fullmatch
 
 
 def read_id(value: Json, digits: int) -> str:
@@ -75,7 +75,7 @@ def read_id(value: Json, digits: int) -> str:
         text = f"{value:x}"
     else:
         text = str(value).lower().removeprefix("0x")
-        if len(text) > digits or not _HEX.fullmatch(text):
+        if len(text) > digits or not is_hex(text):
             try:
                 raw = base64.b64decode(str(value), validate=True)
             except (binascii.Error, ValueError):

@@ -133,7 +133,7 @@ def import_(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The file of traces to write; - prints them.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; .gz compresses. - prints.")
     ],
     as_json: AsJson = False,
 ) -> None:
