@@ -42,9 +42,7 @@ class Score(NamedTuple):
         return 2 * self.found / (2 * self.found + self.false + self.missed)
 
 
-def score_recovery(
-    regime: Regime, hidden: float, *, seeds: Iterable[int], runs: int = 1, agree: bool = True
-) -> Score:
+def score_recovery(regime: Regime, hidden: float, *, seeds: Iterable[int], runs: int = 1, agree: bool = True) -> Score:
     """Recover the runs of random agents, one agent per seed, and compare all edges with the truth."""
     from traces.otel.recover.consensus import reach_consensus
 

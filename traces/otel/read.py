@@ -12,9 +12,11 @@ from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
 from traces.model import ExecutionTrace
 from traces.otel import otlp_json
+from traces.otel.recover.consensus import reach_consensus
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
 from traces.otel.spans import Event, Log, Span
+from traces.otel.user_edges import EdgeSource, UserEdges, load_edges
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +30,37 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
             yield from parse_traces(name, file)
         else:
-            yield from _read_otlp([(name, file)])
+            yield from reach_consensus(_read_otlp([(name, file)]))
 
 
-def read_otel(*sources: TraceSource, coverage: Coverage | None = None) -> list[ExecutionTrace]:
+def read_otel(
+    *sources: TraceSource, coverage: Coverage | None = None, edges: EdgeSource | None = None
+) -> list[ExecutionTrace]:
     """Read the traces of exports of spans, in the order of their first spans. Spans may be in any order, and repeated.
 
     Several files are read together: the spans of a run, and the log records that belong to them, may be spread over
     them. OTLP traces without any step are skipped with a warning. If there are no others, that is an error. `coverage`
-    counts what was taken over.
+    counts what was taken over. `edges` are those that you know, as a file or a list: they replace guessed ones. Several
+    runs of one application correct each other's guessed edges.
     """
+    stated = None if edges is None else load_edges(edges)
     with ExitStack() as stack:
-        return _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage)
+        found = _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage)
+    return correct_edges(found, stated, coverage)
+
+
+def correct_edges(
+    traces: Sequence[ExecutionTrace], stated: UserEdges | None, coverage: Coverage | None
+) -> list[ExecutionTrace]:
+    """The traces with the edges that users state, and otherwise those that the runs of an application agree on."""
+    if stated is not None:
+        traces = [stated.apply(trace) for trace in traces]
+        stated.check()
+    found = reach_consensus(traces)
+    if coverage is not None:
+        for before, trace in zip(traces, found, strict=True):
+            coverage.add_edges(trace, is_changed=trace is not before)
+    return found
 
 
 def read_spans(name: str, file: TraceReader) -> Iterator[list[Span | Log]]:

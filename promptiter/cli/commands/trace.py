@@ -135,6 +135,15 @@ def import_(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; .gz compresses. - prints.")
     ],
+    edges: Annotated[
+        Path | None,
+        typer.Option(
+            "--edges",
+            metavar="FILE",
+            help="Edges that you know, which replace guessed ones: lines `planner -> researcher`, the same as YAML or "
+            "JSON, or the JSON of a LangGraph graph.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn exported spans of any agent framework into traces.
@@ -146,7 +155,7 @@ def import_(
     from traces.otel.recover.coverage import Coverage
 
     coverage = Coverage()
-    found = list(map(_redact, read_otel(*(_name_input(file) for file in files), coverage=coverage)))
+    found = list(map(_redact, read_otel(*(_name_input(file) for file in files), coverage=coverage, edges=edges)))
     if str(output) == "-":
         for trace in found:
             write_text(to_json(trace).decode() + "\n", None)

@@ -26,7 +26,9 @@ from traces.otel.recover.edges import CONFIDENCE
 APPLICATION = "promptiter.application"
 """Trace attribute: what makes runs comparable, the name of the service and of the outermost span."""
 
-GUESSED = ("time", "text", "consensus")
+CORRECTED = ("time", "text", "consensus")
+"""Only steps whose edges have no other evidence are changed."""
+
 MIN_SHARE = 0.3
 """A step follows another one if its text was read in this share of the runs in which both ran."""
 
@@ -79,7 +81,7 @@ class _Application:
         self._later: list[int] = []  # those that started after it had ended
         self._awaited: list[int] = []  # those that were the last to end before it started, or whose text it read
         self._read: list[Counter[int]] = []  # those whose text it read, and in how many runs
-        self._followed = 0  # executions that another one awaited
+        self.followed = 0  # executions that another one awaited
         self._repeated = 0  # executions of nodes that ran several times in one run
         self._unordered: set[str] = set()  # nodes that ran several times at once: their executions are not alike
 
@@ -113,15 +115,13 @@ class _Application:
                 self._overlapping[number] |= started[-1] & ~(before | later | above | 1 << number)
         self._find_repeated(by_start, numbers)
 
-    def _count_awaited(
-        self, step: Step, number: int, numbers: Mapping[str, int], end_of: Mapping[str, int]
-    ) -> None:
+    def _count_awaited(self, step: Step, number: int, numbers: Mapping[str, int], end_of: Mapping[str, int]) -> None:
         timed = [edge.source for edge in step.edges if edge.evidence == "time" and edge.source in end_of]
         awaited = [max(timed, key=end_of.__getitem__)] if timed else []
         awaited += [edge.source for edge in step.edges if edge.evidence != "time" and edge.source in numbers]
         for source in awaited:
             self._awaited[number] |= 1 << numbers[source]
-            self._followed |= 1 << numbers[source]
+            self.followed |= 1 << numbers[source]
         for edge in step.edges:
             if edge.kind == "data" and edge.evidence == "text" and edge.source in numbers:
                 self._read[number][numbers[edge.source]] += 1
@@ -152,8 +152,8 @@ class _Application:
         return self._overlapping[number] | earlier
 
     def find_unawaited(self, number: int) -> int:
-        """The executions that this one never had to wait for, while others had; 0 if too few runs are known."""
-        return self._followed & ~self._awaited[number] if self._seen[number] >= MIN_RUNS else 0
+        """All executions but those that this one had to wait for in some run; 0 if too few runs are known."""
+        return ~self._awaited[number] if self._seen[number] >= MIN_RUNS else 0
 
     def number_steps(self, ordered: Iterable[Step], *, grow: bool = False) -> dict[str, int]:
         """The number of the execution of each step, without those that cannot be told apart."""
@@ -195,6 +195,7 @@ class _Walk:
         self.steps = {self.bits[step.id]: step for step in ordered}
         self.old: dict[int, int] = {}  # the steps before each one, by the edges that it had
         self.new: dict[int, int] = {}  # and by the order that the runs agree on
+        self.followed = application.followed  # steps that another one awaits, or else the first one after them
 
     def visit(self, step: Step) -> Step:
         bit = self.bits[step.id]
@@ -202,7 +203,9 @@ class _Walk:
         for source in map(self.bits.__getitem__, step.predecessors):
             self.old[bit] |= self.old[source] | 1 << source
         control = {edge.source: edge for edge in step.edges if edge.kind == "control"}
-        is_guessed = control and step.id in self.numbers and all(edge.evidence in GUESSED for edge in control.values())
+        is_guessed = (
+            control and step.id in self.numbers and all(edge.evidence in CORRECTED for edge in control.values())
+        )
         chosen = self.choose(step, control) if is_guessed else control
         edges = step.edges
         if chosen != control:
@@ -224,8 +227,8 @@ class _Walk:
             timed = {}
         found = {**self.follow_order(step, timed), **text}
         covered = 0
-        for source in found:
-            covered |= self.new[self.bits[source]]
+        for source_id in found:
+            covered |= self.new[self.bits[source_id]]
         return {source: edge for source, edge in found.items() if not covered >> self.bits[source] & 1}
 
     def follow_order(self, step: Step, timed: Mapping[str, Edge]) -> dict[str, Edge]:
@@ -239,11 +242,11 @@ class _Walk:
         for bit in found:
             self.new[number] |= self.new[bit] | 1 << bit
         unawaited = self.application.find_unawaited(number)
-        awaited = [bit for bit in found if not unawaited >> bit & 1]
-        return {
-            source.id: timed.get(source.id) or _make_edge(source, step)
-            for source in (self.steps[bit] for bit in awaited or found)
-        }
+        kept = [bit for bit in found if not (unawaited & self.followed) >> bit & 1] or found
+        if unawaited:
+            self.followed |= sum(1 << bit for bit in kept)
+        sources = [self.steps[bit] for bit in kept]
+        return {source.id: timed.get(source.id) or _make_edge(source, step) for source in sources}
 
     def reduce(self, candidates: int) -> list[int]:
         """The candidates that are not before another one."""

@@ -74,9 +74,9 @@ class NamedPredecessors:
         elif routed:
             silent = []
         if routed or silent:
-            evidence = "route" if routed else "graph" if self.edges else "superstep"
+            evidence = "route" if routed else "graph" if self.edges else _name_superstep(earlier)
             return [(each, evidence) for each in [*routed, *silent]]
-        return [(each, "superstep") for each in earlier]
+        return [(each, _name_superstep(earlier)) for each in earlier]
 
     def _follow_edges(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
@@ -90,6 +90,11 @@ class NamedPredecessors:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
         return found
+
+
+def _name_superstep(earlier: Sequence[Item]) -> Evidence:
+    """The only step of a superstep has triggered the next one; of several, any may have."""
+    return "trigger" if len(earlier) == 1 else "superstep"
 
 
 def _list_routes(item: Item) -> set[str]:
