@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from traces.otel.langfuse import is_observation, read_observation
 from traces.otel.span_rows import Row, is_row, read_log, read_pairs, read_rows
 from traces.otel.spans import Log, Span, read_id
 
+_LARGE_ID = re.compile(rb"[:\[]\s*\d{20,39}\s*[,}\]]")  # orjson makes floats of integers with more than 64 bits
 _MAX_LISTS = 20  # how deep lists of lists of spans may be
 
 
@@ -30,8 +32,8 @@ def read_documents(raw: bytes, place: Place, intake: Intake) -> list[Span | Log]
 def _split_documents(raw: bytes, place: Place, intake: Intake) -> Iterator[Json]:
     """One document, or several one after another, as the console exporter writes them. The last may be half written."""
     try:
-        yield orjson.loads(raw)
-    except orjson.JSONDecodeError:
+        yield json.loads(raw) if _LARGE_ID.search(raw) else orjson.loads(raw)
+    except json.JSONDecodeError:
         text = raw.decode()
         decoder = json.JSONDecoder()
         position = start = _skip_space(text, 0)
