@@ -37,7 +37,9 @@ def load_spans(run: str) -> list[Fields]:
 
 
 def plain(value: Fields) -> Any:
-    [(kind, inner)] = value.items() if value else [("none", None)]
+    kind: str
+    inner: Any
+    kind, inner = next(iter(value.items()), ("none", None))
     match kind:
         case "intValue":
             return int(inner)
@@ -81,8 +83,11 @@ def assert_close(found: list[ExecutionTrace], expected: list[ExecutionTrace]) ->
         else:
             assert left == right
 
-    ordered = [sorted(each, key=lambda trace: trace.id) for each in (found, expected)]
-    compare(*([orjson.loads(to_json(trace)) for trace in each] for each in ordered), "")
+    left, right = (
+        [orjson.loads(to_json(trace)) for trace in sorted(each, key=lambda trace: trace.id)]
+        for each in (found, expected)
+    )
+    compare(left, right, "")
 
 
 def to_base64(span: Fields) -> Fields:
