@@ -10,7 +10,10 @@ from traces.model import ExecutionTrace, Json
 
 @dataclass(slots=True)
 class Coverage:
-    """Counts of one import. Spans that became the outermost span of a step are neither folded nor dropped."""
+    """Counts of one import. Spans that became the outermost span of a step are neither folded nor dropped.
+
+    `received` are the spans and log records so far, while an import is running.
+    """
 
     spans: int = 0
     traces: int = 0
@@ -21,6 +24,8 @@ class Coverage:
     edges: Counter[str] = field(default_factory=Counter)
     without_predecessors: int = 0
     changed_by_consensus: int = 0
+    warnings: Counter[str] = field(default_factory=Counter)
+    received: int = 0
 
     def add_spans(self, count: int, dropped: Counter[str]) -> None:
         self.spans += count
@@ -52,4 +57,5 @@ class Coverage:
             "edges": dict(self.edges),
             "steps_without_predecessors": self.without_predecessors,
             "traces_changed_by_consensus": self.changed_by_consensus,
+            "warnings": dict(self.warnings),
         }
