@@ -95,12 +95,12 @@ def test_an_unknown_name_is_an_error_with_a_suggestion() -> None:
 def test_a_file_without_edges_says_what_to_write(tmp_path: Path, text: str) -> None:
     path = tmp_path / "edges.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(TraceError, match="edges.txt.*source"):
+    with pytest.raises(TraceError, match=r"edges\.txt.*source"):
         load_edges(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="nowhere.txt"):
+    with pytest.raises(TraceError, match=r"nowhere\.txt"):
         read_otel(EXPORT, edges=tmp_path / "nowhere.txt")
 
 
