@@ -203,9 +203,8 @@ def _name_node(draft: Draft, texts: Texts) -> str:
 
 
 def _name_application(roots: Sequence[SpanNode]) -> str:
-    """The name of the service and of the outermost span, without the numbers and ids that such names may contain."""
-    root = roots[0].span
-    return f"{root.service}/{_NUMBER.sub('*', root.name)}"
+    """The name of the outermost span, without the numbers and ids that it may contain. Some exports lack the service."""
+    return _NUMBER.sub("*", roots[0].span.name)
 
 
 _NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")

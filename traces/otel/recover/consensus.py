@@ -24,7 +24,7 @@ from traces.model import Edge, ExecutionTrace, Step
 from traces.otel.recover.edges import CONFIDENCE
 
 APPLICATION = "promptiter.application"
-"""Trace attribute: what makes runs comparable, the name of the service and of the outermost span."""
+"""Trace attribute: what makes runs comparable, the name of the outermost span. Nodes are compared by their names."""
 
 CORRECTED = ("time", "text", "consensus")
 """Only steps whose edges have no other evidence are changed."""
