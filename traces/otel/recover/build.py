@@ -24,7 +24,7 @@ from traces.otel.recover import concepts
 from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, walk
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
@@ -41,6 +41,7 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
     coverage.add_spans(len(spans), dropped)
     if not drafts:
         coverage.add_folded(sum(1 for _ in walk(roots)), is_trace=False)
+        take_apart(roots)
         return None
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, roots, texts)
@@ -55,6 +56,7 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         attributes={SURFACES: surfaces} if surfaces else {},
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
+    take_apart(roots)
     return trace
 
 

@@ -158,8 +158,8 @@ def find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[
         index = TextIndex(given)
         last_start = max(draft.start for draft in scope)
         first_end: float = inf
-        for _, segments in groupby(scope, key=lambda draft: draft.item):
-            segments = list(segments)
+        for _, same_item in groupby(scope, key=lambda draft: draft.item):
+            segments = list(same_item)
             for draft in segments:
                 if first_end <= draft.start:
                     sources[draft] = _choose_producers(draft, drafts, index, texts[draft].inputs)

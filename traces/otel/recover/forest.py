@@ -97,6 +97,13 @@ def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
         node = node.parent
 
 
+def take_apart(roots: Sequence[SpanNode]) -> None:
+    """Cut the nodes from each other, so that they are freed at once: parents and children refer to each other."""
+    for node in walk(roots):
+        node.parent = None
+        node.children = []
+
+
 def _start_key(node: SpanNode) -> tuple[int, int, str]:
     return node.start, node.end, node.id
 
