@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
 
+from traces.model import Json
+from traces.otel.intake import measure
 from traces.otel.recover.concepts import CONVERSATION, first
 from traces.otel.spans import Event, Log, Span
 
@@ -124,10 +126,6 @@ class SpanStore:
         self._held_bytes = 0
 
 
-def _count_bytes(attributes: object) -> int:
-    """About how long the texts of attributes are. Structured values count by what they hold."""
-    if type(attributes) is str:
-        return len(attributes)
-    if isinstance(attributes, dict):
-        return sum([len(each) if type(each) is str else _count_bytes(each) for each in attributes.values()])
-    return sum(map(_count_bytes, attributes)) if isinstance(attributes, list) else 8
+def _count_bytes(attributes: Mapping[str, Json]) -> int:
+    """About how long the texts of attributes are."""
+    return sum([len(each) if type(each) is str else measure(each) for each in attributes.values()])

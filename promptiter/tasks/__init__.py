@@ -1,0 +1,1 @@
+"""Work that starts from files: learning from the traces of production."""

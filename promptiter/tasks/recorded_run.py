@@ -1,0 +1,133 @@
+"""RecordedRun: what a trace says about a run as a whole. What the user asked, and what the agent answered.
+
+Own traces have the question as the input of their first step. Imported ones often have the messages of a model call
+there: the last message of the user is then the question, and what was said before it the earlier conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from promptiter.backprop.step_text import json_text, snapshot_text
+from promptiter.llm.messages import Message
+from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
+from traces.model import Json
+
+_QUESTION_KEYS = ("input", "question", "query", "prompt", "message", "task", "text", "user_input", "content")
+_ANSWER_KEYS = ("answer", "output", "response", "final_answer", "result", "text", "content", "message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """The question, the answer and the tool calls of a run, and the error that it ended with.
+
+    `answered_by` are the ids of the steps that gave the answer. `started_ns` is None if the trace has no times.
+    """
+
+    trace_id: str
+    conversation_id: str | None = None
+    question: str = ""
+    earlier: tuple[Message, ...] = ()
+    answer: str = ""
+    answered_by: tuple[str, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    error: Failure | None = None
+    started_ns: int | None = None
+
+
+def read_run(trace: ExecutionTrace) -> RecordedRun:
+    """Read the run of a trace. A text that the trace does not show is empty."""
+    question, earlier = _find_question(trace)
+    answered_by = _find_last_steps(trace)
+    return RecordedRun(
+        trace_id=trace.id,
+        conversation_id=trace.conversation_id,
+        question=question,
+        earlier=earlier,
+        answer="\n".join(filter(None, (read_answer(step.output) for step in answered_by))),
+        answered_by=tuple(step.id for step in answered_by),
+        tool_calls=tuple(call for step in trace.steps for call in step.tool_calls),
+        error=_find_error(trace),
+        started_ns=trace.start_ns,
+    )
+
+
+def read_answer(snapshot: Snapshot) -> str:
+    """What a step said, without the structure around it: the last message of a model, or the field of an answer."""
+    data = snapshot.data
+    if snapshot.text is not None or data is None:
+        return snapshot.text or ""
+    if messages := _read_messages(data):
+        return next((each.content for each in reversed(messages) if each.content), "")
+    return _find_field(data, _ANSWER_KEYS) or snapshot_text(snapshot)
+
+
+def _find_question(trace: ExecutionTrace) -> tuple[str, tuple[Message, ...]]:
+    firsts = [step for step in trace.steps if not step.predecessors]
+    for step in sorted(firsts, key=lambda each: each.start_ns or 0):
+        messages = _read_messages(step.input.data)
+        asked = max((at for at, each in enumerate(messages) if each.role == "user"), default=None)
+        if asked is not None:
+            before = [each for each in messages[:asked] if each.role in ("user", "assistant") and each.content]
+            return messages[asked].content, tuple(before)
+        found = step.input.text or _find_field(step.input.data, _QUESTION_KEYS) or snapshot_text(step.input)
+        if found:
+            return found, ()
+    return "", ()
+
+
+def _find_last_steps(trace: ExecutionTrace) -> list[Step]:
+    """The steps that gave the answer: of those that nothing followed and that said something, the last to end."""
+    ends = [step for step in trace.terminals if read_answer(step.output)] or list(trace.terminals)
+    if any(step.end_ns is None for step in ends):
+        return ends
+    latest = max(step.end_ns or 0 for step in ends)
+    return [step for step in ends if step.end_ns == latest]
+
+
+def _find_error(trace: ExecutionTrace) -> Failure | None:
+    """The error that the run ended with. In a run that completed, one that nothing followed: a framework hid it."""
+    failed = [step for step in trace.steps if step.error is not None]
+    if trace.status != "failed":
+        ends = {step.id for step in trace.terminals}
+        failed = [step for step in failed if step.id in ends]
+        if len(failed) < len(ends):
+            return None
+    if failed:
+        return failed[-1].error
+    return Failure("failed", "the run failed, and no step says why") if trace.status == "failed" else None
+
+
+def _read_messages(data: Json) -> list[Message]:
+    """The messages of a model call, in the form of OpenTelemetry (parts) or in that of OpenAI (content)."""
+    if isinstance(data, Mapping) and isinstance(data.get("messages"), list):
+        data = data["messages"]
+    if not isinstance(data, list) or not data or not all(isinstance(each, Mapping) and "role" in each for each in data):
+        return []
+    roles: dict[str, str] = {"human": "user", "ai": "assistant", "model": "assistant"}
+    found = []
+    for each in data:
+        role = str(each["role"]).lower()
+        role = roles.get(role, role)
+        if role in ("system", "user", "assistant", "tool"):
+            found.append(Message(role, _read_text(each.get("parts", each.get("content")))))  # type: ignore[arg-type]
+    return found
+
+
+def _read_text(content: Json) -> str:
+    if isinstance(content, str):
+        return content
+    parts: Iterable[Json] = content if isinstance(content, Sequence) else ()
+    texts = (part.get("content", part.get("text")) for part in parts if isinstance(part, Mapping))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _find_field(data: Json, keys: Sequence[str]) -> str:
+    """The text of the first of these fields, or of the only field that there is."""
+    if not isinstance(data, Mapping):
+        return ""
+    if len(data) == 1:
+        [value] = data.values()
+        return json_text(value)
+    return next((value for key in keys if isinstance(value := data.get(key), str) and value), "")
