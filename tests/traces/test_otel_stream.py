@@ -115,7 +115,7 @@ def test_nothing_is_left_of_the_temporary_file(tmp_path: Path, monkeypatch: pyte
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     with pytest.raises(UnreadableTraceError):
-        list(stream_otel(raw + b"broken", limit_bytes=0))
+        list(stream_otel(raw + b"{broken}\n" + raw, limit_bytes=0))
     assert list(tmp_path.iterdir()) == []
 
 
