@@ -26,8 +26,8 @@ from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, walk
-from traces.otel.recover.messages import Conversation, Message, read_conversation
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
@@ -43,6 +43,7 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
     coverage.add_spans(len(spans), dropped)
     if not drafts:
         coverage.add_folded(sum(1 for _ in walk(roots)), is_trace=False)
+        take_apart(roots)
         return None
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, roots, texts)
@@ -57,13 +58,14 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         attributes={APPLICATION: _name_application(roots)} | ({SURFACES: surfaces} if surfaces else {}),
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
+    take_apart(roots)
     return trace
 
 
 def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
     item = draft.item
     own = texts.conversations
-    around = [read_conversation(node.span) for node in item.wrappers if node.role in ("agent", "llm")]
+    around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
         surfaces.setdefault(surface.id, surface.to_json())
@@ -203,7 +205,7 @@ def _name_node(draft: Draft, texts: Texts) -> str:
 
 
 def _name_application(roots: Sequence[SpanNode]) -> str:
-    """The name of the outermost span, without the numbers and ids that it may contain. Some exports lack the service."""
+    """The name of the outermost span, which every export has, without the numbers and ids that it may contain."""
     return _NUMBER.sub("*", roots[0].span.name)
 
 
