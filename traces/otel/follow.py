@@ -98,10 +98,12 @@ class FollowedFile:
                 place=self._place,
             )
         if self._is_framed:
-            while len(self._rest) >= 4 and len(self._rest) >= (end := 4 + int.from_bytes(self._rest[:4], "big")):
-                yield Place(self._place.source, byte=self._position), self._rest[:end]
-                self._rest = self._rest[end:]
-                self._position += end
+            at = 0
+            while (end := at + 4 + int.from_bytes(self._rest[at : at + 4], "big")) <= len(self._rest) and end > at + 4:
+                yield Place(self._place.source, byte=self._position + at), self._rest[at:end]
+                at = end
+            self._rest = self._rest[at:]
+            self._position += at
         elif b"\n" in self._rest:
             *lines, self._rest = self._rest.split(b"\n")
             for line in lines:
@@ -123,7 +125,10 @@ class FollowedFile:
 
 
 class Follower:
-    """The runs of files that are still written. `look` returns those that have ended since, `finish` the rest."""
+    """The runs of files that are still written. `look` returns those that have ended since, `finish` the rest.
+
+    A context manager, which closes the files.
+    """
 
     def __init__(
         self,
@@ -144,6 +149,13 @@ class Follower:
         self._ended: set[str] = set()
         self._written: set[str] = set()
 
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
     @property
     def waiting(self) -> int:
         """How many OTLP traces have not ended."""
@@ -152,7 +164,7 @@ class Follower:
     def look(self) -> list[ExecutionTrace]:
         """Read what was appended, and return the runs that have ended."""
         self._read_new()
-        return self._build(lambda trace_id: self._is_over(trace_id))
+        return self._build(self._is_over)
 
     def finish(self) -> list[ExecutionTrace]:
         """Read what was appended, and return all runs that are left, ended or not."""
