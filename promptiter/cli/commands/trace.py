@@ -156,7 +156,7 @@ def import_(
     """
     from promptiter.cli.trace_follow import follow_files, show_progress
     from promptiter.cli.views import trace_import as view
-    from traces import read_otel
+    from traces import stream_otel
     from traces.otel.recover.coverage import Coverage
 
     coverage = Coverage()
@@ -166,14 +166,14 @@ def import_(
         with Follower(*files, coverage=coverage, quiet_s=quiet_s, max_attribute_mb=max_attribute_mb) as follower:
             follow_files(follower, files, output, redact=_redact)
     else:
+        sources = [_name_input(file) for file in files]
+        found = map(_redact, stream_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb))
         with show_progress(coverage):
-            sources = [_name_input(file) for file in files]
-            found = list(map(_redact, read_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb)))
-        if str(output) == "-":
-            for trace in found:
-                write_text(to_json(trace).decode() + "\n", None)
-        else:
-            write_traces(output, found)
+            if str(output) == "-":
+                for trace in found:
+                    write_text(to_json(trace).decode() + "\n", None)
+            else:
+                write_traces(output, found)
     if as_json:
         echo(json_text(coverage.to_json()).rstrip(), err=str(output) == "-")
     else:
