@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from pathlib import Path
 
 from traces.compression import is_packed
@@ -22,7 +23,8 @@ from traces.otel.intake import MAX_ATTRIBUTE_MB, MAX_DOCUMENT_MB, Intake
 from traces.otel.read import drop_duplicates
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
-from traces.otel.spans import Event, Log, Span, add_logs
+from traces.otel.span_store import SpanStore
+from traces.otel.spans import Log, Span
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +145,7 @@ class Follower:
         self._quiet_s = quiet_s
         self._clock = clock
         self._files = [FollowedFile(path, self._intake) for path in paths]
-        self._spans: dict[str, list[Span]] = {}
-        self._logs: dict[str, dict[tuple[str, str], list[Event]]] = {}
+        self._store = SpanStore(inf)
         self._arrived: dict[str, float] = {}
         self._ended: set[str] = set()
         self._written: set[str] = set()
@@ -159,7 +160,7 @@ class Follower:
     @property
     def waiting(self) -> int:
         """How many OTLP traces have not ended."""
-        return len(self._spans)
+        return len(self._store.facts)
 
     def look(self) -> list[ExecutionTrace]:
         """Read what was appended, and return the runs that have ended."""
@@ -191,10 +192,9 @@ class Follower:
             trace_id = each.trace_id
             if trace_id in self._written:
                 self.coverage.warnings["a span or log record came after its run had been written"] += 1
-            elif isinstance(each, Log):
-                self._logs.setdefault(trace_id, {}).setdefault((trace_id, each.span_id), []).append(each.event)
-            else:
-                self._spans.setdefault(trace_id, []).append(each)
+                continue
+            self._store.add([each])
+            if isinstance(each, Span):
                 self._arrived[trace_id] = now
                 if each.parent_id is None and each.end_ns is not None:
                     self._ended.add(trace_id)
@@ -204,18 +204,17 @@ class Follower:
         return self._clock() - self._arrived[trace_id] >= wait
 
     def _build(self, is_over: Callable[[str], bool]) -> list[ExecutionTrace]:
-        if not any(map(is_over, self._spans)):
+        if not any(map(is_over, self._store.facts)):
             return []
         found: list[ExecutionTrace] = []
-        for spans in join_runs(self._spans):
-            trace_ids = {span.trace_id for span in spans}
+        for trace_ids in join_runs(self._store):
             if not all(map(is_over, trace_ids)):
                 continue
+            spans = [span for trace_id in trace_ids for span in self._store.take(trace_id)]
             for trace_id in trace_ids:
-                spans = add_logs(spans, self._logs.pop(trace_id, {}))
-                del self._spans[trace_id], self._arrived[trace_id]
+                del self._store.facts[trace_id], self._arrived[trace_id]
                 self._ended.discard(trace_id)
-            self._written |= trace_ids
+            self._written.update(trace_ids)
             try:
                 found += build_traces(drop_duplicates(spans), self.coverage)
             except UnknownConventionError:

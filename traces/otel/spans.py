@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from traces.errors import Place
@@ -57,14 +57,6 @@ class Span(NamedTuple):
     events: tuple[Event, ...] = ()
     service: str = ""
     place: Place | None = None
-
-
-def add_logs(spans: Sequence[Span], logs: Mapping[tuple[str, str], list[Event]]) -> list[Span]:
-    """The spans, each with the log records that belong to it as events."""
-    return [
-        span._replace(events=(*span.events, *found)) if (found := logs.get((span.trace_id, span.span_id))) else span
-        for span in spans
-    ]
 
 
 def add_exception_type(attributes: dict[str, Json], events: Iterable[Event]) -> None:
