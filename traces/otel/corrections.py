@@ -13,43 +13,49 @@ from traces.documents import from_json, to_json
 from traces.model import ExecutionTrace
 from traces.otel.recover.consensus import Consensus
 from traces.otel.recover.coverage import Coverage
-from traces.otel.user_edges import UserEdges
+from traces.otel.user_edges import EdgeSource, load_edges
+
+
+class Corrector:
+    """Corrects edges: each trace is passed to `add`, and later, when more are known, to `apply`."""
+
+    def __init__(self, edges: EdgeSource | None, coverage: Coverage | None) -> None:
+        self._stated = None if edges is None else load_edges(edges)
+        self._coverage = coverage
+        self._consensus = Consensus()
+
+    def add(self, trace: ExecutionTrace) -> ExecutionTrace:
+        """The trace with the edges that users state."""
+        if self._stated is not None:
+            trace = self._stated.apply(trace)
+        self._consensus.add(trace)
+        return trace
+
+    def check(self) -> None:
+        """Raise an error if users named what no trace has."""
+        if self._stated is not None:
+            self._stated.check()
+
+    def apply(self, trace: ExecutionTrace) -> ExecutionTrace:
+        """The trace with the edges that the runs of its application agree on."""
+        corrected = self._consensus.apply(trace)
+        if self._coverage is not None:
+            self._coverage.add_edges(corrected, is_changed=corrected is not trace)
+        return corrected
 
 
 def correct_edges(
-    traces: Iterable[ExecutionTrace], stated: UserEdges | None, coverage: Coverage | None, *, limit_bytes: float
+    traces: Iterable[ExecutionTrace], corrector: Corrector, *, limit_bytes: float
 ) -> Iterator[ExecutionTrace]:
-    """Yield the traces with the edges that users state, and otherwise those that runs of one application agree on.
-
-    Traces of more than `limit_bytes` in all wait in a temporary file.
-    """
-    consensus = Consensus()
-
-    def add(trace: ExecutionTrace) -> ExecutionTrace:
-        if stated is not None:
-            trace = stated.apply(trace)
-        consensus.add(trace)
-        return trace
-
-    for trace in _keep(map(add, traces), stated, limit_bytes):
-        corrected = consensus.apply(trace)
-        if coverage is not None:
-            coverage.add_edges(corrected, is_changed=corrected is not trace)
-        yield corrected
-
-
-def _keep(traces: Iterable[ExecutionTrace], stated: UserEdges | None, limit_bytes: float) -> Iterator[ExecutionTrace]:
-    """Read all traces, check the names of the edges, and yield the traces again."""
+    """Yield the traces with corrected edges. Traces of more than `limit_bytes` in all wait in a temporary file."""
     if isinf(limit_bytes):
-        kept = list(traces)
-        if stated is not None:
-            stated.check()
-        yield from kept
+        kept = [corrector.add(trace) for trace in traces]
+        corrector.check()
+        yield from map(corrector.apply, kept)
         return
     with tempfile.SpooledTemporaryFile(max_size=int(limit_bytes)) as file:
         for trace in traces:
-            file.write(to_json(trace) + b"\n")
-        if stated is not None:
-            stated.check()
+            file.write(to_json(corrector.add(trace)) + b"\n")
+        corrector.check()
         file.seek(0)
-        yield from map(from_json, file)
+        yield from map(corrector.apply, map(from_json, file))

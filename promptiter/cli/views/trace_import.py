@@ -50,7 +50,7 @@ def _list_lines(coverage: Coverage, output: Path) -> Iterator[str]:
     if coverage.without_steps:
         yield f"  {plural(coverage.without_steps, 'OTLP trace')} without any step left out"
     for warning, count in coverage.warnings.most_common():
-        yield f"  warning: {warning}" + (f" (×{count:,})" if count > 1 else "")
+        yield f"  warning: {warning}" + (f" ({count:,} times)" if count > 1 else "")
     control = Counter(
         {key.partition("/")[2]: count for key, count in coverage.edges.items() if key.startswith("control/")}
     )
