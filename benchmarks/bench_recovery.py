@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from tests.traces.random_runs import Regime, score_recovery
+from tests.worlds.random_runs import Regime, score_recovery
 
 HIDDEN = (0, 0.2, 0.5, 1)
 REFERENCE: dict[Regime, tuple[float, ...]] = {

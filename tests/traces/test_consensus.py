@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.traces.random_runs import score_recovery
+from tests.worlds.random_runs import score_recovery
 from traces.model import Edge, ExecutionTrace, Step
 from traces.otel.recover import consensus
 from traces.otel.recover.consensus import APPLICATION, reach_consensus

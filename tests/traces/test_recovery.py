@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces.random_runs import Regime, score_recovery
+from tests.worlds.random_runs import Regime, score_recovery
 from traces import read_otel
 
 EXPORTS = Path(__file__).parent / "exports"
