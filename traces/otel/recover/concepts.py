@@ -131,6 +131,8 @@ def read_role(span: Span) -> Role:
         return "llm"
     if "gen_ai.tool.name" in attributes:
         return "tool"
+    if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):
+        return "agent"
     return "other"
 
 

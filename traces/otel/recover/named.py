@@ -42,17 +42,19 @@ class NamedPredecessors:
             if number is None:
                 return {}
             by_step.setdefault(number, []).append(item)
-        latest: dict[str, Item] = {}
+        latest: dict[str, list[Item]] = {}
         earlier: list[Item] = []
         for number in sorted(by_step):
             for item in by_step[number]:
                 found[id(item)] = self._find_triggers(item, earlier, latest)
             earlier = by_step[number]
-            latest |= {item.name or "": item for item in earlier}
+            latest |= {
+                name: [item for item in earlier if item.name == name] for name in {item.name or "" for item in earlier}
+            }
         return found
 
     def _find_triggers(
-        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Item]
+        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Sequence[Item]]
     ) -> list[tuple[Item, Evidence]]:
         place = item.span.graph
         assert place is not None
@@ -66,7 +68,7 @@ class NamedPredecessors:
             elif head in latest and not rest:
                 stated.append(head)
         if stated:
-            return [(latest[name], "trigger") for name in dict.fromkeys(stated) if name in latest]
+            return [(each, "trigger") for name in dict.fromkeys(stated) for each in latest.get(name, ())]
         routed = [each for each in earlier if item.name in _list_routes(each)]
         silent = [each for each in earlier if not _list_routes(each)]
         if self.edges:
