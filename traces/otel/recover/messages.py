@@ -244,9 +244,8 @@ def _list_events(span: Span) -> list[tuple[str, Mapping[str, Any]]]:
     events: list[tuple[str, Mapping[str, Any]]] = [(event.name, event.attributes) for event in span.events]
     if "events" in span.attributes or "all_messages_events" in span.attributes:
         listed = load_json(first(span.attributes, ("events", "all_messages_events")))
-        for each in listed if isinstance(listed, list) else ():
-            if isinstance(each, dict) and isinstance(name := each.get("event.name"), str):
-                events.append((name, each))
+        named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
+        events += [(str(each["event.name"]), each) for each in named if "event.name" in each]
     return events
 
 

@@ -9,6 +9,7 @@ the step around it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
@@ -141,7 +142,7 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
 
 
 def _cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[SpanNode, list[Item]]]:
-    """Wrap the model calls of a level in the spans of the application around them, where there are several, or tasks."""
+    """Wrap the model calls of a level in the spans of the application around them: tasks, or several at least."""
     active = sum(bool(items) for _, items in below)
     wraps = [(active > 1 or _is_task(child)) and _wraps_one_call(child, items) for child, items in below]
     if not any(wraps):
@@ -186,7 +187,7 @@ def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
 def _is_one_conversation(calls: Sequence[SpanNode]) -> bool:
     """Whether every model call but the first was shown what the one before it had answered or asked for."""
     talks = [read_conversation(call.span) for call in calls]
-    for earlier, later in zip(talks, talks[1:], strict=False):
+    for earlier, later in itertools.pairwise(talks):
         texts = {message.text for message in earlier.answered if message.text}
         ids = {call.id for message in earlier.answered for call in message.calls if call.id}
         if not any(message.text in texts or not ids.isdisjoint(message.answers) for message in later.asked):
