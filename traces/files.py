@@ -8,12 +8,13 @@ import gzip
 import io
 import os
 import threading
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
+from traces.compression import is_packed, unpack
 from traces.documents import from_json, to_json
 from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
 from traces.model import ExecutionTrace
@@ -60,35 +61,43 @@ def check_traces(traces: Iterable[ExecutionTrace]) -> Iterator[ExecutionTrace]:
         yield trace
 
 
-def split_documents(name: str, file: IO[bytes]) -> Iterator[tuple[Place, bytes]]:
-    """Yield the JSON documents of a file with their places: one per line, or a single one spread over many lines."""
-    for number, line in enumerate(file, start=1):
+def split_documents(name: str, file: IO[bytes], *, max_mb: int | None = None) -> Iterator[tuple[Place, bytes]]:
+    """Yield the JSON documents of a file with their places: one per line, or all lines if a document needs several.
+
+    A document that is larger than `max_mb` is refused before it is read as a whole.
+    """
+    largest = -1 if max_mb is None else (max_mb << 20) + 1
+    for number, line in enumerate(iter(partial(file.readline, largest), b""), start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.isspace() or not line:
             continue
         if len(line) < 80 and line.strip() in (b"{", b"["):
-            yield Place(name), b"\n" * (number - 1) + line + file.read()
+            rest = file.read(largest)
+            _check_size(rest, largest, Place(name))
+            yield Place(name), b"\n" * (number - 1) + line + rest
             return
+        _check_size(line, largest, Place(name, line=number))
         yield Place(name, line=number), line
+
+
+def _check_size(document: bytes, largest: int, place: Place) -> None:
+    if 0 < largest <= len(document):
+        raise UnreadableTraceError(
+            f"is one JSON document of more than {largest >> 20:,} MB; export it as JSON lines (one batch of spans per "
+            "line), or in parts",
+            place=place,
+        )
 
 
 @contextmanager
 def open_source(source: TraceSource) -> Iterator[tuple[str, TraceReader]]:
-    """Open a path or bytes for reading, unpacking gzip; also returns a name for error messages."""
+    """Open a path or bytes for reading, unpacking gzip and zstd; also returns a name for error messages."""
     name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
     try:
         with io.BufferedReader(io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source), 1 << 20) as raw:
-            magic = raw.peek(4)[:4]
-            if magic.startswith(b"\x28\xb5\x2f\xfd"):
-                raise UnreadableTraceError("is compressed with zstd; decompress it first: zstd -d", place=Place(name))
-            if magic.startswith(b"\x1f\x8b"):
-                with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield name, io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
-            else:
-                yield name, raw
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UnreadableTraceError(f"is a damaged gzip file ({error}); copy it again", place=Place(name)) from error
+            start = raw.peek(4)[:4]
+            yield name, unpack(raw, start, Place(name)) if is_packed(start) else raw
     except OSError as error:
         raise UnreadableTraceError(f"cannot be read: {error.strerror or error}", place=Place(name)) from error
     except ValueError as error:

@@ -356,10 +356,20 @@ def test_invalid_utf8_errors_name_the_byte(spans: list[dict[str, Any]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["large.jsonl", "large.pb"])
-def test_an_attribute_of_50_mb_is_read_whole(tmp_path: Path, name: str) -> None:
-    large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("x" * 50_000_000)),))
+def test_an_attribute_of_30_mb_is_read_whole(tmp_path: Path, name: str) -> None:
+    large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("x" * 30_000_000)),))
     write_otel(tmp_path / name, [large])
     assert read_otel(tmp_path / name) == [large]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["large.jsonl", "large.pb"])
+def test_an_attribute_of_50_mb_is_refused_unless_the_limit_is_raised(tmp_path: Path, name: str) -> None:
+    large = ExecutionTrace(id="t", steps=(Step(id="a", node_id="a", output=Snapshot("x" * 50_000_000)),))
+    write_otel(tmp_path / name, [large])
+    with pytest.raises(UnreadableTraceError, match=r"span 'a' .*: attribute '.*' has 48 MB, and the limit is 32 MB"):
+        read_otel(tmp_path / name)
+    assert read_otel(tmp_path / name, max_attribute_mb=60) == [large]
 
 
 @pytest.mark.parametrize("opening", [b'{"arrayValue":{"values":[', b'{"kvlistValue":{"values":[{"key":"k","value":'])

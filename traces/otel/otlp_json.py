@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import orjson
 
 from traces.checked_documents import explain_invalid_json
-from traces.errors import Place, UnreadableTraceError, UnwritableTraceError
+from traces.errors import Place, UnreadableTraceError
 from traces.model import Json
+from traces.otel.intake import MAX_DEPTH, Intake, check_count
 from traces.otel.spans import Event, Link, Log, Span, add_exception_type, is_hex, read_id
-
-MAX_DEPTH = 100
-"""How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
 
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -116,63 +113,87 @@ class _ResourceLogs(msgspec.Struct, gc=False):
 class _Request(msgspec.Struct, gc=False):
     resourceSpans: list[_ResourceSpans] | None = None
     resourceLogs: list[_ResourceLogs] | None = None
+    resourceMetrics: msgspec.Raw | None = None
 
 
 _decoder = msgspec.json.Decoder(_Request | list[_Request])
 
 
-def decode(documents: Iterable[tuple[Place, bytes]]) -> Iterator[list[Span | Log]]:
+def decode(documents: Iterable[tuple[Place, bytes]], intake: Intake) -> Iterator[list[Span | Log]]:
     """Yield the spans and log records of each JSON document, in OTLP or as another tool writes them.
 
-    Integers may be strings; unknown fields are ignored.
+    Integers may be strings; unknown fields are ignored. A last line that is only half written is counted.
     """
+    is_first = True
     for place, raw in documents:
-        try:
-            document = _decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a ValidationError is one, too
-            yield _read_other(raw, place, error)
-            continue
-        except RecursionError as error:
-            raise UnreadableTraceError("is nested too deeply", place=place) from error
-        requests = document if isinstance(document, list) else [document]
-        if not all(request.resourceSpans is not None or request.resourceLogs is not None for request in requests):
-            yield _read_other(raw, place, ValueError("it has no `resourceSpans`"))
-            continue
-        found: list[Span | Log] = [
-            _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place)
-            for request in requests
-            for resource_spans in request.resourceSpans or ()
-            for service in [_read_service(resource_spans.resource)]
-            for scope_spans in _check_version(resource_spans, place)
-            for span in scope_spans.spans
-        ]
-        found += [
-            _read_log(record, place)
-            for request in requests
-            for resource_logs in request.resourceLogs or ()
-            for scope_logs in resource_logs.scopeLogs
-            for record in scope_logs.logRecords
-            if record.spanId
-        ]
+        found = _read_document(raw, place, intake, is_first=is_first)
+        intake.check(found, size=len(raw))
         yield found
+        is_first = False
 
 
-def _read_other(raw: bytes, place: Place, problem: Exception) -> list[Span | Log]:
+def _read_document(raw: bytes, place: Place, intake: Intake, *, is_first: bool) -> list[Span | Log]:
+    try:
+        document = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a ValidationError is one, too
+        if not is_first and not raw.endswith(b"\n") and not _is_whole(raw):
+            intake.warn("a half-written last line was left out", place)
+            return []
+        return _read_other(raw, place, error, intake)
+    except RecursionError as error:
+        raise UnreadableTraceError("is nested too deeply", place=place) from error
+    requests = document if isinstance(document, list) else [document]
+    if not all(request.resourceSpans is not None or request.resourceLogs is not None for request in requests):
+        if requests and all(request.resourceMetrics is not None for request in requests):
+            intake.warn("a batch of metrics was left out", place)
+            return []
+        return _read_other(raw, place, ValueError("it has no `resourceSpans`"), intake)
+    found: list[Span | Log] = [
+        _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place)
+        for request in requests
+        for resource_spans in request.resourceSpans or ()
+        for service in [_read_service(resource_spans.resource)]
+        for scope_spans in _check_version(resource_spans, place)
+        for span in scope_spans.spans
+    ]
+    found += [
+        _read_log(record, place)
+        for request in requests
+        for resource_logs in request.resourceLogs or ()
+        for scope_logs in resource_logs.scopeLogs
+        for record in scope_logs.logRecords
+        if record.spanId
+    ]
+    return found
+
+
+def _is_whole(raw: bytes) -> bool:
+    try:
+        orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _read_other(raw: bytes, place: Place, problem: Exception, intake: Intake) -> list[Span | Log]:
     """The spans of a document that is not plain OTLP; `problem` says why it is not."""
     from traces.otel import other_json
 
     if isinstance(problem, UnicodeDecodeError):
         raise explain_invalid_json(raw, place) from problem
-    found: list[Span | Log] = []
     try:
-        for document in other_json.split_documents(raw):
-            found += other_json.read_document(document, place)
+        return other_json.read_documents(raw, place, intake)
     except json.JSONDecodeError as error:
         raise explain_invalid_json(raw, place) from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        message = f"is neither a promptiter trace nor an export of spans: {problem}"
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if b"resourceSpans" not in raw[:1000]:
+            problem = error
+        message = f"is neither a promptiter trace nor an export of spans: {_describe(problem)}"
         raise UnreadableTraceError(message, place=place) from error
-    return found
+
+
+def _describe(problem: Exception) -> str:
+    return str(problem.args[0]) if isinstance(problem, KeyError) and problem.args else str(problem)
 
 
 def _read_log(record: _LogRecord, place: Place) -> Log:
@@ -188,18 +209,6 @@ def _read_log(record: _LogRecord, place: Place) -> Log:
         return Log(read_id(record.traceId, 32), read_id(record.spanId, 16), Event(name, attributes))
     except (ValueError, KeyError) as error:
         raise UnreadableTraceError(f"log record {record.eventName!r}: {error}", place=place) from error
-
-
-def encode(spans: Sequence[Span], *, resource: dict[str, Json]) -> bytes:
-    """Encode all these spans as one line."""
-    try:
-        scope_spans = [{"scope": {"name": scope}, "spans": group} for scope, group in _group_by_scope(spans).items()]
-        request = {
-            "resourceSpans": [{"resource": {"attributes": _write_attributes(resource)}, "scopeSpans": scope_spans}]
-        }
-        return orjson.dumps(request) + b"\n"
-    except (TypeError, RecursionError) as error:  # orjson.JSONEncodeError is a TypeError
-        raise UnwritableTraceError(f"a span of trace {spans[0].trace_id} cannot be written as JSON: {error}") from error
 
 
 def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeSpans]:
@@ -218,6 +227,7 @@ def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
         if len(trace_id) != 32 or len(span_id) != 16 or not is_hex(trace_id + span_id):
             trace_id, span_id = read_id(span.traceId, 32), read_id(span.spanId, 16)
             parent_id = read_id(span.parentSpanId, 16) if span.parentSpanId else None
+        check_count(len(span.attributes or ()))
         attributes = _read_attributes(span.attributes) if span.attributes else {}
         events: tuple[Event, ...] = ()
         if span.events:
@@ -298,64 +308,3 @@ def _read_value(value: _AnyValue, depth: int) -> Json:
     if value.bytesValue is not None:
         return base64.b64decode(value.bytesValue, validate=True).hex()
     return None
-
-
-def _group_by_scope(spans: Iterable[Span]) -> dict[str, list[dict[str, Any]]]:
-    by_scope: dict[str, list[dict[str, Any]]] = {}
-    for span in spans:
-        fields: dict[str, Any] = {
-            "traceId": span.trace_id,
-            "spanId": span.span_id,
-            "name": span.name,
-            "kind": span.kind,
-            "startTimeUnixNano": str(span.start_ns or 0),
-            "endTimeUnixNano": str(span.end_ns or 0),
-            "attributes": _write_attributes(span.attributes),
-        }
-        if span.parent_id:
-            fields["parentSpanId"] = span.parent_id
-        if span.links:
-            fields["links"] = [
-                {
-                    "traceId": link.trace_id,
-                    "spanId": link.span_id,
-                    **({"attributes": _write_attributes(link.attributes)} if link.attributes else {}),
-                }
-                for link in span.links
-            ]
-        if span.is_error:
-            fields["status"] = {"code": 2, "message": span.status_message}
-        by_scope.setdefault(span.scope, []).append(fields)
-    return by_scope
-
-
-def _write_attributes(attributes: Any) -> list[dict[str, Any]]:
-    if not all(isinstance(key, str) for key in attributes):
-        raise UnwritableTraceError(f"attribute names must be text, got {list(attributes)!r:.60}")
-    return [{"key": key, "value": _write_value(value)} for key, value in attributes.items()]
-
-
-def _write_value(value: Json) -> dict[str, Any]:
-    match value:
-        case str():
-            return {"stringValue": value}
-        case bool():
-            return {"boolValue": value}
-        case int():
-            if not -(2**63) <= value < 2**63:
-                raise UnwritableTraceError(f"OTLP integers have 64 bits and {value} is larger; record it as text")
-            return {"intValue": str(value)}
-        case float():
-            return {
-                "doubleValue": value
-                if value - value == 0
-                else str(value).replace("inf", "Infinity").replace("nan", "NaN")
-            }
-        case list() | tuple():
-            return {"arrayValue": {"values": [_write_value(item) for item in value]}}
-        case dict():
-            return {"kvlistValue": {"values": _write_attributes(value)}}
-        case None:
-            return {}
-        case _:
-            raise UnwritableTraceError(f"{value!r} is not a JSON value and cannot be an attribute")

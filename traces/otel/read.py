@@ -1,17 +1,21 @@
-"""Read traces from OTLP exports (JSON, JSON lines or protobuf, gzipped or not), or from any trace file."""
+"""Read traces from exports of spans, whatever their encoding, or from any trace file."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import IO
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc, split_documents
 from traces.model import ExecutionTrace
 from traces.otel import otlp_json
+from traces.otel.frames import RESOURCE_TAG, is_framed, split_frames
+from traces.otel.intake import MAX_ATTRIBUTE_MB, MAX_DOCUMENT_MB, Intake
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
 from traces.otel.spans import Event, Log, Span
@@ -31,27 +35,71 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
             yield from _read_otlp([(name, file)])
 
 
-def read_otel(*sources: TraceSource, coverage: Coverage | None = None) -> list[ExecutionTrace]:
+def read_otel(
+    *sources: TraceSource, coverage: Coverage | None = None, max_attribute_mb: int = MAX_ATTRIBUTE_MB
+) -> list[ExecutionTrace]:
     """Read the traces of exports of spans, in the order of their first spans. Spans may be in any order, and repeated.
 
     Several files are read together: the spans of a run, and the log records that belong to them, may be spread over
     them. OTLP traces without any step are skipped with a warning. If there are no others, that is an error. `coverage`
-    counts what was taken over.
+    counts what was taken over. An attribute of more than `max_attribute_mb` is refused.
     """
+    intake = Intake(coverage, max_attribute_mb=max_attribute_mb)
     with ExitStack() as stack:
-        return _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage)
+        return _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage, intake)
 
 
-def read_spans(name: str, file: TraceReader) -> Iterator[list[Span | Log]]:
+def read_spans(name: str, file: TraceReader, intake: Intake | None = None) -> Iterator[list[Span | Log]]:
     """Yield the spans and log records of an open export, batch by batch."""
+    intake = intake or Intake()
+    for batch in _decode(name, file, intake):
+        intake.count(len(batch))
+        yield batch
+
+
+def _decode(name: str, file: TraceReader, intake: Intake) -> Iterator[list[Span | Log]]:
     start = file.peek()
     if _is_json(start):
-        return otlp_json.decode(split_documents(name, file))
-    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise UnreadableTraceError("is UTF-16 text; save it as UTF-8", place=Place(name))
+        return otlp_json.decode(split_documents(name, file, max_mb=MAX_DOCUMENT_MB), intake)
+    _refuse_others(start, Place(name))
+    return _decode_frames(name, file, intake) if is_framed(start) else _decode_message(name, file, intake)
+
+
+def _decode_frames(name: str, file: TraceReader, intake: Intake) -> Iterator[list[Span | Log]]:
+    for place, raw in split_frames(name, file, intake):
+        if _is_json(raw):
+            yield from otlp_json.decode([(place, raw)], intake)
+        else:
+            yield from _decode_message(name, io.BytesIO(raw), intake, start=place.byte or 0)
+
+
+def _decode_message(name: str, file: IO[bytes], intake: Intake, *, start: int = 0) -> Iterator[list[Span | Log]]:
     from traces.otel import otlp_protobuf
 
-    return otlp_protobuf.decode(name, file)
+    return otlp_protobuf.decode(name, file, intake, start=start)
+
+
+_OTHERS = {
+    codecs.BOM_UTF16_LE: "is UTF-16 text; save it as UTF-8",
+    codecs.BOM_UTF16_BE: "is UTF-16 text; save it as UTF-8",
+    b"PK\x03\x04": "is a zip archive; unpack it first",
+    b"PAR1": "is a Parquet file; export the spans as JSON lines",
+    b"SQLite format 3": "is a SQLite database; export the spans as JSON lines",
+    b"BZh": "is compressed with bzip2; unpack it first, or use gzip or zstd",
+    b"\xfd7zXZ": "is compressed with xz; unpack it first, or use gzip or zstd",
+}
+
+
+def _refuse_others(start: bytes, place: Place) -> None:
+    for magic, what in _OTHERS.items():
+        if start.startswith(magic):
+            raise UnreadableTraceError(what, place=place)
+    head = start[:60]
+    if len(head) > 8 and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head[:40]) and head[0] != RESOURCE_TAG:
+        raise UnreadableTraceError(
+            f"is text, but not JSON: it starts with {head[:40].decode()!r}; export the spans as OTLP, or as JSON lines",
+            place=place,
+        )
 
 
 def add_logs(spans: Sequence[Span], logs: Mapping[tuple[str, str], list[Event]]) -> list[Span]:
@@ -76,12 +124,14 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
-def _read_otlp(files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None = None) -> list[ExecutionTrace]:
+def _read_otlp(
+    files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None = None, intake: Intake | None = None
+) -> list[ExecutionTrace]:
     with pause_gc(is_last=True):
         by_trace: dict[str, list[Span]] = {}
         logs: dict[tuple[str, str], list[Event]] = {}
         for name, file in files:
-            for batch in read_spans(name, file):
+            for batch in read_spans(name, file, intake):
                 for each in batch:
                     if isinstance(each, Log):
                         logs.setdefault((each.trace_id, each.span_id), []).append(each.event)

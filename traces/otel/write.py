@@ -20,7 +20,7 @@ import orjson
 from traces.errors import UnwritableTraceError
 from traces.files import check_traces, write_atomically
 from traces.model import ExecutionTrace, Failure, Json, Snapshot, Step, ToolCall, holds_non_finite
-from traces.otel import names, otlp_json
+from traces.otel import encode_json, names
 from traces.otel.spans import Link, Span
 
 BATCH = 512
@@ -41,11 +41,11 @@ def write_otel(
     A name that ends in `.pb` means protobuf, any other JSON lines; `.gz` after that compresses. The file is written
     atomically. Any OpenTelemetry back end can import it, and `read_otel` returns the same traces.
     """
-    encode = otlp_json.encode
+    encode = encode_json.encode
     if (encoding or guess_encoding(path)) == "protobuf":
-        from traces.otel import otlp_protobuf
+        from traces.otel import encode_protobuf
 
-        encode = otlp_protobuf.encode
+        encode = encode_protobuf.encode
     written = 0
     with write_atomically(path) as file:
         spans = _build_all_spans(traces)

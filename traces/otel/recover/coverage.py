@@ -10,7 +10,10 @@ from traces.model import ExecutionTrace, Json
 
 @dataclass(slots=True)
 class Coverage:
-    """Counts of one import. `guessed` edges come from text or time; the others are stated by the spans."""
+    """Counts of one import. `guessed` edges come from text or time; the others are stated by the spans.
+
+    `received` are the spans and log records so far, while an import is running.
+    """
 
     spans: int = 0
     traces: int = 0
@@ -20,6 +23,8 @@ class Coverage:
     dropped: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)
     without_predecessors: int = 0
+    warnings: Counter[str] = field(default_factory=Counter)
+    received: int = 0
 
     def add_spans(self, count: int, dropped: Counter[str]) -> None:
         self.spans += count
@@ -46,4 +51,5 @@ class Coverage:
             "traces_without_steps": self.without_steps,
             "edges": dict(self.edges),
             "steps_without_predecessors": self.without_predecessors,
+            "warnings": dict(self.warnings),
         }
