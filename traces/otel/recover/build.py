@@ -214,7 +214,7 @@ def _find_conversation(roots: Sequence[SpanNode]) -> str | None:
 def _find_status(roots: Sequence[SpanNode], drafts: Sequence[Draft]) -> TraceStatus:
     if any(root.span.is_error for root in roots if not root.is_lost):
         return "failed"
-    if any(root.is_lost for root in roots) or any(draft.item.span.span.end_ns is None for draft in drafts):
+    if any(node.is_lost for node in walk(roots)) or any(draft.item.span.span.end_ns is None for draft in drafts):
         return "incomplete"
     return "completed"
 
