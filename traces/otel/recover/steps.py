@@ -143,19 +143,24 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
 
 def _cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[SpanNode, list[Item]]]:
     """Wrap the model calls of a level in the spans of the application around them: tasks, or several at least."""
-    active = sum(bool(items) for _, items in below)
+    is_bare = any(child.role == "llm" for child, _ in below)
+    functions = {id(child) for child, items in below if not items and not is_bare and _is_function(child)}
+    active = len(functions) + sum(bool(items) for _, items in below)
     wraps = [(active > 1 or _is_task(child)) and _wraps_one_call(child, items) for child, items in below]
     if not any(wraps):
         return list(below)
-    is_bare = any(child.role == "llm" for child, _ in below)
     covered: list[tuple[SpanNode, list[Item]]] = []
     for (child, items), is_cover in zip(below, wraps, strict=True):
         if is_cover:
             items = [_merge_calls(child, items)]
-        elif not items and not is_bare and child.role == "chain" and first(child.span.attributes, OUTPUT) is not None:
+        elif id(child) in functions:
             items = [_merge_calls(child, [Item("call", child)])]
         covered.append((child, items))
     return covered
+
+
+def _is_function(node: SpanNode) -> bool:
+    return node.role == "chain" and node.graph is None and first(node.span.attributes, OUTPUT) is not None
 
 
 _TURN = re.compile(r"\w+ \d+")
