@@ -116,13 +116,13 @@ def read_role(span: Span) -> Role:
     """What a span stands for, by the first vocabulary that says so, else by what it holds."""
     attributes = span.attributes
     kind = attributes.get("openinference.span.kind")
-    if kind is not None and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
+    if isinstance(kind, str) and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
         return role
     operation = attributes.get("gen_ai.operation.name")
-    if operation is not None and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
+    if isinstance(operation, str) and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
         return found
     entity = attributes.get("traceloop.span.kind")
-    if entity is not None and (known := _TRACELOOP.get(entity)) is not None:
+    if isinstance(entity, str) and (known := _TRACELOOP.get(entity)) is not None:
         return known
     if kind is not None or operation is not None:
         return "chain"
@@ -172,7 +172,7 @@ def read_graph_place(span: Span) -> GraphPlace | None:
     if isinstance(triggers, str):
         triggers = load_json(triggers)
     listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
-    number = int(step) if isinstance(step, int | float) or (isinstance(step, str) and step.isdecimal()) else None
+    number = _read_number(step)
     return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
 
 
@@ -183,6 +183,13 @@ def _load_metadata(text: str) -> Json:
     """Metadata as JSON; of a text that was cut off, the fields before the cut."""
     loaded = load_json(text)
     return {key: load_json(value) for key, value in _FIELD.findall(text)} if isinstance(loaded, str) else loaded
+
+
+def _read_number(value: Json) -> int | None:
+    try:
+        return int(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def load_json(text: Json) -> Json:

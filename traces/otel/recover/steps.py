@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
 from traces.otel.recover.forest import SpanNode, is_explicit, walk
-from traces.otel.recover.messages import has_messages, read_conversation
+from traces.otel.recover.messages import has_messages
 
 ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 
@@ -191,7 +191,7 @@ def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
 
 def _is_one_conversation(calls: Sequence[SpanNode]) -> bool:
     """Whether every model call but the first was shown what the one before it had answered or asked for."""
-    talks = [read_conversation(call.span) for call in calls]
+    talks = [call.conversation for call in calls]
     for earlier, later in itertools.pairwise(talks):
         texts = {message.text for message in earlier.answered if message.text}
         ids = {call.id for message in earlier.answered for call in message.calls if call.id}
@@ -242,7 +242,7 @@ def _settle(items: list[Item]) -> list[Item]:
     if tools:
         for step in asked:
             for span in step.calls:
-                for message in read_conversation(span.span).answered:
+                for message in span.conversation.answered:
                     for call in message.calls:
                         if call.id is not None:
                             by_id[call.id] = step
