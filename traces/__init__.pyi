@@ -87,3 +87,4 @@ from traces.recorder import (
     step as step,
 )
 from traces.recording import Recording as Recording
+from traces.structure import to_structure as to_structure

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
-from traces.model import ExecutionTrace
+from traces.model import ExecutionTrace, Step
 
 _SPAN_ID = re.compile(r"[0-9a-f]{16}(?:#\d+)?")
 
@@ -25,10 +27,24 @@ def name_executions(trace: ExecutionTrace) -> dict[str, str]:
     return names
 
 
-def name_steps(trace: ExecutionTrace) -> dict[str, str]:
-    """What to call each step: its id, or the name of the execution if the id is that of a span."""
-    if not any(_SPAN_ID.fullmatch(step.id) for step in trace.steps):
-        return {step.id: step.id for step in trace.steps}
-    return {
-        step_id: name if _SPAN_ID.fullmatch(step_id) else step_id for step_id, name in name_executions(trace).items()
-    }
+def show_names(trace: ExecutionTrace) -> ExecutionTrace:
+    """An imported trace as it is shown: steps by the names of their executions, without texts that were only read.
+
+    Reading is guessed from texts, and long texts pass through many steps. The attribute `span_id` keeps the id.
+    Recorded traces are shown as they are.
+    """
+    if not all(_SPAN_ID.fullmatch(step.id) for step in trace.steps):
+        return trace
+    names = name_executions(trace)
+    return replace(trace, steps=tuple(_rename(step, names) for step in trace.steps))
+
+
+def _rename(step: Step, names: Mapping[str, str]) -> Step:
+    followed = set(step.followed)
+    return replace(
+        step,
+        id=names[step.id],
+        predecessors=tuple(names[source] for source in followed),
+        edges=tuple(replace(edge, source=names[edge.source]) for edge in step.edges if edge.kind == "control"),
+        attributes={**step.attributes, "span_id": step.id},
+    )

@@ -50,12 +50,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge; a marked one is on the failing path."""
+    """An edge; a marked one is on the failing path, a guessed one is suggested by texts or times only."""
 
     source: str
     target: str
     is_marked: bool = False
     label: str = ""
+    is_guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

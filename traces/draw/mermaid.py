@@ -13,7 +13,7 @@ def to_mermaid(diagram: Diagram) -> str:
         label = "<br/>".join(_escape(part) for part in (box.title, box.detail) if part)
         lines.append(f'    {alias[box.id]}["{label}"]:::{box.tone}')
     for arrow in diagram.arrows:
-        tip = "==>" if arrow.is_marked else "-->"
+        tip = "==>" if arrow.is_marked else "-.->" if arrow.is_guessed else "-->"
         label = f'|"{_escape(arrow.label)}"|' if arrow.label else ""
         lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
     if marked := [alias[box.id] for box in diagram.boxes if box.is_marked]:

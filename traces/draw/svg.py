@@ -16,6 +16,7 @@ _MARGIN = 24
 _NARROWEST, _WIDEST, _PADDING = 120, 250, 14
 _TITLE, _BOX_TITLE, _SMALL = 15, 13, 11  # font sizes
 _LEGEND_ROW = 22
+_DASHES = ' stroke-dasharray="5 4"'
 
 
 def to_svg(diagram: Diagram) -> str:
@@ -26,7 +27,7 @@ def to_svg(diagram: Diagram) -> str:
     head = _measure(diagram.title, _TITLE, is_bold=True), _measure_small(diagram.subtitle)
     inner = max(layout.width, *head)
     left, top = (inner - layout.width) / 2, 46 if diagram.subtitle else 28
-    legend, legend_height = _draw_legend(diagram.boxes, inner, top + layout.height + 18)
+    legend, legend_height = _draw_legend(diagram, inner, top + layout.height + 18)
     width, height = inner + 2 * _MARGIN, top + layout.height + legend_height + 2 * _MARGIN
     arrows = sorted(enumerate(diagram.arrows), key=lambda numbered: numbered[1].is_marked)
     parts = [
@@ -112,19 +113,23 @@ def _draw_arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
         "C" + " ".join(f"{point.x:.1f} {point.y:.1f}" for point in curve[1:]) for curve in route
     )
     name, tip, width = ("marked", "marked-tip", 2.5) if arrow.is_marked else ("arrow", "tip", 1.4)
-    return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}" marker-end="url(#{tip})"/>\n'
+    dashes = _DASHES if arrow.is_guessed else ""
+    return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}"{dashes} marker-end="url(#{tip})"/>\n'
 
 
 def _draw_label(text: str, place: Point) -> str:
     return f'<text x="{place.x:.1f}" y="{place.y:.1f}" font-size="{_SMALL}" class="small label">{escape(text)}</text>\n'
 
 
-def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, float]:
-    """Draw a legend of the colours in use, if there are several. Also returns its height."""
+def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float]:
+    """Draw a legend of the colours and lines in use, if there are several. Also returns its height."""
+    boxes = diagram.boxes
     words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
     if any(box.is_marked for box in boxes):
         words["marked"] = "on the failing path"
-    if len(words) < 2:
+    if any(arrow.is_guessed for arrow in diagram.arrows):
+        words["arrow"] = "guessed from texts or times"
+    if len(words) < 2 and "arrow" not in words:
         return "", 0
     x, y, parts = 0.0, top, []
     for name, meaning in words.items():
@@ -132,9 +137,11 @@ def _draw_legend(boxes: Sequence[Box], width: float, top: float) -> tuple[str, f
         if x and x + size > width:
             x, y = 0.0, y + _LEGEND_ROW
         outline = 'fill="none" stroke-width="2.5"' if name == "marked" else 'stroke-width="1.2"'
+        sample = f'<rect x="{x:.1f}" y="{y:.1f}" width="14" height="12" rx="3" class="{name}" {outline}/>'
+        if name == "arrow":
+            sample = f'<path d="M{x:.1f} {y + 6:.1f}h16" class="arrow" fill="none" stroke-width="1.4"{_DASHES}/>'
         parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="14" height="12" rx="3" class="{name}" {outline}/>'
-            f'<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{meaning}</text>\n'
+            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{meaning}</text>\n'
         )
         x += size + 16
     return "".join(parts), y - top + _LEGEND_ROW

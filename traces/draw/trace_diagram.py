@@ -82,6 +82,11 @@ def _draw_groups(graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, 
     path = [group_of[step.id] for step in graph.failing_path()]
     marked_boxes, marked_arrows = set(path), set(pairwise(path))
     edges = Counter((group_of[source], group_of[target]) for source, target in graph.digraph.edges)
+    stated = {
+        (group_of[source], group_of[target])
+        for source, target, known in graph.digraph.edges(data=True)
+        if not (known and all(edge.is_guessed for edge in known.values()))
+    }
     boxes = tuple(
         Box(
             group.id,
@@ -94,7 +99,12 @@ def _draw_groups(graph: TraceGraph, groups: Sequence[_Group], subtitle: str, *, 
         for group in groups
     )
     arrows = tuple(
-        Arrow(*ends, is_marked=ends in marked_arrows, label=f"×{count:,}" if count_edges and count > 1 else "")
+        Arrow(
+            *ends,
+            is_marked=ends in marked_arrows,
+            label=f"×{count:,}" if count_edges and count > 1 else "",
+            is_guessed=ends not in stated,
+        )
         for ends, count in edges.items()
     )
     return Diagram(_write_title(graph.trace), boxes, arrows, subtitle)
@@ -126,7 +136,8 @@ def _describe_steps(steps: Sequence[Step], *, most: int = 3) -> str:
     limit = 400 if len(steps) == 1 else 160
     lines = []
     for step in shown:
-        lines.append(f"{cut_middle(step.id, 100)} ({step.kind})")
+        span_id = step.attributes.get("span_id")
+        lines.append(f"{cut_middle(step.id, 100)} ({step.kind}{f', span {span_id}' if span_id else ''})")
         lines += [f"input: {preview(step.input, limit)}", f"output: {preview(step.output, limit)}"]
         if step.error:
             lines.append(f"error: {cut(str(step.error), limit)}")

@@ -18,6 +18,7 @@ from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, TraceError, read, write_otel, write_traces
 from traces.documents import from_json, to_json
 from traces.draw.diagram import Diagram
+from traces.executions import show_names
 from traces.otel.write import guess_encoding
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def show(
         case OutputFormat.json:
             write_text(to_json(chosen[-1]).decode() + "\n", output)
         case _:
-            drawing = _draw(chosen[-1], by_node=by_node, unfold=unfold)
+            drawing = _draw(show_names(chosen[-1]), by_node=by_node, unfold=unfold)
             write_text(to_svg(drawing) if output_format is OutputFormat.svg else to_mermaid(drawing), output)
 
 
@@ -206,6 +207,43 @@ def stats(
         write_text(json_text(statistics), output)
     else:
         trace_view.print_statistics(console(output), statistics)
+
+
+@app.command(cls=PlainCommand)
+def structure(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Traces as JSON lines, or exports of spans; - is standard input."),
+    ],
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--format", metavar="FORMAT", help="text, mermaid, svg or json; by default from --output."),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show the graph behind traces, and the prompts, models and tools that their steps used.
+
+    Values that differ only here and there, such as a date in a prompt, are shown as one template.
+    """
+    from promptiter.cli.views.trace_structure import print_structure
+    from traces import to_structure
+    from traces.draw.mermaid import to_mermaid
+    from traces.draw.structure_diagram import draw_structure
+    from traces.draw.svg import to_svg
+
+    output_format = output_format or guess_format(output)
+    found = to_structure(trace for file in files for trace in _read(file))
+    if not found.traces:
+        raise TraceError(f"{join_names([str(file) for file in files], limit=5)}: no traces")
+    match output_format:
+        case OutputFormat.text:
+            print_structure(console(output), found)
+        case OutputFormat.json:
+            write_text(json_text(found.to_json()), output)
+        case OutputFormat.svg:
+            write_text(to_svg(draw_structure(found)), output)
+        case OutputFormat.mermaid:
+            write_text(to_mermaid(draw_structure(found)), output)
 
 
 @app.command(cls=PlainCommand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from rich.text import Text
 from promptiter.wording import dollars, plural
 from traces import ExecutionTrace, Step, TraceGraph, Usage
 from traces.draw.lanes import to_lanes
+from traces.executions import show_names
 from traces.stats import TraceStatistics
 from traces.text import cut_middle, format_duration, one_line, preview
 
@@ -32,6 +34,7 @@ MAX_GRAPH = 40
 
 def print_trace(console: Console, trace: ExecutionTrace, *, limit: int, outputs: bool = False) -> None:
     """Print a summary, the graph with its figures, on request what each step returned, and the failures."""
+    trace = show_names(trace)
     graph = TraceGraph(trace)
     path = graph.failing_path()
     _print_summary(console, trace, graph)
@@ -40,6 +43,7 @@ def print_trace(console: Console, trace: ExecutionTrace, *, limit: int, outputs:
     if len(shown) < len(trace.steps):
         hidden = len(trace.steps) - len(shown)
         console.print(f"… {hidden:,} more steps; --limit 0 lists all, --format svg draws them", style="dim")
+    _print_guesses(console, shown)
     if outputs:
         _print_outputs(console, shown)
     _print_failures(console, trace, path)
@@ -57,7 +61,7 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
         table.add_column(name, justify="right")
     table.add_column("first failure", no_wrap=True)
     shown = traces[:limit] if limit else traces
-    for trace in shown:
+    for trace in map(show_names, shown):
         failed = next((step for step in trace.steps if step.error), None)
         table.add_row(
             Text(one_line(trace.id)),
@@ -225,7 +229,7 @@ class _Cells(NamedTuple):
 
 def _cells(step: Step) -> _Cells:
     return _Cells(
-        one_line(step.id),
+        one_line(step.id) + (" ?" if _has_guess(step) else ""),
         step.kind,
         one_line(", ".join(step.predecessors)),
         "" if step.duration_ns is None else format_duration(step.duration_ns),
@@ -255,6 +259,18 @@ def _widest(heading: str, texts: Iterable[str]) -> int:
     """The width of a column; 0 if there is nothing in it."""
     widest = max(map(len, texts))
     return max(widest, len(heading)) if widest else 0
+
+
+def _print_guesses(console: Console, steps: Sequence[Step]) -> None:
+    """Explain the mark of steps of which it is guessed whom they followed."""
+    evidence = Counter(edge.evidence for step in steps for edge in step.edges if edge.is_guessed)
+    if evidence:
+        listed = ", ".join(f"{name} {count:,}" for name, count in sorted(evidence.items()))
+        console.print(f"\n? which steps came before is guessed ({listed}); --format json has the details", style="dim")
+
+
+def _has_guess(step: Step) -> bool:
+    return any(edge.is_guessed for edge in step.edges)
 
 
 def _print_outputs(console: Console, steps: Sequence[Step]) -> None:
