@@ -179,8 +179,9 @@ _PHONE_WORD = re.compile(
     r"(?i)\b(?:tele)?(?:phone|fon)\w*|\b(?:tel|cell|mobil\w*|handy\w*|fax|whatsapp|sms|call|ring|text|reach|dial)\b"
 )
 _OTHER_NUMBER = re.compile(
-    r"(?i)(?:\b(?:order|invoice|ticket|tracking|parcel|shipment|reference|ref|case|booking|article|item|product|serial|"
-    r"batch|part|sku|isbn|ean|version|id|transaction|rechnung\w*|bestell\w*|auftrag\w*)(?:[ -]?(?:number|nr|no|id|code))?|#)"
+    r"(?i)(?:#|\b(?:order|invoice|ticket|tracking|parcel|shipment|reference|ref|case|booking|article|item|product|serial|"
+    r"batch|part|sku|isbn|ean|version|id|transaction|rechnung\w*|bestell\w*|auftrag\w*)"
+    r"(?:[ -]?(?:number|nr|no|id|code))?)"
     r"[\s:#.=\"'(-]*(?:is\s+|was\s+)?\Z"
 )
 _VERSION_WORD = re.compile(r"(?i)\b(?:v|ver|version|release|build|firmware|driver|section|chapter|§)[\s:.=]*\Z")
