@@ -171,9 +171,9 @@ _ISSUED = re.compile(
     r"|6(?:011|5\d\d|4[4-9]\d|2\d\d)\d{12}(?:\d{3})?"
 )
 _PHONE = re.compile(
-    r"(?P<international>(?<![\w+)])\+[1-9](?:[ ().\-/\xa0]{0,2}\d){7,14}(?![\w-]))"
+    r"(?=[+(\d])(?:(?P<international>(?<![\w+)])\+[1-9](?:[ ().\-/\xa0]{0,2}\d){7,14}(?![\w-]))"
     r"|(?P<grouped>(?<![\w.,#/+-])(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[ .-])\d{3}[ .-]\d{4}(?![\w-]|[.,]\d))"
-    r"|(?P<national>(?<![\w.,#/+-])\(?0\d{1,4}\)?[ /.-]?\d{2,8}(?:[ .-]\d{2,6}){0,4}(?![\w-]|[.,]\d))"
+    r"|(?P<national>(?<![\w.,#/+-])\(?0\d{1,4}\)?[ /.-]?\d{2,8}(?:[ .-]\d{2,6}){0,4}(?![\w-]|[.,]\d)))"
 )
 _PHONE_WORD = re.compile(
     r"(?i)\b(?:tele)?(?:phone|fon)\w*|\b(?:tel|cell|mobil\w*|handy\w*|fax|whatsapp|sms|call|ring|text|reach|dial)\b"
