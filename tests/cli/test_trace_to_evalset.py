@@ -22,7 +22,7 @@ def test_exports_of_frameworks_become_cases(run: Run, tmp_path: Path) -> None:
     [tools] = read_otel(TOOLS)
     feedback, cases = tmp_path / "feedback.csv", tmp_path / "cases.jsonl"
     feedback.write_text(f"trace_id,rating,comment\n{tools.id.upper()},up,\nother,down,slow\n", encoding="utf-8")
-    said = run("trace", "to-evalset", DELEGATION, TOOLS, "-o", cases, "--feedback", feedback, stream="err")
+    said = run("trace", "to-evalset", DELEGATION, TOOLS, "-o", cases, "--feedback", feedback)
     assert said.splitlines() == [
         f"2 cases of 2 runs, written to {cases}",
         "  1 of runs that people liked",
@@ -40,6 +40,7 @@ def test_exports_of_frameworks_become_cases(run: Run, tmp_path: Path) -> None:
     assert unknown.turns[0].expected is None
 
 
+@pytest.mark.slow
 def test_cases_are_printed_and_the_summary_is_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run("trace", "to-evalset", DELEGATION, "-o", "-", "--json")
     assert json.loads(printed)["input"] == "Why did revenue change?"
@@ -57,19 +58,20 @@ def test_cases_are_printed_and_the_summary_is_json(run: Run, tmp_path: Path, mon
     }
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_redacted_and_left_out(run: Run, tmp_path: Path) -> None:
     file, cases = tmp_path / "own.jsonl", tmp_path / "cases.jsonl"
     questions = ["I am ada@example.com", "Call +49 170 1234567 or 415-555-2671", "Lamp?", "Lamp?", "", "Kettle?"]
     steps = [Step(id="desk", node_id="desk", input=Snapshot(each), output=Snapshot("ok")) for each in questions]
     write_traces(file, [ExecutionTrace(id=f"t{at}", steps=(step,)) for at, step in enumerate(steps)])
-    said = run("trace", "to-evalset", file, "-o", cases, "--most", "3", "--seed", "2", stream="err")
+    said = run("trace", "to-evalset", file, "-o", cases, "--most", "3", "--seed", "2")
     assert said.splitlines()[0] == f"3 cases of 6 runs, written to {cases}"
     assert "1 run left out: without a question" in said
     assert "1 run left out: similar to another one" in said
     assert "1 run left out: not in the sample: --most" in said
     run("trace", "to-evalset", file, "-o", cases)
     assert "ada@" not in cases.read_text(encoding="utf-8")
-    kept = run("trace", "to-evalset", file, "-o", cases, "--keep-personal-data", stream="err")
+    kept = run("trace", "to-evalset", file, "-o", cases, "--keep-personal-data")
     assert "ada@example.com" in cases.read_text(encoding="utf-8")
     assert "redacted" not in kept
 

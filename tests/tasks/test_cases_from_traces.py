@@ -186,8 +186,9 @@ def test_the_template_of_a_prompt_does_not_make_questions_duplicates() -> None:
     assert len(cases_from_traces([*traces, record("again", f"{template} {words[0]} number0", hour=99)]).cases) == 30
 
 
+@pytest.mark.slow
 def test_a_sample_has_cases_of_every_outcome_and_route() -> None:
-    common = [record(f"u{at}", f"Question number {at}?", hour=at) for at in range(200)]
+    common = [record(f"u{at}", f"Question number {at}?", hour=at) for at in range(40)]
     rare = [
         record("route", "Which way?", node="lawyer"),
         record("failed", "Why not?", None, error=Failure("Timeout")),
@@ -200,7 +201,7 @@ def test_a_sample_has_cases_of_every_outcome_and_route() -> None:
     ids = {case.id for case in made.cases}
     assert ids > {"route", "failed", "failed_too", "liked", "disliked"}
     assert len(ids) == 6
-    assert made.left_out["sampled_out"] == 199
+    assert made.left_out["sampled_out"] == 39
     assert cases_from_traces([*common, *rare], feedback, most=6, seed=1) == made
     others = {tuple(case.id for case in cases_from_traces(common, most=6, seed=seed).cases) for seed in range(5)}
     assert len(others) == 5
@@ -262,6 +263,7 @@ _TURNS = st.lists(
 _MESSAGES = st.lists(st.builds(Message, st.sampled_from(("user", "assistant", "system")), _TEXT), max_size=2)
 
 
+@pytest.mark.slow
 @given(_TURNS, _MESSAGES, st.dictionaries(_TEXT, _JSON, max_size=2))
 def test_cases_are_read_back_as_they_were_written(
     turns: list[Turn], context: list[Message], metadata: dict[str, Json]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptiter.cli.output import SteadyConsole
+from promptiter.cli.output import SteadyConsole, console
 from promptiter.wording import join_names, plural
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ _REDACTED = {
 
 
 def print_cases(made: TraceCases, coverage: Coverage, output: Path | None) -> None:
-    """Print how many cases there are, of which runs, and what became of the other runs, on standard error."""
-    screen = SteadyConsole()
+    """Print how many cases there are, of which runs, and what became of the other runs.
+
+    If there is no output file, standard output has the cases, so this goes to standard error.
+    """
+    screen = SteadyConsole() if output is None else console()
     for line in _list_lines(made, coverage, output):
         screen.print(line, markup=False, soft_wrap=True)
 
