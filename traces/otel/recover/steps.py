@@ -7,12 +7,12 @@ contains steps only groups them. Everything else is folded into the step around 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
 from traces.otel.recover.forest import SpanNode, is_explicit, walk
-from traces.otel.recover.messages import read_conversation
 
 ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 
@@ -23,6 +23,7 @@ class Item:
     __slots__ = (
         "calls",
         "end",
+        "holds_calls",
         "inner",
         "is_agent",
         "is_explicit",
@@ -48,6 +49,7 @@ class Item:
         self.is_explicit = False
         self.is_agent = False
         self.is_soft = False
+        self.holds_calls = False
         self.start, self.end = span.start, span.end
 
 
@@ -93,6 +95,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 return inner
             group = Item("group", node, inner)
             group.is_soft = True
+            group.holds_calls = any(item.holds_calls or item.kind in ("call", "tool") for item in inner)
             return [group]
 
 
@@ -124,18 +127,13 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
 
 def _flatten(items: Iterable[Item]) -> Iterator[Item]:
     """The items, with those of a wrapper that holds model calls in its place: they belong to the step around it."""
-    for item in items:
-        if item.kind == "group" and item.is_soft and _holds_calls(item):
-            yield from _flatten(item.inner)
+    waiting = list(items)[::-1]
+    while waiting:
+        item = waiting.pop()
+        if item.holds_calls:
+            waiting += reversed(item.inner)
         else:
             yield item
-
-
-def _holds_calls(group: Item) -> bool:
-    return any(
-        item.kind in ("call", "tool") or (item.kind == "group" and item.is_soft and _holds_calls(item))
-        for item in group.inner
-    )
 
 
 def _settle(items: list[Item]) -> list[Item]:
@@ -146,17 +144,21 @@ def _settle(items: list[Item]) -> list[Item]:
     by_id: dict[str, Item] = {}
     if tools:
         for step in asked:
-            for message in read_conversation(step.span.span).answered:
+            for message in step.span.conversation.answered:
                 for call in message.calls:
                     if call.id is not None:
                         by_id[call.id] = step
     left: list[Item] = []
+    by_start: dict[int, Item] = {}
+    for step in asked:
+        by_start.setdefault(step.start, step)
+    starts = sorted(by_start) if tools else []
     for tool in tools:
         call_id = first(tool.span.span.attributes, TOOL_CALL_ID)
         owner = by_id.get(str(call_id)) if call_id is not None else None
         if owner is None:
-            before = [step for step in asked if step.start <= tool.start]
-            owner = max(before, key=lambda step: step.start, default=None)
+            count = bisect_right(starts, tool.start)
+            owner = by_start[starts[count - 1]] if count else None
         if owner is None:
             tool.kind, tool.name = "step", None
             left.append(tool)
@@ -166,24 +168,33 @@ def _settle(items: list[Item]) -> list[Item]:
 
 
 def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> list[Item]:
+    groups: dict[int, Item] = {}
+    waiting = items[::-1]
+    while waiting:
+        item = waiting.pop()
+        if item.kind == "call":
+            item.kind = "step"
+            item.name = item.span.name
+            asked.append(item)
+        elif item.kind == "tool":
+            tools.append(item)
+        elif item.is_soft:
+            item.is_soft = item.holds_calls = False
+            groups[id(item)] = item
+            waiting += reversed(item.inner)
+    for group in reversed(groups.values()):  # inner ones first
+        group.inner = _list_settled(group.inner, groups)
+    return _list_settled(items, groups)
+
+
+def _list_settled(items: Iterable[Item], groups: Container[int]) -> list[Item]:
+    """The items without tool calls, and with what one of these groups holds in its place if that is less than two."""
     settled: list[Item] = []
     for item in items:
-        match item.kind:
-            case "call":
-                item.kind = "step"
-                item.name = item.span.name
-                asked.append(item)
-                settled.append(item)
-            case "tool":
-                tools.append(item)
-            case "group" if item.is_soft:
-                item.inner = _settle_level(item.inner, asked, tools)
-                if len(item.inner) == 1:
-                    settled.append(item.inner[0])
-                elif item.inner:
-                    settled.append(item)
-            case _:
-                settled.append(item)
+        if id(item) in groups and len(item.inner) < 2:
+            settled += item.inner
+        elif item.kind != "tool":
+            settled.append(item)
     return settled
 
 
