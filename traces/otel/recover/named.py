@@ -19,17 +19,18 @@ class NamedPredecessors:
 
     def __init__(self, roots: Sequence[SpanNode]) -> None:
         self.edges = read_static_edges(roots)
+        self._routes: dict[int, set[str]] = {}
 
     def __call__(self, items: Sequence[Item]) -> Mapping[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        for position, item in enumerate(items):
-            if id(item) not in found and (source := _read_handover(item)) is not None:
-                earlier = [each for each in items[:position] if each.name == source]
-                if earlier:
-                    found[id(item)] = [(earlier[-1], "name")]
+        latest: dict[str | None, Item] = {}
+        for item in items:
+            if id(item) not in found and (source := _read_handover(item)) is not None and source in latest:
+                found[id(item)] = [(latest[source], "name")]
+            latest[item.name] = item
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found
@@ -67,8 +68,11 @@ class NamedPredecessors:
                 stated.append(head)
         if stated:
             return [(latest[name], "trigger") for name in dict.fromkeys(stated) if name in latest]
-        routed = [each for each in earlier if item.name in _list_routes(each)]
-        silent = [each for each in earlier if not _list_routes(each)]
+        for each in earlier:
+            if id(each) not in self._routes:
+                self._routes[id(each)] = _list_routes(each)
+        routed = [each for each in earlier if item.name in self._routes[id(each)]]
+        silent = [each for each in earlier if not self._routes[id(each)]]
         if self.edges:
             silent = [each for each in silent if item.name in self.edges.get(each.name or "", ())]
         elif routed:
