@@ -27,12 +27,14 @@ def nest(depth: int, *kinds: dict[str, Any]) -> list[Span]:
     ]
 
 
+@pytest.mark.slow
 def test_one_model_call_below_five_thousand_spans_is_one_step() -> None:
     spans = [*nest(5_000, {}), make_span(5_000, 4_999, CHAT, start=5_000, end=5_001)]
     [trace] = build_traces(spans)
     assert [step.kind for step in trace.steps] == ["llm"]
 
 
+@pytest.mark.slow
 def test_wrappers_in_wrappers_are_levels_without_recursion() -> None:
     chats = [make_span(2_000 + level, level, CHAT, start=2_000 + level, end=2_000 + level) for level in range(1_200)]
     [trace] = build_traces([*nest(1_200, {}), *chats])

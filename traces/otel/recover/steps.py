@@ -25,7 +25,8 @@ ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 class Item:
     """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet.
 
-    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call.
+    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call. A
+    group that `is_mixed` holds model calls that are not one conversation.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Item:
         "inner",
         "is_agent",
         "is_explicit",
+        "is_mixed",
         "is_soft",
         "kind",
         "name",
@@ -60,6 +62,7 @@ class Item:
         self.is_agent = False
         self.is_soft = False
         self.holds_calls = False
+        self.is_mixed = False
         self.start, self.end = span.start, span.end
 
 
@@ -110,6 +113,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 return inner
             group = Item("group", node, inner)
             group.is_soft = True
+            group.is_mixed = any(item.is_mixed for item in inner)
             group.holds_calls = any(item.holds_calls or item.kind in ("call", "tool") for item in inner)
             return [group]
 
@@ -174,11 +178,16 @@ def _wraps_one_call(node: SpanNode, items: list[Item]) -> bool:
     """Whether a span is there for one model call, or for several of one conversation. A turn of an agent is not."""
     if node.role not in ("chain", "other") or node.is_lost or node.graph is not None or _TURN.fullmatch(node.span.name):
         return False
+    if any(item.is_mixed for item in items):
+        return False
     flat = list(_flatten(items))
     calls = [span for item in flat if item.kind == "call" for span in item.calls]
     if not calls or any(item.kind not in ("call", "tool") for item in flat):
         return False
-    return len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
+    is_one = len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
+    for item in items:
+        item.is_mixed = not is_one and item.is_soft
+    return is_one
 
 
 def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
