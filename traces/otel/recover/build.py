@@ -166,9 +166,9 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     for node in calls:
         for name, keys in _USAGE.items():
             value = first(node.span.attributes, keys)
-            if isinstance(value, str) and value.isdecimal():
+            if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
                 figures[name] = figures.get(name, 0) + value
     if not figures:
         return None
