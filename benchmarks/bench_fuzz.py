@@ -1,4 +1,4 @@
-"""What an import does with damaged exports: real files with flipped bytes, lost lines, odd values, cycles, deep nesting.
+"""What an import does with damaged exports: real files with flipped bytes, lost lines, odd values, cycles and nesting.
 
 Each gives traces, which are the same after they were written and read again, or a `TraceError` that says what is wrong.
 

@@ -16,8 +16,8 @@ import orjson
 from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError
 from traces.model import Json
-from traces.otel.intake import MAX_DEPTH, Intake, check_count
-from traces.otel.spans import Event, Link, Log, Span, add_exception_type, is_hex, read_id
+from traces.otel.intake import Intake, check_count
+from traces.otel.spans import MAX_DEPTH, Event, Link, Log, Span, add_exception_type, is_hex, read_id
 
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
