@@ -92,7 +92,9 @@ def _read_document(document: Json, place: Place, depth: int = 0) -> Iterator[Spa
         yield read_observation(row, Row({}), place)
     elif is_row(row):
         yield from read_rows(row, place)
-    elif isinstance(inner := row.get("data", "spans", "rows", "traces"), list) and inner:
+    elif isinstance(inner := row.get("data", "spans", "rows", "traces"), list):
+        if not inner:
+            raise ValueError("it is the empty answer of a query; widen its time range or its filter")
         yield from _read_document(inner, place, depth + 1)
     elif isinstance(columns := document.get("columns"), list):
         yield from _read_document(_turn_columns(columns), place, depth + 1)
