@@ -12,15 +12,31 @@ from traces.otel.spans import Span
 
 
 class SpanNode:
-    """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported."""
+    """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported.
 
-    __slots__ = ("_conversation", "children", "end", "graph", "is_lost", "name", "parent", "role", "span", "start")
+    `agent` is the nearest span of an agent above it.
+    """
+
+    __slots__ = (
+        "_conversation",
+        "agent",
+        "children",
+        "end",
+        "graph",
+        "is_lost",
+        "name",
+        "parent",
+        "role",
+        "span",
+        "start",
+    )
 
     def __init__(self, span: Span, *, is_lost: bool = False) -> None:
         self.span: Final = span
         self.is_lost: Final = is_lost
         self._conversation: Conversation | None = None
         self.parent: SpanNode | None = None
+        self.agent: SpanNode | None = None
         self.children: list[SpanNode] = []
         self.start = span.start_ns or 0
         self.end = max(span.end_ns or 0, self.start)
@@ -78,7 +94,12 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
         if node.is_lost and node.children:
             node.start = min(child.start for child in node.children)
         node.children.sort(key=_start_key)
-    return sorted(roots, key=_start_key)
+    roots.sort(key=_start_key)
+    placed = _place_lost(roots) if lost else roots
+    for node in walk(placed):
+        if node.parent is not None:
+            node.agent = node.parent if node.parent.role == "agent" else node.parent.agent
+    return placed
 
 
 def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
@@ -100,12 +121,34 @@ def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
 def take_apart(roots: Sequence[SpanNode]) -> None:
     """Cut the nodes from each other, so that they are freed at once: parents and children refer to each other."""
     for node in walk(roots):
-        node.parent = None
+        node.parent = node.agent = None
         node.children = []
 
 
 def _start_key(node: SpanNode) -> tuple[int, int, str]:
     return node.start, node.end, node.id
+
+
+def _place_lost(roots: list[SpanNode]) -> list[SpanNode]:
+    """Put what a lost span held below the deepest span around it in time, as long as only one comes into question."""
+    whole = [root for root in roots if not root.is_lost]
+    kept: list[SpanNode] = []
+    for root in roots:
+        above: SpanNode | None = None
+        around = [each for each in whole if _encloses(each, root)] if root.is_lost else []
+        while len(around) == 1:
+            above = around[0]
+            around = [each for each in above.children if each.role != "llm" and _encloses(each, root)]
+        if above is None:
+            kept.append(root)
+        else:
+            root.parent = above
+            above.children = sorted([*above.children, root], key=_start_key)
+    return kept
+
+
+def _encloses(outer: SpanNode, inner: SpanNode) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end and outer.span.trace_id == inner.span.trace_id
 
 
 def _break_cycles(nodes: Iterable[SpanNode], roots: Sequence[SpanNode]) -> list[SpanNode]:
