@@ -46,6 +46,7 @@ TOOL_ARGUMENTS = (
     "tool.parameters",
 )
 TOOL_RESULT = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "tool_response")
+FINISH_REASON = ("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason", "llm.finish_reason")
 INPUT_TOKENS = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",

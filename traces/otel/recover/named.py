@@ -26,11 +26,7 @@ class NamedPredecessors:
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        for position, item in enumerate(items):
-            if id(item) not in found and (source := _read_handover(item)) is not None:
-                earlier = [each for each in items[:position] if each.name == source]
-                if earlier:
-                    found[id(item)] = [(earlier[-1], "name")]
+        found |= _follow_handovers([item for item in items if id(item) not in found])
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found
@@ -154,6 +150,22 @@ def _read_routes(output: Json) -> Iterable[str]:
         for each in output:
             if isinstance(each, str):
                 yield from _SEND.findall(each) or [each]
+
+
+def _follow_handovers(items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
+    """The latest execution of the node that handed over to each step.
+
+    If one of them had not ended when its successor started, the names only say in which order the steps are listed.
+    """
+    found: dict[int, list[tuple[Item, Evidence]]] = {}
+    for position, item in enumerate(items):
+        if (name := _read_handover(item)) is not None:
+            earlier = [each for each in items[:position] if each.name == name]
+            if earlier:
+                if earlier[-1].end > item.start:
+                    return {}
+                found[id(item)] = [(earlier[-1], "name")]
+    return found
 
 
 def _read_handover(item: Item) -> str | None:
