@@ -39,6 +39,8 @@ class NamedPredecessors:
             if number is None:
                 return {}
             by_step.setdefault(number, []).append(item)
+        if len(by_step) == 1 and all("__pregel_push" in _list_triggers(item) for item in items):
+            return {}  # tasks that an entry point calls as functions: their numbers do not order them
         supersteps = [by_step[number] for number in sorted(by_step)]
         routes = _Routes(supersteps)
         latest: dict[str, list[Item]] = {}
@@ -54,10 +56,8 @@ class NamedPredecessors:
     def _find_triggers(
         self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Sequence[Item]], routes: _Routes
     ) -> list[tuple[Item, Evidence]]:
-        place = item.span.graph
-        assert place is not None
         stated: list[str] = []
-        for trigger in place.triggers:
+        for trigger in _list_triggers(item):
             head, _, rest = trigger.partition(":")
             if head == "join":
                 stated += rest.rpartition(":")[0].split("+")
@@ -111,6 +111,10 @@ class _Routes:
         if chosen := self.chosen[id(source)]:
             return not chosen <= self._nodes
         return target.name in self._next.get(source.name, ())
+
+
+def _list_triggers(item: Item) -> Sequence[str]:
+    return item.span.graph.triggers if item.span.graph is not None else ()
 
 
 def _has_failed(node: SpanNode) -> bool:

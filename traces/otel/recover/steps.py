@@ -292,9 +292,12 @@ def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> li
     return settled
 
 
+_STATED_NAMES = ("traceloop.entity.name", "graph.node.name", "haystack.component.name", "ai.telemetry.functionId")
+
+
 def _read_cover_name(node: SpanNode) -> str | None:
     """The name that the application gave a step; None if it is only the name of a class that many steps share."""
-    stated = first(node.span.attributes, ("traceloop.entity.name", "graph.node.name", "haystack.component.name"))
+    stated = first(node.span.attributes, _STATED_NAMES)
     if stated is not None:
         return str(stated)
     name = node.span.name
