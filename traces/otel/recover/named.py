@@ -26,7 +26,7 @@ class NamedPredecessors:
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        found |= _follow_handovers([item for item in items if id(item) not in found])
+        found |= _follow_handovers(items, found)
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found
@@ -74,9 +74,9 @@ class NamedPredecessors:
         elif routed:
             others = []
         if routed or others:
-            evidence = "route" if routed else "graph" if self.edges else "superstep"
+            evidence = "route" if routed else "graph" if self.edges else _name_superstep(earlier)
             return [(each, evidence) for each in [*routed, *others]]
-        return [(each, "superstep") for each in earlier]
+        return [(each, _name_superstep(earlier)) for each in earlier]
 
     def _follow_edges(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
@@ -90,6 +90,11 @@ class NamedPredecessors:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
         return found
+
+
+def _name_superstep(earlier: Sequence[Item]) -> Evidence:
+    """The only step of a superstep has triggered the next one; of several, any may have."""
+    return "trigger" if len(earlier) == 1 else "superstep"
 
 
 class _Routes:
@@ -156,19 +161,21 @@ def _read_routes(output: Json) -> Iterable[str]:
                 yield from _SEND.findall(each) or [each]
 
 
-def _follow_handovers(items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
-    """The latest execution of the node that handed over to each step.
+def _follow_handovers(
+    items: Sequence[Item], known: Mapping[int, list[tuple[Item, Evidence]]]
+) -> dict[int, list[tuple[Item, Evidence]]]:
+    """The latest execution of the node that handed over to each step whose predecessors are not known.
 
     If one of them had not ended when its successor started, the names only say in which order the steps are listed.
     """
     found: dict[int, list[tuple[Item, Evidence]]] = {}
-    for position, item in enumerate(items):
-        if (name := _read_handover(item)) is not None:
-            earlier = [each for each in items[:position] if each.name == name]
-            if earlier:
-                if earlier[-1].end > item.start:
-                    return {}
-                found[id(item)] = [(earlier[-1], "name")]
+    latest: dict[str | None, Item] = {}
+    for item in items:
+        if id(item) not in known and (name := _read_handover(item)) is not None and name in latest:
+            if latest[name].end > item.start:
+                return {}
+            found[id(item)] = [(latest[name], "name")]
+        latest[item.name] = item
     return found
 
 
