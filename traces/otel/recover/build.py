@@ -26,7 +26,7 @@ from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk, walk_up
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
@@ -168,8 +168,10 @@ def _read_failure(span: Span) -> Failure:
 def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     figures: dict[str, float] = {}
     for node in calls:
+        details = load_json(node.span.attributes.get("langfuse.observation.usage_details"))
+        attributes = node.span.attributes if not isinstance(details, dict) else {**details, **node.span.attributes}
         for name, keys in _USAGE.items():
-            value = first(node.span.attributes, keys)
+            value = first(attributes, keys)
             if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
@@ -181,8 +183,8 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
 
 
 _USAGE = {
-    "input_tokens": concepts.INPUT_TOKENS,
-    "output_tokens": concepts.OUTPUT_TOKENS,
+    "input_tokens": (*concepts.INPUT_TOKENS, "prompt_tokens", "input"),
+    "output_tokens": (*concepts.OUTPUT_TOKENS, "completion_tokens", "output"),
     "cached_input_tokens": concepts.CACHED_TOKENS,
     "cost_usd": concepts.COST,
 }
@@ -218,8 +220,7 @@ _NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")
 
 def _find_agent_name(node: SpanNode) -> str | None:
     """The name of the agent around a model call whose span says it only as `name.run`; a class is no such name."""
-    around = next((each for each in walk_up(node.parent) if each.role == "agent"), None)
-    name, _, method = around.span.name.rpartition(".") if around is not None else ("", "", "")
+    name, _, method = node.agent.span.name.rpartition(".") if node.agent is not None else ("", "", "")
     return name if method == "run" and name[:1].islower() else None
 
 
