@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from traces.model import Json
-from traces.otel.recover.concepts import first, load_json
+from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.spans import Span
 
 
@@ -37,7 +37,8 @@ class Message(NamedTuple):
         elif self.text:
             parts.append({"type": "text", "content": self.text})
         parts += [
-            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in self.calls
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": as_data(call.arguments)}
+            for call in self.calls
         ]
         return {"role": self.role, "parts": parts}
 
@@ -50,8 +51,10 @@ class Conversation(NamedTuple):
     answered: tuple[Message, ...]
 
 
-_INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages")
+_INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages", "ai.prompt.messages")
 _OUTPUT = ("gen_ai.output.messages", "gen_ai.completion", "llm.output_messages")
+_INPUT_VALUE = ("input.value", "langfuse.observation.input", "mlflow.spanInputs", "lmnr.span.input", "ai.prompt")
+_OUTPUT_VALUE = ("output.value", "langfuse.observation.output", "mlflow.spanOutputs", "lmnr.span.output")
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -65,12 +68,22 @@ def read_conversation(span: Span) -> Conversation:
         of_events = _read_events(events)
         system = system or of_events.system
         asked, answered = asked or list(of_events.asked), answered or list(of_events.answered)
-    if not answered and (text := attributes.get("gen_ai.response.content")):
+    if not answered and (text := first(attributes, ("gen_ai.response.content", "ai.response.text"))):
         answered = [Message("assistant", str(text))]
-    if not asked and (text := first(attributes, ("input.value",))) is not None:
+    if (listed := load_json(attributes.get("ai.response.toolCalls"))) and isinstance(listed, list):
+        answered.append(
+            _read_message(
+                {"content": [{"type": "tool-call", **each} for each in listed if isinstance(each, dict)]}, "assistant"
+            )
+        )
+    if not asked and (text := first(attributes, _INPUT_VALUE)) is not None:
         asked = _read_list(load_json(text), "user") or [Message("user", str(text))]
-    if not answered and (text := first(attributes, ("output.value",))) is not None:
-        answered = [Message("assistant", _join_parts(load_json(text)))]
+    if not answered and (text := first(attributes, _OUTPUT_VALUE)) is not None:
+        loaded = load_json(text)
+        is_message = isinstance(loaded, dict) and "role" in loaded
+        answered = (_read_list(loaded, "assistant") if is_message else []) or [
+            Message("assistant", _join_parts(loaded))
+        ]
     while asked and asked[0].role in _SYSTEM_ROLES:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
@@ -79,9 +92,7 @@ def read_conversation(span: Span) -> Conversation:
 
 def has_messages(span: Span) -> bool:
     """Whether a span holds messages as such, and not only the arguments of a call."""
-    return bool(_list_events(span)) or any(
-        key.startswith(("llm.input_messages", "gen_ai.input.messages", "gen_ai.prompt")) for key in span.attributes
-    )
+    return bool(_list_events(span)) or any(key.startswith(_INPUT) for key in span.attributes)
 
 
 def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -> list[Message]:
@@ -151,7 +162,22 @@ def _looks_like_message(value: Mapping[str, Any]) -> bool:
 _LANGCHAIN_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
 
+_GENAI_KEYS = frozenset(("role", "parts", "name", "finish_reason"))
+
+
 def _read_message(value: Mapping[str, Any], default: str) -> Message:
+    if value.keys() <= _GENAI_KEYS and isinstance(value.get("parts"), list):  # as the conventions say, and most do
+        texts: list[str] = []
+        calls: list[AskedCall] = []
+        answers: list[str] = []
+        for part in value["parts"]:
+            _read_part(part, texts, calls, answers)
+        text = "\n".join(filter(None, texts))
+        return Message(str(value.get("role") or default).lower(), text, tuple(calls), tuple(answers))
+    return _read_other_message(value, default)
+
+
+def _read_other_message(value: Mapping[str, Any], default: str) -> Message:
     if isinstance(value.get("message"), dict):
         value = value["message"]
     if isinstance(value.get("kwargs"), dict):
@@ -189,9 +215,10 @@ def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: li
         return
     if isinstance(inner := part.get("message_content"), dict):
         part = inner
-    if any(key.startswith("message_content.") for key in part):
-        part = {key.removeprefix("message_content."): item for key, item in part.items()}
     kind = part.get("type")
+    if kind is None and any(key.startswith("message_content.") for key in part):
+        part = {key.removeprefix("message_content."): item for key, item in part.items()}
+        kind = part.get("type")
     if isinstance(tool_use := part.get("toolUse"), dict):
         calls.append(
             AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input"))
@@ -199,13 +226,12 @@ def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: li
     elif isinstance(result := part.get("toolResult"), dict):
         answers.append(str(result.get("toolUseId")))
         texts.append(_join_parts(result.get("content")))
-    elif kind in ("tool_call", "tool_use", "function_call"):
-        arguments = part.get("arguments", part.get("input"))
-        calls.append(
-            AskedCall(_text_or_none(part.get("id", part.get("call_id"))), str(part.get("name")), load_json(arguments))
-        )
-    elif kind in ("tool_call_response", "tool_result", "function_call_output"):
-        if (answered := part.get("id", part.get("tool_use_id", part.get("call_id")))) is not None:
+    elif kind in ("tool_call", "tool_use", "function_call", "tool-call"):
+        call_id, name = first(part, ("id", "call_id", "toolCallId")), first(part, ("name", "toolName"))
+        arguments = first(part, ("arguments", "input", "args"))
+        calls.append(AskedCall(_text_or_none(call_id), str(name), load_json(arguments)))
+    elif kind in ("tool_call_response", "tool_result", "function_call_output", "tool-result"):
+        if (answered := first(part, ("id", "tool_use_id", "call_id", "toolCallId"))) is not None:
             answers.append(str(answered))
         answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
         texts.append(answer if isinstance(answer, str) else _dump(answer))
