@@ -225,8 +225,9 @@ def structure(
     ] = None,
     output: Output = None,
 ) -> None:
-    """Show the graph behind traces, and the prompts, models and tools that their steps used.
+    """Show the graph and the prompts behind traces.
 
+    Lists nodes, the nodes that they follow, and the instructions, models, tools and parameters that were seen.
     Values that differ only here and there, such as a date in a prompt, are shown as one template.
     """
     from promptiter.cli.views.trace_structure import print_structure
