@@ -16,9 +16,9 @@ SURFACES = "promptiter.surfaces"
 """Trace attribute: the surfaces that its steps read, by id, each with type and value."""
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
-_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
-
+_PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
 _PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
+_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
 
 
 class SeenSurface(NamedTuple):
@@ -72,11 +72,11 @@ def find_system(conversations: Iterable[Conversation], around: Iterable[Conversa
 
 
 def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
-    for key in _PARAMETER_KEYS.keys() & span.attributes:
-        value = span.attributes[key]
+    for key, name in _PARAMETER_KEYS.items():
+        value = span.attributes.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            yield _PARAMETER_KEYS[key], value
-    parameters = load_json(span.attributes.get("llm.invocation_parameters"))
+            yield name, value
+    parameters = load_json(first(span.attributes, _PARAMETER_SETS))
     if isinstance(parameters, dict):
         for name in _PARAMETERS:
             value = parameters.get(name)
