@@ -17,7 +17,7 @@ TRACES = """
 AmbiguousStepError Blob BrokenTraceError CycleError DuplicateStepError Edge EmptyTraceError ExecutionTrace Failure Loop
 NoActiveRecordingError OpenStep Place Recording Snapshot Step ToolCall TraceError TraceGraph TraceProcessor
 UnknownConventionError UnknownPredecessorError UnknownStepError UnreadableTraceError UnwritableTraceError Usage
-current_step digest read read_otel read_surface read_traces record step write_otel write_traces
+current_step digest read read_otel read_surface read_traces record step stream_otel write_otel write_traces
 """
 PROMPTITER = """
 AcceptancePolicy Agent AgentRun Aggregator Attributor Backwarder Budget BudgetEndedError CaseInput Edge Engine EvalCase
@@ -29,7 +29,7 @@ build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_con
 NAMESPACES = "agents backprop evaluation llm observers offline policies runs search stages"
 COMMANDS = (
     "cache clear, cache stats, check, describe, evaluate, init, noise, rerun, restore, resume, run, runs, schema, "
-    "show, trace export, trace show, trace stats, try"
+    "show, trace export, trace import, trace show, trace stats, try"
 )
 
 

@@ -72,6 +72,7 @@ from traces.open_step import OpenStep as OpenStep
 from traces.otel.processor import TraceProcessor as TraceProcessor
 from traces.otel.read import read as read
 from traces.otel.read import read_otel as read_otel
+from traces.otel.read import stream_otel as stream_otel
 from traces.otel.write import write_otel as write_otel
 from traces.recorder import (
     current_step as current_step,

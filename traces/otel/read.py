@@ -6,8 +6,9 @@ import codecs
 import io
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from math import inf
 from typing import IO
 
 from traces.errors import Place, UnknownConventionError, UnreadableTraceError
@@ -18,7 +19,8 @@ from traces.otel.frames import RESOURCE_TAG, is_framed, split_frames
 from traces.otel.intake import MAX_ATTRIBUTE_MB, MAX_DOCUMENT_MB, Intake
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
-from traces.otel.spans import Event, Log, Span
+from traces.otel.span_store import DEFAULT_LIMIT_BYTES, SpanStore
+from traces.otel.spans import Log, Span
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
             yield from parse_traces(name, file)
         else:
-            yield from _read_otlp([(name, file)])
+            yield from _stream([(name, file)], None, Intake(), limit_bytes=DEFAULT_LIMIT_BYTES)
 
 
 def read_otel(
@@ -44,9 +46,25 @@ def read_otel(
     them. OTLP traces without any step are skipped with a warning. If there are no others, that is an error. `coverage`
     counts what was taken over. An attribute of more than `max_attribute_mb` is refused.
     """
+    with pause_gc(is_last=True):
+        return list(stream_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb, limit_bytes=inf))
+
+
+def stream_otel(
+    *sources: TraceSource,
+    coverage: Coverage | None = None,
+    max_attribute_mb: int = MAX_ATTRIBUTE_MB,
+    limit_bytes: float = DEFAULT_LIMIT_BYTES,
+) -> Iterator[ExecutionTrace]:
+    """Yield the traces that `read_otel` returns, one after the other, without keeping all of them in memory.
+
+    Exports have no order, so the first trace comes after the last span was read. Until then, spans that take more than
+    about `limit_bytes` in memory wait in a temporary file.
+    """
     intake = Intake(coverage, max_attribute_mb=max_attribute_mb)
     with ExitStack() as stack:
-        return _read_otlp([stack.enter_context(open_source(source)) for source in sources], coverage, intake)
+        files = [stack.enter_context(open_source(source)) for source in sources]
+        yield from _stream(files, coverage, intake, limit_bytes=limit_bytes)
 
 
 def read_spans(name: str, file: TraceReader, intake: Intake | None = None) -> Iterator[list[Span | Log]]:
@@ -102,14 +120,6 @@ def _refuse_others(start: bytes, place: Place) -> None:
         )
 
 
-def add_logs(spans: Sequence[Span], logs: Mapping[tuple[str, str], list[Event]]) -> list[Span]:
-    """The spans, each with the log records that belong to it as events."""
-    return [
-        span._replace(events=(*span.events, *found)) if (found := logs.get((span.trace_id, span.span_id))) else span
-        for span in spans
-    ]
-
-
 def drop_duplicates(spans: list[Span]) -> list[Span]:
     """Drop spans that were exported twice. Two different spans with the same id are an error."""
     by_id = {span.span_id: span for span in spans}
@@ -124,34 +134,32 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
-def _read_otlp(
-    files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None = None, intake: Intake | None = None
-) -> list[ExecutionTrace]:
-    with pause_gc(is_last=True):
-        by_trace: dict[str, list[Span]] = {}
-        logs: dict[tuple[str, str], list[Event]] = {}
-        for name, file in files:
-            for batch in read_spans(name, file, intake):
-                for each in batch:
-                    if isinstance(each, Log):
-                        logs.setdefault((each.trace_id, each.span_id), []).append(each.event)
-                    else:
-                        by_trace.setdefault(each.trace_id, []).append(each)
-        if logs:
-            by_trace = {trace_id: add_logs(spans, logs) for trace_id, spans in by_trace.items()}
-        found: list[ExecutionTrace] = []
-        foreign: list[UnknownConventionError] = []
-        for spans in join_runs(by_trace):
-            try:
-                found += build_traces(drop_duplicates(spans), coverage)
-            except UnknownConventionError as error:
-                foreign.append(error)
-    if foreign and not found:
+def _stream(
+    files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None, intake: Intake, *, limit_bytes: float
+) -> Iterator[ExecutionTrace]:
+    foreign: list[UnknownConventionError] = []
+    is_empty = True
+    with SpanStore(limit_bytes) as store:
+        with pause_gc():
+            for name, file in files:
+                for batch in read_spans(name, file, intake):
+                    store.add(batch)
+            runs = join_runs(store)
+        for trace_ids in runs:
+            with pause_gc():
+                spans = [span for trace_id in trace_ids for span in store.take(trace_id)]
+                try:
+                    found = build_traces(drop_duplicates(spans), coverage)
+                except UnknownConventionError as error:
+                    foreign.append(error)
+                    continue
+            is_empty = False
+            yield from found
+    if foreign and is_empty:
         raise foreign[0]
     if foreign and coverage is None:
         names = ", ".join(name for name, _ in files)
         logger.warning("skipped %d traces of %s: %s", len(foreign), names, foreign[0].message)
-    return found
 
 
 def _is_json(start: bytes) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from traces.errors import UnknownConventionError
 from traces.model import ExecutionTrace
 from traces.otel import native
 from traces.otel.recover.build import build_trace
-from traces.otel.recover.concepts import CONVERSATION, first, read_role
+from traces.otel.recover.concepts import read_role
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.messages import read_conversation
+from traces.otel.span_store import SpanStore
 from traces.otel.spans import Span
 
 
@@ -30,12 +31,12 @@ def build_traces(spans: Sequence[Span], coverage: Coverage | None = None) -> lis
     )
 
 
-def join_runs(by_trace: Mapping[str, Sequence[Span]]) -> list[list[Span]]:
-    """The spans of each run, which may be spread over OTLP traces: linked ones, and turns of one conversation.
+def join_runs(store: SpanStore) -> list[list[str]]:
+    """The OTLP traces of each run, which may be spread over several: linked ones, and turns of one conversation.
 
     A later turn belongs to an earlier one if its model was shown what a model of the earlier one had answered.
     """
-    leaders = {trace_id: trace_id for trace_id in by_trace}
+    leaders = {trace_id: trace_id for trace_id in store.facts}
 
     def find(trace_id: str) -> str:
         while leaders[trace_id] != trace_id:
@@ -44,46 +45,33 @@ def join_runs(by_trace: Mapping[str, Sequence[Span]]) -> list[list[Span]]:
         return trace_id
 
     conversations: dict[str, list[str]] = {}
-    for trace_id, spans in by_trace.items():
-        for span in spans:
-            for link in span.links:
-                if link.trace_id in leaders and link.trace_id != trace_id:
-                    leaders[find(trace_id)] = find(link.trace_id)
-        if (conversation := _find_conversation(spans)) is not None:
-            conversations.setdefault(conversation, []).append(trace_id)
+    for trace_id, facts in store.facts.items():
+        for linked in facts.linked:
+            if linked in leaders:
+                leaders[find(trace_id)] = find(linked)
+        if facts.conversation is not None:
+            conversations.setdefault(facts.conversation, []).append(trace_id)
     for trace_ids in conversations.values():
         if len(trace_ids) > 1:
-            answers: dict[str, str] = {}
-            for trace_id in sorted(trace_ids, key=lambda each: _start(by_trace[each])):
-                shown, answered = _list_answers(by_trace[trace_id])
-                for text in shown:
-                    if text in answers:
-                        leaders[find(trace_id)] = find(answers[text])
-                answers |= dict.fromkeys(answered, trace_id)
-    runs: dict[str, list[Span]] = {}
-    for trace_id, spans in by_trace.items():
-        runs.setdefault(find(trace_id), []).extend(spans)
+            answers: dict[int, str] = {}
+            for trace_id in sorted(trace_ids, key=lambda each: store.facts[each].start_ns or 0):
+                shown, given = _hash_answers(store.load(trace_id))
+                for text in shown & answers.keys():
+                    leaders[find(trace_id)] = find(answers[text])
+                answers |= dict.fromkeys(given, trace_id)
+    runs: dict[str, list[str]] = {}
+    for trace_id in store.facts:
+        runs.setdefault(find(trace_id), []).append(trace_id)
     return list(runs.values())
 
 
-def _find_conversation(spans: Iterable[Span]) -> str | None:
-    for span in spans:
-        if (value := first(span.attributes, CONVERSATION)) is not None:
-            return str(value)
-    return None
-
-
-def _start(spans: Iterable[Span]) -> int:
-    return min((span.start_ns or 0 for span in spans), default=0)
-
-
-def _list_answers(spans: Iterable[Span]) -> tuple[set[str], set[str]]:
-    """The answers of models that the model calls of a trace were shown, and those that they gave."""
-    shown: set[str] = set()
-    given: set[str] = set()
+def _hash_answers(spans: Iterable[Span]) -> tuple[set[int], set[int]]:
+    """Hashes of the answers of models that the model calls of a trace were shown, and of those that they gave."""
+    shown: set[int] = set()
+    given: set[int] = set()
     for span in spans:
         if read_role(span) == "llm":
-            conversation = read_conversation(span)
-            shown |= {message.text for message in conversation.asked if message.role == "assistant" and message.text}
-            given |= {message.text for message in conversation.answered if message.text}
+            asked, answered = read_conversation(span)[1:]
+            shown |= {hash(message.text) for message in asked if message.role == "assistant" and message.text}
+            given |= {hash(message.text) for message in answered if message.text}
     return shown - given, given

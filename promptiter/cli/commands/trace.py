@@ -142,11 +142,11 @@ def import_(
     Says what was taken over: spans read, folded into steps and dropped, and how it is known which step followed which.
     """
     from promptiter.cli.views import trace_import as view
-    from traces import read_otel
+    from traces import stream_otel
     from traces.otel.recover.coverage import Coverage
 
     coverage = Coverage()
-    found = list(map(_redact, read_otel(*(_name_input(file) for file in files), coverage=coverage)))
+    found = map(_redact, stream_otel(*(_name_input(file) for file in files), coverage=coverage))
     if str(output) == "-":
         for trace in found:
             write_text(to_json(trace).decode() + "\n", None)

@@ -24,8 +24,8 @@ from traces.otel.recover import concepts
 from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, walk
-from traces.otel.recover.messages import Conversation, Message, read_conversation
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
@@ -41,6 +41,7 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
     coverage.add_spans(len(spans), dropped)
     if not drafts:
         coverage.add_folded(sum(1 for _ in walk(roots)), is_trace=False)
+        take_apart(roots)
         return None
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, roots, texts)
@@ -55,13 +56,14 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         attributes={SURFACES: surfaces} if surfaces else {},
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
+    take_apart(roots)
     return trace
 
 
 def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
     item = draft.item
     own = texts.conversations
-    around = [read_conversation(node.span) for node in item.wrappers if node.role in ("agent", "llm")]
+    around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
         surfaces.setdefault(surface.id, surface.to_json())

@@ -3,68 +3,91 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 WINDOW = 8
 """A passage of this many words is the same text wherever it occurs; a shorter text only as a whole."""
 MIN_LENGTH = 12
 """A shorter text must be a whole message or line to count."""
+MAX_PRODUCERS = 64
+"""Of the steps that produced the same passage, the latest this many are remembered."""
 
 _WORD = re.compile(r"\w+")
 
 
-class TextIndex:
-    """The texts that steps produced, in the order of their steps."""
+class GivenTexts:
+    """The texts that a run was given: whoever has a passage of them need not have it from a step."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        self._known: set[int] = set()
-        self._producers: dict[int, list[int]] = {}
-        self._lengths: set[int] = set()
-        self._lines: dict[str, list[int]] = {}
-        self._known_lines = {line for text in known for line in _list_lines(text)}
-        self._known_texts = list(known)
+    def __init__(self, texts: Iterable[str]) -> None:
+        texts = list(texts)
+        self.lines = {line for text in texts for line in _list_lines(text)}
+        self._words = [_split(text) for text in texts]
+        self._passages: dict[int, set[int]] = {}
+
+    def list_passages(self, length: int) -> set[int]:
+        """The hashes of all passages of so many words."""
+        if length not in self._passages:
+            self._passages[length] = {passage for words in self._words for passage in _hash_passages(words, length)}
+        return self._passages[length]
+
+
+class TextIndex:
+    """The texts that steps produced, without what the run was given. Steps are known by their places."""
+
+    def __init__(self, given: GivenTexts) -> None:
+        self._given = given
+        self._passages: dict[int, tuple[int, ...]] = {}
+        self._lines: dict[str, tuple[int, ...]] = {}
+        self._has_long = False
+        self._short: dict[str, set[int]] = {}  # the lengths of texts shorter than a window, by their longest words
 
     def add(self, place: int, texts: Iterable[str]) -> None:
         """Remember what a step produced. Steps are added in their order."""
         for text in texts:
-            words = [word.lower() for word in _WORD.findall(text)]
+            words = _split(text)
             length = min(len(words), WINDOW)
             if length and len(text) >= MIN_LENGTH:
-                self._lengths.add(length)
-                for passage in set(_list_passages(words, length)):
-                    self._producers.setdefault(passage, []).append(place)
-            for line in _list_lines(text):
-                self._lines.setdefault(line, []).append(place)
+                if length == WINDOW:
+                    self._has_long = True
+                else:
+                    self._short.setdefault(max(words, key=len), set()).add(length)
+                passages = set(_hash_passages(words, length))
+                _add_producer(self._passages, passages - self._given.list_passages(length), place)
+            _add_producer(self._lines, set(_list_lines(text)) - self._given.lines, place)
 
-    def finish(self) -> None:
-        """Forget passages that the run was given: whoever has them need not have them from a step."""
-        for text in self._known_texts:
-            words = [word.lower() for word in _WORD.findall(text)]
-            for length in self._lengths:
-                for passage in _list_passages(words, length):
-                    self._producers.pop(passage, None)
-        for line in self._known_lines:
-            self._lines.pop(line, None)
-
-    def find_producers(self, texts: Sequence[str]) -> list[list[int]]:
+    def find_producers(self, texts: Iterable[str]) -> set[tuple[int, ...]]:
         """For each passage of the texts that steps produced, the places of these steps."""
-        found: dict[tuple[int, ...], None] = {}
+        found: set[tuple[int, ...]] = set()
+        passages, lines = self._passages.keys(), self._lines.keys()
         for text in texts:
-            words = [word.lower() for word in _WORD.findall(text)]
-            for length in self._lengths:
-                for passage in _list_passages(words, length):
-                    if (producers := self._producers.get(passage)) is not None:
-                        found[tuple(producers)] = None
-            for line in _list_lines(text):
-                if (producers := self._lines.get(line)) is not None:
-                    found[tuple(producers)] = None
-        return [list(each) for each in found]
+            words = _split(text)
+            lengths = {length for word in self._short.keys() & words for length in self._short[word]}
+            if self._has_long:
+                lengths.add(WINDOW)
+            for length in lengths:
+                found.update(map(self._passages.__getitem__, passages & _hash_passages(words, length)))
+            found.update(map(self._lines.__getitem__, lines & _list_lines(text)))
+        return found
 
 
-def _list_passages(words: Sequence[str], length: int) -> Iterable[int]:
-    return (hash(tuple(words[at : at + length])) for at in range(len(words) - length + 1))
+def _add_producer(producers: dict[K, tuple[int, ...]], new: set[K], place: int) -> None:
+    known = producers.keys() & new
+    for each in known:
+        if producers[each][-1] != place:
+            producers[each] = (*producers[each][1 - MAX_PRODUCERS :], place)
+    producers.update(dict.fromkeys(new - known if known else new, (place,)))
 
 
-def _list_lines(text: str) -> Iterable[str]:
-    stripped = (line.strip() for line in text.splitlines())
-    return (line for line in stripped if line)
+def _split(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _hash_passages(words: Sequence[str], length: int) -> Iterator[int]:
+    return map(hash, zip(*(words[at:] for at in range(length)), strict=False))
+
+
+def _list_lines(text: str) -> set[str]:
+    return {line for line in map(str.strip, text.splitlines()) if line}

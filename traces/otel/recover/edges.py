@@ -8,13 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from math import inf
 
 from traces.model import Edge
 from traces.otel.recover.concepts import INPUT, OUTPUT, first, load_json
-from traces.otel.recover.content import TextIndex
+from traces.otel.recover.content import GivenTexts, TextIndex
 from traces.otel.recover.forest import SpanNode, walk, walk_up
-from traces.otel.recover.messages import Conversation, read_conversation
+from traces.otel.recover.messages import Conversation
 from traces.otel.recover.order import Draft, Evidence
 
 CONFIDENCE = {
@@ -34,13 +37,13 @@ CONFIDENCE = {
 class Texts:
     """What a step read and returned, as texts."""
 
-    __slots__ = ("answered", "asked", "conversations", "inputs", "outputs")
+    __slots__ = ("conversations", "inputs", "outputs")
 
     def __init__(self, draft: Draft) -> None:
-        self.conversations: list[Conversation] = [read_conversation(call.span) for call in draft.calls]
+        self.conversations: list[Conversation] = [call.conversation for call in draft.calls]
         item = draft.item
         if not draft.calls and item.span.role == "agent":
-            self.conversations = [read_conversation(item.span.span)]
+            self.conversations = [item.span.conversation]
         asked = [message.text for each in self.conversations for message in each.asked]
         answered = [message.text for each in self.conversations for message in each.answered if message.text]
         spans = [each.span.attributes for each in item.wrappers]
@@ -55,44 +58,71 @@ def find_edges(
     drafts: Sequence[Draft], roots: Sequence[SpanNode], texts: Mapping[Draft, Texts]
 ) -> dict[Draft, list[Edge]]:
     """The edges to each step's predecessors. What a step only read, and did not follow, is an edge of kind data."""
+    sources = find_sources(drafts, texts)
     owners = _find_owners(drafts)
     nodes = {node.id: node for node in walk(roots)}
-    readers = _find_sources(drafts, texts)
-    read_by_others: dict[Draft, int] = {}
-    for sources in readers.values():
-        for source in sources:
-            read_by_others[source] = read_by_others.get(source, 0) + 1
-    edges: dict[Draft, list[Edge]] = {}
-    ancestors: dict[Draft, set[Draft]] = {}
+    read_by_others = Counter(source for read in sources.values() for source in read)
     linked = {draft: _follow_links(draft, nodes, owners) for draft in drafts}
+    linked_by_others = Counter(each for found in linked.values() for each in found)
+    ancestors = _Ancestors()
+    edges: dict[Draft, list[Edge]] = {}
     for draft in drafts:
-        read = readers[draft]
+        read = sources[draft]
         if found := {each for each in linked[draft] if each.place < draft.place}:
-            control = dict.fromkeys(found, "link")
+            control: dict[Draft, Evidence] = dict.fromkeys(found, "link")
+            earlier = ancestors.collect(draft, found)
             for each, evidence in draft.before.items():  # a join may be linked to the last arrival only
-                is_waiting = not any(each in linked[other] for other in drafts if other is not draft)
-                if (
-                    each not in control
-                    and evidence == "time"
-                    and is_waiting
-                    and not _is_ancestor(each, found, ancestors)
-                ):
+                if evidence == "time" and not linked_by_others[each] and not is_among(earlier, each, draft):
                     control[each] = "time"
         elif draft.stated is not None and not _is_ambiguous(draft.stated):
             control = dict(draft.stated)
         else:
             control = _fuse(draft.before if draft.stated is None else draft.stated, read, read_by_others)
-            control = {
-                each: evidence
-                for each, evidence in control.items()
-                if not _is_ancestor(each, control.keys() - {each}, ancestors)
-            }
-        ancestors[draft] = set(control).union(*(ancestors[each] for each in control))
+            if len(control) > 1:
+                earlier = ancestors.collect(draft, control)
+                control = {each: why for each, why in control.items() if not is_among(earlier, each, draft)}
+        ancestors.add(draft, control)
         edges[draft] = [
             Edge(source=each.id, evidence=evidence, confidence=CONFIDENCE[evidence])
             for each, evidence in control.items()
         ] + [Edge(source=each.id, kind="data", evidence="text", confidence=CONFIDENCE["text"]) for each in read]
     return edges
+
+
+class _Ancestors:
+    """The steps before each step, as bits: bit n of a step's set is the step n places before it.
+
+    Steps more than REACH places earlier are forgotten, which bounds both time and memory.
+    """
+
+    def __init__(self) -> None:
+        self._sets: dict[int, int] = {}
+
+    def collect(self, draft: Draft, before: Iterable[Draft]) -> int:
+        """The ancestors of the steps before one."""
+        found = 0
+        for each in before:
+            if (distance := draft.place - each.place) < REACH:
+                found |= self._sets[each.place] << distance
+        return found & _WITHIN_REACH
+
+    def add(self, draft: Draft, before: Collection[Draft]) -> None:
+        """Remember the steps before one, and their ancestors."""
+        found = self.collect(draft, before)
+        for each in before:
+            if (distance := draft.place - each.place) < REACH:
+                found |= 1 << distance
+        self._sets[draft.place] = found
+        self._sets.pop(draft.place - REACH, None)
+
+
+REACH = 1 << 14
+_WITHIN_REACH = (1 << REACH) - 1
+
+
+def is_among(ancestors: int, draft: Draft, later: Draft) -> bool:
+    """Whether a step is among the ancestors that were collected for a later one."""
+    return bool(ancestors >> (later.place - draft.place) & 1)
 
 
 def _is_ambiguous(stated: Mapping[Draft, Evidence]) -> bool:
@@ -113,33 +143,40 @@ def _fuse(
     return control
 
 
-def _is_ancestor(draft: Draft, others: Iterable[Draft], ancestors: dict[Draft, set[Draft]]) -> bool:
-    return any(draft in ancestors[each] for each in others)
+def find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, list[Draft]]:
+    """For each step the steps whose text it read: of several that produced a text, the latest that had ended.
 
-
-def _find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, list[Draft]]:
-    """For each step the steps whose text it read: of several that produced a text, the latest."""
-    given = [text for draft in drafts[:1] for text in texts[draft].inputs]
-    index = TextIndex(given)
+    Only steps with the same caller count. Among these, the segments of a step follow each other, and none of them reads
+    what another one produced.
+    """
+    given = GivenTexts(text for draft in drafts[:1] for text in texts[draft].inputs)
+    sources: dict[Draft, list[Draft]] = {draft: [] for draft in drafts}
+    by_caller: dict[Draft | None, list[Draft]] = {}
     for draft in drafts:
-        index.add(draft.place, texts[draft].outputs)
-    index.finish()
-    sources: dict[Draft, list[Draft]] = {}
-    for draft in drafts:
-        found: dict[Draft, None] = {}
-        for places in index.find_producers(texts[draft].inputs):
-            earlier = [
-                drafts[place]
-                for place in places
-                if place < draft.place
-                and drafts[place].caller is draft.caller
-                and drafts[place].item is not draft.item
-                and drafts[place].end <= draft.start
-            ]
-            if earlier:
-                found[max(earlier, key=lambda each: each.start)] = None
-        sources[draft] = list(found)
+        by_caller.setdefault(draft.caller, []).append(draft)
+    for scope in by_caller.values():
+        index = TextIndex(given)
+        last_start = max(draft.start for draft in scope)
+        first_end: float = inf
+        for _, same_item in groupby(scope, key=lambda draft: draft.item):
+            segments = list(same_item)
+            for draft in segments:
+                if first_end <= draft.start:
+                    sources[draft] = _choose_producers(draft, drafts, index, texts[draft].inputs)
+            for draft in segments:
+                if draft.end <= last_start:
+                    index.add(draft.place, texts[draft].outputs)
+                    first_end = min(first_end, draft.end)
     return sources
+
+
+def _choose_producers(draft: Draft, drafts: Sequence[Draft], index: TextIndex, inputs: Iterable[str]) -> list[Draft]:
+    found: set[Draft] = set()
+    for places in index.find_producers(dict.fromkeys(inputs)):
+        ended = [drafts[place] for place in places if drafts[place].end <= draft.start]
+        if ended:
+            found.add(max(ended, key=lambda each: each.start))
+    return sorted(found, key=lambda each: each.place)
 
 
 def _find_owners(drafts: Sequence[Draft]) -> dict[str, Draft]:

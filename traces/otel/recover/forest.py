@@ -7,21 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from traces.otel.recover.concepts import AGENT_NAME, GraphPlace, Role, first, read_graph_place, read_role
+from traces.otel.recover.messages import Conversation, read_conversation
 from traces.otel.spans import Span
 
 
 class SpanNode:
     """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported."""
 
-    __slots__ = ("children", "end", "graph", "is_lost", "name", "parent", "role", "span", "start")
+    __slots__ = ("_conversation", "children", "end", "graph", "is_lost", "name", "parent", "role", "span", "start")
 
     def __init__(self, span: Span, *, is_lost: bool = False) -> None:
         self.span: Final = span
         self.is_lost: Final = is_lost
+        self._conversation: Conversation | None = None
         self.parent: SpanNode | None = None
         self.children: list[SpanNode] = []
         self.start = span.start_ns or 0
-        self.end = span.end_ns or self.start
+        self.end = max(span.end_ns or 0, self.start)
         self.role: Role = "other" if is_lost else read_role(span)
         self.graph: GraphPlace | None = None if is_lost else read_graph_place(span)
         self.name: str | None = None if is_lost else _read_name(span, self.role)
@@ -29,6 +31,13 @@ class SpanNode:
     @property
     def id(self) -> str:
         return self.span.span_id
+
+    @property
+    def conversation(self) -> Conversation:
+        """The messages of a model call or an agent run."""
+        if self._conversation is None:
+            self._conversation = read_conversation(self.span)
+        return self._conversation
 
 
 def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]:
@@ -86,6 +95,13 @@ def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
     while node is not None:
         yield node
         node = node.parent
+
+
+def take_apart(roots: Sequence[SpanNode]) -> None:
+    """Cut the nodes from each other, so that they are freed at once: parents and children refer to each other."""
+    for node in walk(roots):
+        node.parent = None
+        node.children = []
 
 
 def _start_key(node: SpanNode) -> tuple[int, int, str]:
