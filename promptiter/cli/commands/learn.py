@@ -1,0 +1,188 @@
+"""`promptiter learn`: turn failed runs of production into patches, from their traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptiter.cli.load import collect_settings
+from promptiter.cli.options import AsJson, MaxUsd
+from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
+from promptiter.errors import SetupError
+from promptiter.wording import plural
+
+if TYPE_CHECKING:
+    from promptiter.config.configured_run import ConfiguredLearning
+    from promptiter.config.file import ParsedConfig
+    from promptiter.tasks.feedback import FeedbackFile
+    from promptiter.tasks.learning import Lessons
+    from promptiter.tasks.recorded_agent import JudgedRun
+
+
+def learn(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACES...",
+            help="Files of traces, or exports of spans as `promptiter trace import` reads them.",
+        ),
+    ],
+    feedback: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What users said, as CSV or JSON lines: trace_id or conversation_id, and rating, score, comment or "
+            "expected.",
+        ),
+    ] = None,
+    good_from: Annotated[
+        float | None,
+        typer.Option("--good-from", metavar="SCORE", help="The least score of the feedback that counts as good."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="CONFIG", help="The configuration file; by default promptiter.yaml, if there is one."
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="AGENT", help="The live agent as module:attr, instead of CONFIG's.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The model that finds causes and writes patches."),
+    ] = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Judge the runs by the metrics of CONFIG, also those with feedback.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option("--most", min=1, metavar="N", help="Failed runs to look into; of more, a sample.")
+    ] = 100,
+    max_usd: MaxUsd = None,
+    validate: Annotated[
+        bool,
+        typer.Option("--validate/--no-validate", help="Validate the patches with the live agent.", show_default=True),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what fails and what learning would cost, and spend nothing.")
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="FOLDER", help="Where lessons, patches and cases are written.")
+    ] = Path("lessons"),
+    as_json: AsJson = False,
+) -> None:
+    """Learn from traces of production.
+
+    Failed runs are found by feedback, by metrics, or by their errors. The cause of each failure is followed back over
+    the recorded steps to the text behind it, and a patch is written for each text that enough failures come from.
+    Nothing is run again: the traces say what happened, and nothing else is evidence.
+
+    With a live agent the patches are validated as in `promptiter run`, on your eval sets and on cases from the traces.
+    """
+    from promptiter.cli.views import learn as view
+    from promptiter.config.build import build_learning
+
+    parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
+    said = _load_feedback(feedback, good_from)
+    with divert_prints():
+        built = build_learning(parsed)
+    try:
+        runs = _read_runs(files, said)
+        lessons = _learn(built, runs, metrics=metrics, most=most, dry_run=dry_run)
+    finally:
+        built.gateway.cache.close()
+    if lessons is None:
+        return
+    written = view.write_lessons(folder, lessons, runs, live=built.live)
+    if as_json:
+        write_text(view.lessons_as_json(lessons), None)
+    else:
+        view.print_lessons(console(), lessons, written, live=built.live)
+    if not lessons.patches or built.live is None or not validate:
+        return
+    if built.config.metrics is None:
+        echo("The patches were not validated: CONFIG has no metrics to judge the live agent by.", err=True)
+        return
+    _validate(parsed, lessons, folder)
+
+
+def _read_config(config: Path | None, **options: object) -> ParsedConfig:
+    from promptiter.config.file import FILE_NAME, read_config, read_document
+
+    settings = collect_settings(
+        agent=options["agent"], stages=options["model"], budget={"max_usd": options["max_usd"]}
+    )
+    if config is None and not Path(FILE_NAME).exists():
+        return read_document({}, file=Path(FILE_NAME), settings=settings)
+    return read_config(config or Path(FILE_NAME), settings=settings)
+
+
+def _load_feedback(file: Path | None, good_from: float | None) -> FeedbackFile | None:
+    from promptiter.tasks.feedback import load_feedback
+
+    return None if file is None else load_feedback(file, good_from=good_from)
+
+
+def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[JudgedRun]:
+    from promptiter.tasks.recorded_agent import JudgedRun
+    from promptiter.tasks.recorded_run import read_run
+    from traces import read
+
+    runs = []
+    for file in files:
+        for trace in read(file):
+            said = None if feedback is None else feedback.find([trace.id], trace.conversation_id)
+            runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
+    if feedback is not None and not any(run.feedback is not None for run in runs):
+        row = feedback.rows[0]
+        raise SetupError(
+            f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has "
+            f"{(row.trace_id or row.conversation_id)!r}, the traces {runs[0].id!r}" if runs else "there are no traces"
+        )
+    return runs
+
+
+def _learn(
+    built: ConfiguredLearning, runs: Sequence[JudgedRun], *, metrics: bool, most: int, dry_run: bool
+) -> Lessons | None:
+    import asyncio
+
+    from promptiter.cli.views import learn as view
+    from promptiter.tasks.learning import find_failures, learn
+    from promptiter.tasks.learning_forecast import forecast_learning
+
+    evaluator = built.evaluator
+    chosen = evaluator.metrics if metrics or not any(run.feedback is not None for run in runs) else ()
+    chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
+
+    async def work() -> Lessons | None:
+        found = await find_failures(runs, evaluator=evaluator, metrics=chosen, live=built.live, most=most)
+        view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
+        if dry_run:
+            return None
+        with _show_progress(len(found.sample)) as notify:
+            return await learn(found, evaluator=evaluator, live=built.live, notify=notify, **built.stages)
+
+    with divert_prints():
+        return asyncio.run(work())
+
+
+@contextmanager
+def _show_progress(total: int) -> Iterator[object]:
+    from rich.progress import Progress
+
+    with Progress(console=SteadyConsole(), transient=True) as progress:
+        task = progress.add_task("looking for causes", total=total)
+        yield lambda done, _: progress.update(task, completed=done)
+
+
+def _validate(parsed: ParsedConfig, lessons: Lessons, folder: Path) -> None:
+    """Validate the patches with the live agent, in a run of its own."""
+    from promptiter.cli.commands.run import execute_run
+    from promptiter.config.learned_run import read_learned_run
+
+    execute_run(read_learned_run(parsed, lessons, folder))
