@@ -49,8 +49,8 @@ MOST_PASSING = 100
 CHUNK = 16
 """Runs that are blamed before progress is reported, and at most lost if the budget ends."""
 
-Notify = Callable[[int, int], None]
-"""Called with the number of failed runs that were blamed, and of all of them."""
+Notify = Callable[[], None]
+"""Called for each failed run that was blamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,11 @@ class Lessons:
     """What was learned. `surfaces` are ordered by evidence; `patches` are for those with enough of it.
 
     `left_out` counts runs by why they taught nothing. `blamed` is the number of failed runs whose blame was found,
-    and `sampled` the number that it was looked for.
+    and `sampled` the number that it was looked for. `structure` is what the patches change: that of the live agent, or
+    what the traces show.
     """
 
+    structure: StructureSnapshot
     runs: int
     judged: int
     failed: int
@@ -186,7 +188,7 @@ async def learn(
     aggregator: Aggregator | None = None,
     optimizer: Optimizer | None = None,
     live: StructureSnapshot | None = None,
-    notify: Notify = lambda *_: None,
+    notify: Notify = lambda: None,
 ) -> Lessons:
     """Blame the sampled failures, and write a patch for each text with enough evidence.
 
@@ -201,7 +203,7 @@ async def learn(
         traces=traces,
         redact=evaluator.gateway.redactor.redact_text,
     )
-    attributor = as_attributor(backwarder)
+    attributor, target = as_attributor(backwarder), live or found.structure
     notes = list(found.notes)
     blames: list[TraceBlame] = []
     signals: tuple[AggregateResult, ...] = ()
@@ -211,8 +213,10 @@ async def learn(
     with evaluator.gateway.active():
         try:
             for first in range(0, len(losses), CHUNK):
-                blames += await work.attribute(losses[first : first + CHUNK], attributor)
-                notify(min(first + CHUNK, len(losses)), len(losses))
+                chunk = losses[first : first + CHUNK]
+                blames += await work.attribute(chunk, attributor)
+                for _ in chunk:
+                    notify()
         except BudgetEndedError as error:
             notes.append(f"{error}; {len(blames)} of {len(losses)} failed runs were blamed")
         if problem := describe_failed_attribution(blames, attributor):
@@ -226,7 +230,6 @@ async def learn(
                 all_cases=len(losses),
             )
             signals, weak = merged.signals, merged.below_support
-            target = live or found.structure
             wanted = [each for each in signals if each.surface_id in target.surface_ids]
             writer = PatchWriter(
                 optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
@@ -243,6 +246,7 @@ async def learn(
     if not gradients:
         notes += await work.explain_no_blame(losses)
     return Lessons(
+        structure=target,
         runs=len(found.runs) + found.left_out.get("no feedback", 0),
         judged=len(found.runs),
         failed=found.failed,

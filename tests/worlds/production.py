@@ -9,11 +9,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from promptiter.agents.edges import Edge, Join
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import CaseRow
 from promptiter.profile import Profile
@@ -65,6 +68,32 @@ async def run_in_production(world: PlantedWorld, cases: EvalSet) -> Production:
     evaluation = await evaluator.evaluate(world.agent, cases, Profile.baseline(world.agent.describe()))
     traces = {row.case_id: await evaluator.trace_store.get(row.trace_digests[0]) for row in evaluation.rows}
     return Production(world=world, cases=cases, rows=evaluation.rows, traces=traces)
+
+
+def change_node(agent: GraphAgent, name: str, *, new_name: str, added: str) -> GraphAgent:
+    """The agent after some time: a node has another name, and its instruction a sentence more."""
+    nodes = [
+        replace(
+            node,
+            name=new_name if node.name == name else node.name,
+            instruction=f"{node.instruction} {added}" if node.name == name else node.instruction,
+            prompt=node.prompt and node.prompt.replace(f"{{{name}}}", f"{{{new_name}}}"),
+        )
+        for node in agent.nodes
+        if isinstance(node, ModelNode)
+    ]
+
+    def rename(each: str) -> str:
+        return new_name if each == name else each
+
+    edges = [
+        Join(tuple(map(rename, edge.sources)), rename(edge.target))
+        if isinstance(edge, Join)
+        else Edge(rename(edge.source), rename(edge.target))
+        for edge in agent.edges
+        if isinstance(edge, Edge | Join)
+    ]
+    return GraphAgent(name=agent.name, nodes=tuple(nodes), edges=tuple(edges))
 
 
 def make_trace_id(number: int) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,8 +82,11 @@ def learn(
 
     With a live agent the patches are validated as in `promptiter run`, on your eval sets and on cases from the traces.
     """
+    from promptiter.cli.commands.run import execute_run
     from promptiter.cli.views import learn as view
     from promptiter.config.build import build_learning
+    from promptiter.config.learned_run import list_own_cases, read_learned_run
+    from promptiter.tasks.lesson_files import write_lesson_files
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
     said = _load_feedback(feedback, good_from)
@@ -97,25 +99,26 @@ def learn(
         built.gateway.cache.close()
     if lessons is None:
         return
-    written = view.write_lessons(folder, lessons, runs, live=built.live)
+    files = write_lesson_files(folder, lessons, runs, said, own=list_own_cases(built.config))
+    texts = {"lessons.json": view.lessons_as_json(lessons), "lessons.md": view.lessons_as_markdown(lessons)}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     if as_json:
-        write_text(view.lessons_as_json(lessons), None)
+        write_text(texts["lessons.json"], None)
     else:
-        view.print_lessons(console(), lessons, written, live=built.live)
+        view.print_lessons(console(), lessons, [folder / "lessons.md", *files])
     if not lessons.patches or built.live is None or not validate:
         return
     if built.config.metrics is None:
-        echo("The patches were not validated: CONFIG has no metrics to judge the live agent by.", err=True)
+        echo("The patches are not validated: the configuration has no metrics to judge the live agent by.", err=True)
         return
-    _validate(parsed, lessons, folder)
+    execute_run(read_learned_run(parsed, folder))
 
 
 def _read_config(config: Path | None, **options: object) -> ParsedConfig:
     from promptiter.config.file import FILE_NAME, read_config, read_document
 
-    settings = collect_settings(
-        agent=options["agent"], stages=options["model"], budget={"max_usd": options["max_usd"]}
-    )
+    settings = collect_settings(agent=options["agent"], stages=options["model"], budget={"max_usd": options["max_usd"]})
     if config is None and not Path(FILE_NAME).exists():
         return read_document({}, file=Path(FILE_NAME), settings=settings)
     return read_config(config or Path(FILE_NAME), settings=settings)
@@ -141,7 +144,9 @@ def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[Jud
         row = feedback.rows[0]
         raise SetupError(
             f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has "
-            f"{(row.trace_id or row.conversation_id)!r}, the traces {runs[0].id!r}" if runs else "there are no traces"
+            f"{(row.trace_id or row.conversation_id)!r}, the traces {runs[0].id!r}"
+            if runs
+            else "there are no traces"
         )
     return runs
 
@@ -152,6 +157,7 @@ def _learn(
     import asyncio
 
     from promptiter.cli.views import learn as view
+    from promptiter.cli.views.judge_check import show_judging
     from promptiter.tasks.learning import find_failures, learn
     from promptiter.tasks.learning_forecast import forecast_learning
 
@@ -164,25 +170,8 @@ def _learn(
         view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
         if dry_run:
             return None
-        with _show_progress(len(found.sample)) as notify:
-            return await learn(found, evaluator=evaluator, live=built.live, notify=notify, **built.stages)
+        with show_judging(len(found.sample), "looking for causes") as advance:
+            return await learn(found, evaluator=evaluator, live=built.live, notify=advance, **built.stages)
 
     with divert_prints():
         return asyncio.run(work())
-
-
-@contextmanager
-def _show_progress(total: int) -> Iterator[object]:
-    from rich.progress import Progress
-
-    with Progress(console=SteadyConsole(), transient=True) as progress:
-        task = progress.add_task("looking for causes", total=total)
-        yield lambda done, _: progress.update(task, completed=done)
-
-
-def _validate(parsed: ParsedConfig, lessons: Lessons, folder: Path) -> None:
-    """Validate the patches with the live agent, in a run of its own."""
-    from promptiter.cli.commands.run import execute_run
-    from promptiter.config.learned_run import read_learned_run
-
-    execute_run(read_learned_run(parsed, lessons, folder))
