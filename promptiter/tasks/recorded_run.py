@@ -1,13 +1,14 @@
 """RecordedRun: what a trace says about a run as a whole. What the user asked, and what the agent answered.
 
 Own traces have the question as the input of their first step. Imported ones often have the messages of a model call
-there: the last message of the user is then the question, and what was said before it the earlier conversation.
+there: the last message of the user is then the question, and what was said before it the earlier conversation. If an
+import joined several turns of a conversation to one trace, its run is the last turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.llm.messages import Message
@@ -38,16 +39,18 @@ class RecordedRun:
 
 def read_run(trace: ExecutionTrace) -> RecordedRun:
     """Read the run of a trace. A text that the trace does not show is empty."""
-    question, earlier = _find_question(trace)
+    asked = _find_question(trace)
     answered_by = _find_last_steps(trace)
     return RecordedRun(
         trace_id=trace.id,
         conversation_id=trace.conversation_id,
-        question=question,
-        earlier=earlier,
+        question=asked.text,
+        earlier=asked.earlier,
         answer="\n".join(filter(None, (read_answer(step.output) for step in answered_by))),
         answered_by=tuple(step.id for step in answered_by),
-        tool_calls=tuple(call for step in trace.steps for call in step.tool_calls),
+        tool_calls=tuple(
+            call for step in trace.steps if (step.start_ns or 0) >= asked.since_ns for call in step.tool_calls
+        ),
         error=_find_error(trace),
         started_ns=trace.start_ns,
     )
@@ -59,22 +62,61 @@ def read_answer(snapshot: Snapshot) -> str:
     if snapshot.text is not None or data is None:
         return snapshot.text or ""
     if messages := _read_messages(data):
-        return next((each.content for each in reversed(messages) if each.content), "")
+        said = next((each.content for each in reversed(messages) if each.content), "")
+        return said or _find_final_call(data)
     return _find_field(data, _ANSWER_KEYS) or snapshot_text(snapshot)
 
 
-def _find_question(trace: ExecutionTrace) -> tuple[str, tuple[Message, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A message of the user, what was said before it, and when the first step that read it started: 0 for any step."""
+
+    text: str = ""
+    earlier: tuple[Message, ...] = ()
+    since_ns: int = 0
+
+
+def _find_question(trace: ExecutionTrace) -> _Question:
+    first = _find_first_question(trace)
+    return _find_last_turn(trace, first) if first.text and trace.conversation_id is not None else first
+
+
+def _find_first_question(trace: ExecutionTrace) -> _Question:
     firsts = [step for step in trace.steps if not step.predecessors]
     for step in sorted(firsts, key=lambda each: each.start_ns or 0):
-        messages = _read_messages(step.input.data)
-        asked = max((at for at, each in enumerate(messages) if each.role == "user"), default=None)
-        if asked is not None:
-            before = [each for each in messages[:asked] if each.role in ("user", "assistant") and each.content]
-            return messages[asked].content, tuple(before)
+        if (asked := _split_at_question(_read_messages(step.input.data))) is not None:
+            return asked
         found = step.input.text or _find_field(step.input.data, _QUESTION_KEYS) or snapshot_text(step.input)
         if found:
-            return found, ()
-    return "", ()
+            return _Question(found)
+    return _Question()
+
+
+def _find_last_turn(trace: ExecutionTrace, question: _Question) -> _Question:
+    """The question of the last turn in a trace.
+
+    A step of a later turn was shown the question before it, the answer that a step gave to it, and a message of the
+    user that no step of the trace wrote.
+    """
+    answers = {read_answer(step.output) for step in trace.steps}
+    for step in sorted(trace.steps, key=lambda each: each.start_ns or 0):
+        asked = _split_at_question(_read_messages(step.input.data))
+        known = len(question.earlier)
+        if asked is None or asked.text in answers or len(asked.earlier) < known + 2:
+            continue
+        before, after = asked.earlier[known], asked.earlier[-1]
+        if before.content == question.text and after.role == "assistant" and after.content in answers:
+            question = replace(asked, since_ns=step.start_ns or 0)
+    return question
+
+
+def _split_at_question(messages: Sequence[Message]) -> _Question | None:
+    """The last message of the user, and what the user and the agent said before it."""
+    asked = max((at for at, each in enumerate(messages) if each.role == "user" and each.content), default=None)
+    if asked is None:
+        return None
+    before = [each for each in messages[:asked] if each.role in ("user", "assistant") and each.content]
+    return _Question(messages[asked].content, tuple(before))
 
 
 def _find_last_steps(trace: ExecutionTrace) -> list[Step]:
@@ -113,6 +155,17 @@ def _read_messages(data: Json) -> list[Message]:
         if role in ("system", "user", "assistant", "tool"):
             found.append(Message(role, _read_text(each.get("parts", each.get("content")))))  # type: ignore[arg-type]
     return found
+
+
+def _find_final_call(data: Json) -> str:
+    """The answer of an agent that gives it by calling a tool, such as `final_answer` or `final_result`."""
+    messages = data["messages"] if isinstance(data, Mapping) else data
+    parts = (part for each in reversed(messages) for part in each.get("parts") or () if isinstance(part, Mapping))
+    for part in parts:
+        if str(part.get("name", "")).startswith("final_"):
+            arguments = part.get("arguments")
+            return _find_field(arguments, _ANSWER_KEYS) or json_text(arguments)
+    return ""
 
 
 def _read_text(content: Json) -> str:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from traces import UnreadableTraceError, read_otel, stream_otel
-from traces.otel.read import read_spans
+from traces.otel.detect import read_spans
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import join_runs
 from traces.otel.span_store import SpanStore

@@ -129,29 +129,51 @@ def import_(
         typer.Argument(
             metavar="FILE...",
             help="Exports of spans, and of the log records that belong to them: OTLP (JSON, JSON lines, protobuf), the "
-            "Python SDK's JSON, Jaeger, Phoenix; - is standard input.",
+            "Python SDK's JSON, Jaeger, Phoenix, Langfuse, Logfire; also gzip and zstd. - is standard input.",
         ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; .gz compresses. - prints.")
     ],
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Keep reading what is appended, and write runs as they end, until Ctrl-C."),
+    ] = False,
+    quiet_s: Annotated[
+        float,
+        typer.Option(
+            "--quiet", min=0, metavar="SECONDS", help="With --follow: a run has ended after this time without a span."
+        ),
+    ] = 10,
+    max_attribute_mb: Annotated[
+        int, typer.Option("--max-attribute-mb", min=1, metavar="MB", help="Refuse attributes that are larger.")
+    ] = 32,
     as_json: AsJson = False,
 ) -> None:
     """Turn exported spans of any agent framework into traces.
 
     Says what was taken over: spans read, folded into steps and dropped, and how it is known which step followed which.
     """
+    from promptiter.cli.trace_follow import follow_files, show_progress
     from promptiter.cli.views import trace_import as view
     from traces import stream_otel
     from traces.otel.recover.coverage import Coverage
 
     coverage = Coverage()
-    found = map(_redact, stream_otel(*(_name_input(file) for file in files), coverage=coverage))
-    if str(output) == "-":
-        for trace in found:
-            write_text(to_json(trace).decode() + "\n", None)
+    if follow:
+        from traces.otel.follow import Follower
+
+        with Follower(*files, coverage=coverage, quiet_s=quiet_s, max_attribute_mb=max_attribute_mb) as follower:
+            follow_files(follower, files, output, redact=_redact)
     else:
-        write_traces(output, found)
+        sources = [_name_input(file) for file in files]
+        found = map(_redact, stream_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb))
+        with show_progress(coverage):
+            if str(output) == "-":
+                for trace in found:
+                    write_text(to_json(trace).decode() + "\n", None)
+            else:
+                write_traces(output, found)
     if as_json:
         echo(json_text(coverage.to_json()).rstrip(), err=str(output) == "-")
     else:

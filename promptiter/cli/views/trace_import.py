@@ -40,6 +40,8 @@ def _list_lines(coverage: Coverage, output: Path) -> Iterator[str]:
     yield f"{plural(coverage.spans, 'span')} read, {coverage.folded:,} folded into steps or around them"
     for reason, count in coverage.dropped.most_common():
         yield f"{plural(count, 'span')} dropped: {reason}"
+    for warning, count in coverage.warnings.most_common():
+        yield f"warning: {warning}{f' ({count:,} times)' if count > 1 else ''}"
     if coverage.without_steps:
         yield f"{plural(coverage.without_steps, 'OTLP trace')} without any step left out"
     for kind, what in (("control", "followed"), ("data", "only read, or read as well")):

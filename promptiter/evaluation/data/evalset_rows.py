@@ -7,8 +7,9 @@ and `metadata.NAME`. A row without an id is called `case-N` after its position.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import orjson
@@ -16,7 +17,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from promptiter.errors import EvalSetError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
-from promptiter.evaluation.data.content import JsonText, Messages, read_messages
+from promptiter.evaluation.data.content import JsonText, Messages, read_messages, write_call, write_messages
+from promptiter.llm.messages import Message
 from promptiter.user_files import FileObject, Location, read_object
 from traces.model import Json
 
@@ -120,6 +122,11 @@ def read_lines(text: str, *, file: str, name: str) -> tuple[EvalSet, list[Locati
     return _read_cases(rows, set_id=name)
 
 
+def write_lines(cases: Iterable[EvalCase]) -> bytes:
+    """The cases as JSON lines that `read_lines` reads. They have turns: scenarios and recordings have no such rows."""
+    return b"".join(_dump_row(_write_row(case)) + b"\n" for case in cases)
+
+
 def read_csv(text: str, *, file: str, name: str) -> tuple[EvalSet, list[Location]]:
     """The cases of a CSV file with a header. An empty cell is left out, a quoted empty one (`""`) is empty text."""
     lines = _read_csv_lines(text, file)
@@ -145,6 +152,38 @@ def _read_cases(
         for position, (location, row) in enumerate(rows.items(), start=1)
     )
     return EvalSet(id=set_id, cases=cases, name=name, description=description), list(rows)
+
+
+def _write_row(case: EvalCase) -> dict[str, Json]:
+    turns = [_write_turn(turn) for turn in case.turns]
+    row: dict[str, Json] = {"id": case.id, "context": _write_context(case.context)}
+    row |= turns[0] if len(turns) == 1 and "id" not in turns[0] else {"turns": turns}
+    row |= {"state": dict(case.state), "metadata": dict(case.metadata)}
+    return {key: value for key, value in row.items() if value or key not in ("context", "state", "metadata")}
+
+
+def _write_turn(turn: Turn) -> dict[str, Json]:
+    calls = turn.expected_tool_calls
+    listed = (
+        None
+        if calls is None
+        else [write_call(call.id, call.name, arguments=call.arguments, result=call.result) for call in calls]
+    )
+    row = {"id": turn.id or None, "input": turn.user, "expected": turn.expected, "tool_calls": listed}
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def _write_context(messages: Sequence[Message]) -> list[Json]:
+    if all(message.is_plain for message in messages):
+        return [{"role": message.role, "content": message.content} for message in messages]
+    return write_messages(messages)
+
+
+def _dump_row(row: dict[str, Json]) -> bytes:
+    try:
+        return orjson.dumps(row)
+    except TypeError:  # a number beyond 64 bits, half a surrogate pair
+        return json.dumps(row, ensure_ascii=False, default=repr).encode(errors="replace")
 
 
 def _read_csv_lines(text: str, file: str) -> Iterator[tuple[Location, list[str | None]]]:

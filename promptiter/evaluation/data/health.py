@@ -155,6 +155,13 @@ def normalize_text(text: str) -> str:
     return " ".join(_MARKS.sub(" ", plain).split()) or " ".join(plain.split())
 
 
+def make_shingles(texts: Iterable[str]) -> frozenset[int]:
+    """The hashes of all sequences of SHINGLE words in the texts, for `group_near_duplicates`."""
+    tokens = [token for text in texts for token in (*_TOKEN.findall(normalize_text(text)), "\n")]
+    parts = ["\x1f".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1))]
+    return frozenset(int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest()) for part in parts)
+
+
 _MARKS = re.compile(r"""(?<!\w)(?:[;:!?"'“”‘’«»„。、]|[.,](?!\d))+|[.,;:!?"'“”‘’«»„。、]+(?!\w)""")
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
@@ -226,19 +233,13 @@ def _find_near_duplicates(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:
     """Groups of cases with similar questions in the same context. Of equal questions, `cases` holds one."""
     by_context = group_by(cases, lambda case: digest([case.scenario is None, case.context, case.state]))
     for alike in by_context.values():
-        for numbers, similarity in group_near_duplicates([_make_shingles(case) for case in alike]):
+        for numbers, similarity in group_near_duplicates([make_shingles(_list_inputs(case)) for case in alike]):
             yield HealthFinding(
                 kind="near_duplicate",
                 case_ids=tuple(alike[number].id for number in numbers),
                 detail=f"similarity {similarity:.2f}",
                 value=similarity,
             )
-
-
-def _make_shingles(case: EvalCase) -> frozenset[int]:
-    tokens = [token for text in _list_inputs(case) for token in (*_TOKEN.findall(normalize_text(text)), "\n")]
-    parts = ["\x1f".join(tokens[at : at + SHINGLE]) for at in range(max(1, len(tokens) - SHINGLE + 1))]
-    return frozenset(int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest()) for part in parts)
 
 
 def _check_references(cases: Iterable[EvalCase]) -> Iterator[HealthFinding]:

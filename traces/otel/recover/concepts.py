@@ -115,13 +115,13 @@ def read_role(span: Span) -> Role:
     """What a span stands for, by the first vocabulary that says so, else by what it holds."""
     attributes = span.attributes
     kind = attributes.get("openinference.span.kind")
-    if kind is not None and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
+    if isinstance(kind, str) and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
         return role
     operation = attributes.get("gen_ai.operation.name")
-    if operation is not None and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
+    if isinstance(operation, str) and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
         return found
     entity = attributes.get("traceloop.span.kind")
-    if entity is not None and (known := _TRACELOOP.get(entity)) is not None:
+    if isinstance(entity, str) and (known := _TRACELOOP.get(entity)) is not None:
         return known
     if kind is not None or operation is not None:
         return "chain"
@@ -169,8 +169,15 @@ def read_graph_place(span: Span) -> GraphPlace | None:
     if isinstance(triggers, str):
         triggers = load_json(triggers)
     listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
-    number = int(step) if isinstance(step, int | float) or (isinstance(step, str) and step.isdecimal()) else None
+    number = _read_number(step)
     return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
+
+
+def _read_number(value: Json) -> int | None:
+    try:
+        return int(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def load_json(text: Json) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -282,7 +283,15 @@ def _join_parts(value: Json) -> str:
 
 
 def _dump(value: Json) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # nested too deeply for orjson, or a number of more than 64 bits
+        try:
+            return json.dumps(value, default=str)
+        except (RecursionError, ValueError):
+            return ""
 
 
 def _text_or_none(value: Json) -> str | None:
