@@ -24,7 +24,7 @@ from traces.otel.recover import concepts
 from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk, walk_up
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
@@ -185,7 +185,7 @@ _USAGE = {
 
 
 def _name_nodes(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, str]:
-    """The node of each step: its name, or for a model call without one, the beginning of its system prompt."""
+    """The node of each step: its name, or for a model call without one, its agent's or the start of its prompt."""
     return {draft: _name_node(draft, texts[draft]) for draft in drafts}
 
 
@@ -194,12 +194,21 @@ def _name_node(draft: Draft, texts: Texts) -> str:
     name = item.name
     if name is None and item.span.role == "tool":
         name = str(first(item.span.span.attributes, concepts.TOOL_NAME) or item.span.span.name)
+    if name is None:
+        name = _find_agent_name(item.span)
     if name is None and item.calls:
         system = find_system(texts.conversations, ())
         words = "-".join(system.lower().split()[:5])[:40]
         model = str(first(item.span.span.attributes, concepts.MODEL) or item.span.span.name)
         name = f"{words}-{digest(system)[:4]}" if system else model
     return (name or item.span.span.name or "step").replace("#", "-")
+
+
+def _find_agent_name(node: SpanNode) -> str | None:
+    """The name of the agent around a model call whose span says it only as `name.run`; a class is no such name."""
+    around = next((each for each in walk_up(node.parent) if each.role == "agent"), None)
+    name, _, method = around.span.name.rpartition(".") if around is not None else ("", "", "")
+    return name if method == "run" and name[:1].islower() else None
 
 
 def _find_run_id(roots: Sequence[SpanNode]) -> str:
@@ -216,7 +225,7 @@ def _find_conversation(roots: Sequence[SpanNode]) -> str | None:
 def _find_status(roots: Sequence[SpanNode], drafts: Sequence[Draft]) -> TraceStatus:
     if any(root.span.is_error for root in roots if not root.is_lost):
         return "failed"
-    if any(root.is_lost for root in roots) or any(draft.item.span.span.end_ns is None for draft in drafts):
+    if any(node.is_lost for node in walk(roots)) or any(draft.item.span.span.end_ns is None for draft in drafts):
         return "incomplete"
     return "completed"
 

@@ -5,6 +5,7 @@ Exports mix conventions, even on one span, so a concept is looked up key by key 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -131,6 +132,8 @@ def read_role(span: Span) -> Role:
         return "llm"
     if "gen_ai.tool.name" in attributes:
         return "tool"
+    if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):
+        return "agent"
     return "other"
 
 
@@ -156,7 +159,7 @@ def read_graph_place(span: Span) -> GraphPlace | None:
     prefix: str | None = None
     metadata = attributes.get("metadata")
     if metadata is not None:
-        parsed = load_json(metadata) if isinstance(metadata, str) and "langgraph_node" in metadata else metadata
+        parsed = _load_metadata(metadata) if isinstance(metadata, str) and "langgraph_node" in metadata else metadata
         if isinstance(parsed, dict) and "langgraph_node" in parsed:
             found, prefix = parsed, ""
     if prefix is None:
@@ -171,6 +174,15 @@ def read_graph_place(span: Span) -> GraphPlace | None:
     listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
     number = _read_number(step)
     return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
+
+
+_FIELD = re.compile(r'"((?:langgraph_)?\w+)": ?("(?:[^"\\]|\\.)*"|\d+|\[[^\]]*\])')
+
+
+def _load_metadata(text: str) -> Json:
+    """Metadata as JSON; of a text that was cut off, the fields before the cut."""
+    loaded = load_json(text)
+    return {key: load_json(value) for key, value in _FIELD.findall(text)} if isinstance(loaded, str) else loaded
 
 
 def _read_number(value: Json) -> int | None:

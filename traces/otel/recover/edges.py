@@ -135,9 +135,16 @@ def _fuse(
 ) -> dict[Draft, Evidence]:
     """A step follows those whose text it read. It also follows the one step before it if nobody read that one's text.
 
-    Of several steps before it that nobody read, each may as well have been the end of its branch.
+    Of several steps before it that nobody read, each may as well have been the end of its branch, unless the step read
+    another one of the same node: whoever collects from a fan-out collects from all of it.
     """
     control: dict[Draft, Evidence] = dict.fromkeys(read, "text")
+    collected = {each.item.name for each in control if each in before} - {None}
+    control |= {
+        each: evidence
+        for each, evidence in before.items()
+        if each not in control and each.item.name in collected and not read_by_others.get(each)
+    }
     if not control or (len(before) == 1 and not any(map(read_by_others.get, before))):
         control = {**before, **control}
     return control

@@ -78,7 +78,7 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
         if node.is_lost and node.children:
             node.start = min(child.start for child in node.children)
         node.children.sort(key=_start_key)
-    return sorted(roots, key=_start_key)
+    return _place_lost(sorted(roots, key=_start_key)) if lost else sorted(roots, key=_start_key)
 
 
 def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
@@ -106,6 +106,28 @@ def take_apart(roots: Sequence[SpanNode]) -> None:
 
 def _start_key(node: SpanNode) -> tuple[int, int, str]:
     return node.start, node.end, node.id
+
+
+def _place_lost(roots: list[SpanNode]) -> list[SpanNode]:
+    """Put what a lost span held below the deepest span around it in time, as long as only one comes into question."""
+    whole = [root for root in roots if not root.is_lost]
+    kept: list[SpanNode] = []
+    for root in roots:
+        above: SpanNode | None = None
+        around = [each for each in whole if _encloses(each, root)] if root.is_lost else []
+        while len(around) == 1:
+            above = around[0]
+            around = [each for each in above.children if each.role != "llm" and _encloses(each, root)]
+        if above is None:
+            kept.append(root)
+        else:
+            root.parent = above
+            above.children = sorted([*above.children, root], key=_start_key)
+    return kept
+
+
+def _encloses(outer: SpanNode, inner: SpanNode) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end and outer.span.trace_id == inner.span.trace_id
 
 
 def _break_cycles(nodes: Iterable[SpanNode], roots: Sequence[SpanNode]) -> list[SpanNode]:

@@ -61,8 +61,8 @@ def read_conversation(span: Span) -> Conversation:
     asked = _read_side(attributes, _INPUT, "user")
     answered = _read_side(attributes, _OUTPUT, "assistant")
     system = _join_parts(load_json(attributes.get("gen_ai.system_instructions")))
-    if span.events:
-        of_events = _read_events(span)
+    if events := _list_events(span):
+        of_events = _read_events(events)
         system = system or of_events.system
         asked, answered = asked or list(of_events.asked), answered or list(of_events.answered)
     if not answered and (text := attributes.get("gen_ai.response.content")):
@@ -75,6 +75,13 @@ def read_conversation(span: Span) -> Conversation:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
     return Conversation(system, tuple(asked), tuple(answered))
+
+
+def has_messages(span: Span) -> bool:
+    """Whether a span holds messages as such, and not only the arguments of a call."""
+    return bool(_list_events(span)) or any(
+        key.startswith(("llm.input_messages", "gen_ai.input.messages", "gen_ai.prompt")) for key in span.attributes
+    )
 
 
 def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -> list[Message]:
@@ -152,6 +159,7 @@ def _read_message(value: Mapping[str, Any], default: str) -> Message:
     if any(key.startswith("message.") for key in value):
         value = {key.removeprefix("message."): item for key, item in value.items()}
     role = str(value.get("role") or _LANGCHAIN_ROLES.get(str(value.get("type")), "") or default).lower()
+    role = role.rpartition(".")[2]  # `ChatRole.SYSTEM`, as Python shows the members of an enumeration
     content = load_json(value.get("parts", value.get("content", value.get("contents"))))
     calls = list(_list_calls(value))
     answers = [str(each) for each in (value.get("tool_call_id"), value.get("call_id")) if each]
@@ -232,20 +240,29 @@ _EVENT_ROLES = {
 }
 
 
-def _read_events(span: Span) -> Conversation:
-    """The messages that events of a span hold: one event per message (until 1.36), or one with all (since 1.37)."""
+def _list_events(span: Span) -> list[tuple[str, Mapping[str, Any]]]:
+    """The events of a span by name, also those that are written as one attribute."""
+    events: list[tuple[str, Mapping[str, Any]]] = [(event.name, event.attributes) for event in span.events]
+    if "events" in span.attributes or "all_messages_events" in span.attributes:
+        listed = load_json(first(span.attributes, ("events", "all_messages_events")))
+        named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
+        events += [(str(each["event.name"]), each) for each in named if "event.name" in each]
+    return events
+
+
+def _read_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Conversation:
+    """The messages that events hold: one event per message (until 1.36), or one with all (since 1.37)."""
     asked: list[Message] = []
     answered: list[Message] = []
     system = ""
-    for event in span.events:
-        details: Mapping[str, Any] = event.attributes
-        if (role := _EVENT_ROLES.get(event.name)) is not None:
+    for name, details in events:
+        if (role := _EVENT_ROLES.get(name)) is not None:
             message = _read_message(_event_fields(details, "content"), role)
             if role in _SYSTEM_ROLES:
                 system = "\n\n".join(part for part in (system, message.text) if part)
             else:
                 asked.append(message._replace(role=role))
-        elif event.name == "gen_ai.choice":
+        elif name == "gen_ai.choice":
             answered.append(_read_message(_event_fields(details, "message"), "assistant"))
             if (result := details.get("tool.result")) is not None:
                 asked.append(_read_message({"content": load_json(result)}, "tool"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -42,17 +43,20 @@ class NamedPredecessors:
             if number is None:
                 return {}
             by_step.setdefault(number, []).append(item)
-        latest: dict[str, Item] = {}
+        supersteps = [by_step[number] for number in sorted(by_step)]
+        routes = _Routes(supersteps)
+        latest: dict[str, list[Item]] = {}
         earlier: list[Item] = []
-        for number in sorted(by_step):
-            for item in by_step[number]:
-                found[id(item)] = self._find_triggers(item, earlier, latest)
-            earlier = by_step[number]
-            latest |= {item.name or "": item for item in earlier}
+        for superstep in supersteps:
+            for item in superstep:
+                found[id(item)] = self._find_triggers(item, earlier, latest, routes)
+            earlier = superstep
+            for name in {item.name or "" for item in superstep}:
+                latest[name] = [item for item in superstep if item.name == name]
         return found
 
     def _find_triggers(
-        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Item]
+        self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Sequence[Item]], routes: _Routes
     ) -> list[tuple[Item, Evidence]]:
         place = item.span.graph
         assert place is not None
@@ -66,16 +70,16 @@ class NamedPredecessors:
             elif head in latest and not rest:
                 stated.append(head)
         if stated:
-            return [(latest[name], "trigger") for name in dict.fromkeys(stated) if name in latest]
-        routed = [each for each in earlier if item.name in _list_routes(each)]
-        silent = [each for each in earlier if not _list_routes(each)]
+            return [(each, "trigger") for name in dict.fromkeys(stated) for each in latest.get(name, ())]
+        routed = [each for each in earlier if item.name in routes.chosen[id(each)]]
+        others = [each for each in earlier if routes.may_lead(each, item)]
         if self.edges:
-            silent = [each for each in silent if item.name in self.edges.get(each.name or "", ())]
+            others = [each for each in others if item.name in self.edges.get(each.name or "", ())]
         elif routed:
-            silent = []
-        if routed or silent:
+            others = []
+        if routed or others:
             evidence = "route" if routed else "graph" if self.edges else "superstep"
-            return [(each, evidence) for each in [*routed, *silent]]
+            return [(each, evidence) for each in [*routed, *others]]
         return [(each, "superstep") for each in earlier]
 
     def _follow_edges(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
@@ -90,6 +94,31 @@ class NamedPredecessors:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
         return found
+
+
+class _Routes:
+    """Where the steps of LangGraph chose to go, and where those that chose nothing can have gone."""
+
+    def __init__(self, supersteps: Sequence[Sequence[Item]]) -> None:
+        self.chosen = {id(item): _list_routes(item) for superstep in supersteps for item in superstep}
+        self._nodes = {item.name for superstep in supersteps for item in superstep} | {"__end__"}
+        self._next: dict[str | None, set[str | None]] = {}
+        is_complete = not any(_has_failed(item.span) for item in supersteps[-1])
+        for superstep, after in itertools.pairwise([*supersteps, ()] if is_complete else supersteps):
+            names = {item.name for item in after}
+            for item in superstep:
+                if not self.chosen[id(item)]:
+                    self._next[item.name] = names & self._next.get(item.name, names)
+
+    def may_lead(self, source: Item, target: Item) -> bool:
+        """Whether a step that names no node led to another: by a label of its own, or by an edge it always follows."""
+        if chosen := self.chosen[id(source)]:
+            return not chosen <= self._nodes
+        return target.name in self._next.get(source.name, ())
+
+
+def _has_failed(node: SpanNode) -> bool:
+    return node.span.is_error or (node.parent is not None and node.parent.span.is_error)
 
 
 def _list_routes(item: Item) -> set[str]:

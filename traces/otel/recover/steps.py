@@ -2,26 +2,34 @@
 
 A step is one execution of a node of a graph or of an agent with a name; where neither covers a model call, the model
 call is the step, and where no model call covers a tool call, that is. An agent that makes no model call of its own but
-contains steps only groups them. Everything else is folded into the step around it.
+contains steps only groups them. A span of the application that wraps the model calls of one conversation, beside
+others that do, is what its author calls a step, and so are its siblings that make none. Everything else is folded into
+the step around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
 from traces.otel.recover.forest import SpanNode, is_explicit, walk
-from traces.otel.recover.messages import read_conversation
+from traces.otel.recover.messages import has_messages
 
 ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 
 
 class Item:
-    """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet."""
+    """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet.
+
+    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call.
+    """
 
     __slots__ = (
         "calls",
+        "cover",
         "end",
         "inner",
         "is_agent",
@@ -44,6 +52,7 @@ class Item:
         self.tools: list[SpanNode] = []
         self.wrappers: list[SpanNode] = [span]
         self.via_tool: SpanNode | None = None
+        self.cover: SpanNode | None = None
         self.name: str | None = None
         self.is_explicit = False
         self.is_agent = False
@@ -56,7 +65,10 @@ def find_steps(roots: Iterable[SpanNode]) -> list[Item]:
     roots = list(roots)
     results: dict[int, list[Item]] = {}
     for node in reversed(list(walk(roots))):
-        inner = [item for child in node.children for item in results.pop(id(child))]
+        below = [(child, results.pop(id(child))) for child in node.children]
+        if node.role in ("workflow", "chain", "other"):
+            below = _cover_calls(below)
+        inner = [item for _, items in below for item in items]
         inner.sort(key=_order_key)
         results[id(node)] = _visit(node, inner)
     top = [item for root in roots for item in results[id(root)]]
@@ -65,7 +77,7 @@ def find_steps(roots: Iterable[SpanNode]) -> list[Item]:
 
 def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
     """The items that a span and those below it give to the level around it."""
-    if node.role == "setup":
+    if node.role == "setup" or (node.graph is not None and node.graph.node in ("__start__", "__end__")):
         return inner
     explicit = is_explicit(node)
     if explicit or (node.role == "agent" and node.name is not None):
@@ -77,6 +89,8 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
             repeated = [item for item in inner if item.kind == "call"]  # the same call, instrumented twice
             for item in repeated:
                 call.wrappers += item.wrappers
+            if repeated and not has_messages(node.span):
+                call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
             settled = [item for item in _settle(inner) if item.kind != "tool"]
@@ -99,13 +113,18 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
 def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
     name = node.graph.node if explicit and node.graph is not None else node.name
     owned = list(_flatten(inner))
-    calls = [item for item in owned if item.kind == "call"]
-    nested = [item for item in owned if item.kind in ("step", "group")]
+    calls = [item for item in owned if item.kind == "call" and item.calls]
+    tools = [item.span for item in owned if item.kind == "tool"] + [span for item in calls for span in item.tools]
+    nested = _drop_hollow([item for item in owned if item.kind in ("step", "group")])
+    for item in nested:
+        if item.via_tool is None:  # some write an agent that a tool runs beside the tool
+            around = (tool for tool in tools if tool.start <= item.start and item.end <= tool.end)
+            item.via_tool = next(around, None)
     if len(nested) == 1 and not calls and nested[0].kind == "step" and nested[0].via_tool is None:
         only = nested[0]
         if only.name == name or (explicit and only.is_agent and not only.is_explicit):
             only.wrappers.append(node)
-            only.tools += [item.span for item in owned if item.kind == "tool"]
+            only.tools += tools
             if explicit or (not only.is_explicit and _has_content(node)):
                 only.span, only.name = node, name
                 only.is_explicit = explicit
@@ -114,12 +133,88 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
     step = Item("step", node, nested)
     step.name = name
     step.is_explicit, step.is_agent = explicit, node.role == "agent"
-    step.calls = [span for item in calls for span in item.wrappers[:1]]
-    step.tools = [item.span for item in owned if item.kind == "tool"]
+    step.calls = [span for item in calls for span in item.calls]
+    step.tools = tools
     if nested and not calls and not explicit:
         step.kind = "group"
         step.inner = _settle(owned)
     return step
+
+
+def _cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[SpanNode, list[Item]]]:
+    """Wrap the model calls of a level in the spans of the application around them: tasks, or several at least."""
+    is_bare = any(child.role == "llm" for child, _ in below)
+    functions = {id(child) for child, items in below if not items and not is_bare and _is_function(child)}
+    active = len(functions) + sum(bool(items) for _, items in below)
+    wraps = [(active > 1 or _is_task(child)) and _wraps_one_call(child, items) for child, items in below]
+    if not any(wraps):
+        return list(below)
+    covered: list[tuple[SpanNode, list[Item]]] = []
+    for (child, items), is_cover in zip(below, wraps, strict=True):
+        if is_cover:
+            items = [_merge_calls(child, items)]
+        elif id(child) in functions:
+            items = [_merge_calls(child, [Item("call", child)])]
+        covered.append((child, items))
+    return covered
+
+
+def _is_function(node: SpanNode) -> bool:
+    return node.role == "chain" and node.graph is None and first(node.span.attributes, OUTPUT) is not None
+
+
+_TURN = re.compile(r"\w+ \d+")
+
+
+def _wraps_one_call(node: SpanNode, items: list[Item]) -> bool:
+    """Whether a span is there for one model call, or for several of one conversation. A turn of an agent is not."""
+    if node.role not in ("chain", "other") or node.is_lost or node.graph is not None or _TURN.fullmatch(node.span.name):
+        return False
+    flat = list(_flatten(items))
+    calls = [span for item in flat if item.kind == "call" for span in item.calls]
+    if not calls or any(item.kind not in ("call", "tool") for item in flat):
+        return False
+    return len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
+
+
+def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
+    flat = sorted(_flatten(items), key=_order_key)
+    calls = [item for item in flat if item.kind == "call"]
+    merged = calls[0]
+    merged.cover = cover
+    merged.calls = [span for item in calls for span in item.calls]
+    merged.tools = [span for item in flat for span in ([item.span] if item.kind == "tool" else item.tools)]
+    merged.wrappers = list(dict.fromkeys(span for item in calls for span in item.wrappers))
+    merged.end = max(item.end for item in calls)
+    return merged
+
+
+def _is_one_conversation(calls: Sequence[SpanNode]) -> bool:
+    """Whether every model call but the first was shown what the one before it had answered or asked for."""
+    talks = [call.conversation for call in calls]
+    for earlier, later in itertools.pairwise(talks):
+        texts = {message.text for message in earlier.answered if message.text}
+        ids = {call.id for message in earlier.answered for call in message.calls if call.id}
+        if not any(message.text in texts or not ids.isdisjoint(message.answers) for message in later.asked):
+            return False
+    return True
+
+
+def _is_task(node: SpanNode) -> bool:
+    return node.span.attributes.get("traceloop.span.kind") == "task"
+
+
+def _drop_hollow(items: list[Item]) -> list[Item]:
+    """The items without agents that contain nothing: some write an agent beside what it did, at the same time."""
+
+    def is_hollow(item: Item) -> bool:
+        return (
+            item.is_agent
+            and not (item.is_explicit or item.calls or item.tools or item.inner)
+            and any(item.start <= each.start and each.end <= item.end for each in items if each is not item)
+        )
+
+    return [item for item in items if not is_hollow(item)]
 
 
 def _flatten(items: Iterable[Item]) -> Iterator[Item]:
@@ -146,10 +241,11 @@ def _settle(items: list[Item]) -> list[Item]:
     by_id: dict[str, Item] = {}
     if tools:
         for step in asked:
-            for message in read_conversation(step.span.span).answered:
-                for call in message.calls:
-                    if call.id is not None:
-                        by_id[call.id] = step
+            for span in step.calls:
+                for message in span.conversation.answered:
+                    for call in message.calls:
+                        if call.id is not None:
+                            by_id[call.id] = step
     left: list[Item] = []
     for tool in tools:
         call_id = first(tool.span.span.attributes, TOOL_CALL_ID)
@@ -172,7 +268,14 @@ def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> li
             case "call":
                 item.kind = "step"
                 item.name = item.span.name
-                asked.append(item)
+                if item.cover is not None:
+                    item.name = item.name or _read_cover_name(item.cover)
+                    item.span = item.cover
+                    item.start, item.end = item.cover.start, item.cover.end
+                    if item.cover not in item.wrappers:
+                        item.wrappers.insert(0, item.cover)
+                if item.calls:
+                    asked.append(item)
                 settled.append(item)
             case "tool":
                 tools.append(item)
@@ -185,6 +288,18 @@ def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> li
             case _:
                 settled.append(item)
     return settled
+
+
+def _read_cover_name(node: SpanNode) -> str | None:
+    """The name that the application gave a step; None if it is only the name of a class that many steps share."""
+    stated = first(node.span.attributes, ("traceloop.entity.name", "graph.node.name", "haystack.component.name"))
+    if stated is not None:
+        return str(stated)
+    name = node.span.name
+    above = node.parent.span.name.rpartition(".")[0] if node.parent is not None else ""
+    if above and name.startswith(f"{above}."):
+        return name.removeprefix(f"{above}.")
+    return None if name.startswith("Runnable") or re.fullmatch(r"[A-Z]\w*(\(\w+\))?\.\w+", name) else name
 
 
 def _order_key(item: Item) -> tuple[int, int, str]:

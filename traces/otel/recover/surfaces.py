@@ -15,6 +15,7 @@ SURFACES = "promptiter.surfaces"
 """Trace attribute: the surfaces that its steps read, by id, each with type and value."""
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
 
 
 class SeenSurface(NamedTuple):
@@ -78,7 +79,9 @@ def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | Non
     attributes = span.attributes
     listed = load_json(attributes.get("gen_ai.tool.definitions"))
     if not isinstance(listed, list):
-        listed = []
+        requested = load_json(attributes.get("model_request_parameters"))
+        tools = requested.get("function_tools") if isinstance(requested, dict) else None
+        listed = tools if isinstance(tools, list) else []
     if "llm.tools.0.tool.json_schema" in attributes:
         listed = [load_json(each.get("tool", {}).get("json_schema")) for each in unflatten(attributes, "llm.tools.")]
     elif "llm.request.functions.0.name" in attributes:
@@ -90,7 +93,7 @@ def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | Non
             definition: Mapping[str, Any] = inner if isinstance(inner := each.get("function"), dict) else each
             name = definition.get("name")
             if isinstance(name, str):
-                arguments = definition.get("parameters", definition.get("input_schema", definition.get("inputSchema")))
+                arguments = first(definition, _SCHEMAS)
                 if isinstance(arguments, dict) and isinstance(arguments.get("json"), dict):
                     arguments = arguments["json"]
                 arguments = load_json(arguments)
