@@ -69,7 +69,7 @@ class DuplicateStepError(BrokenTraceError):
 
 class UnknownPredecessorError(BrokenTraceError):
     def __init__(self, step_id: str, predecessor: str, *, known: Iterable[str] = ()) -> None:
-        nearest = _suggest(predecessor, known)
+        nearest = suggest(predecessor, known)
         super().__init__(
             f"step {step_id!r} follows step {predecessor!r}, which is not in the trace{nearest}; "
             "add that step or remove it from the predecessors"
@@ -91,7 +91,7 @@ class CycleError(BrokenTraceError):
 
 class UnknownStepError(TraceError):
     def __init__(self, step_id: str, *, known: Iterable[str] = ()) -> None:
-        super().__init__(f"the trace has no step {step_id!r}{_suggest(step_id, known)}")
+        super().__init__(f"the trace has no step {step_id!r}{suggest(step_id, known)}")
         self.step_id = step_id
 
 
@@ -122,7 +122,7 @@ class AmbiguousStepError(TraceError):
         self.step_id = step_id
 
 
-def _suggest(wanted: str, known: Iterable[str]) -> str:
+def suggest(wanted: str, known: Iterable[str]) -> str:
     # difflib is quadratic in the length of the words, so a huge trace is only sampled.
     candidates = [name for _, name in zip(range(2_000), known, strict=False)]
     found = get_close_matches(wanted, candidates, n=1)

@@ -30,6 +30,8 @@ StepKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 TraceStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
 EdgeKind: TypeAlias = Literal["control", "data"]
+GUESSED = frozenset({"text", "time", "consensus", "superstep", "nesting"})
+"""The evidence of edges that nothing states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ class Edge:
     kind: EdgeKind = "control"
     evidence: str = "recorded"
     confidence: float = 1.0
+
+    @property
+    def is_guessed(self) -> bool:
+        """Whether texts and times suggest this edge. Others were recorded, or stated by spans or users."""
+        return self.evidence in GUESSED
 
 
 def _edge_sort_key(edge: Edge) -> tuple[str, str, str, float]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from traces.compression import is_packed
 from traces.errors import Place, TraceError, UnknownConventionError, UnreadableTraceError
 from traces.model import ExecutionTrace
+from traces.otel.corrections import Corrector
 from traces.otel.detect import is_json, read_spans
 from traces.otel.frames import is_framed
 from traces.otel.intake import MAX_ATTRIBUTE_MB, MAX_DOCUMENT_MB, Intake
@@ -25,6 +26,7 @@ from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
 from traces.otel.span_store import SpanStore
 from traces.otel.spans import Log, Span
+from traces.otel.user_edges import EdgeSource
 
 logger = logging.getLogger(__name__)
 
@@ -136,12 +138,14 @@ class Follower:
         self,
         *paths: str | os.PathLike[str],
         coverage: Coverage | None = None,
+        edges: EdgeSource | None = None,
         quiet_s: float = QUIET_S,
         max_attribute_mb: int = MAX_ATTRIBUTE_MB,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.coverage = coverage if coverage is not None else Coverage()
         self._intake = Intake(self.coverage, max_attribute_mb=max_attribute_mb)
+        self._corrector = Corrector(edges, self.coverage)
         self._quiet_s = quiet_s
         self._clock = clock
         self._files = [FollowedFile(path, self._intake) for path in paths]
@@ -222,4 +226,5 @@ class Follower:
             except TraceError as error:
                 logger.warning("%s", error)
                 self.coverage.warnings["a run that cannot be read was left out"] += 1
-        return found
+        added = [self._corrector.add(trace) for trace in found]
+        return [self._corrector.apply(trace) for trace in added]  # by the runs so far

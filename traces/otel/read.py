@@ -12,12 +12,14 @@ from math import inf
 from traces.errors import UnknownConventionError, UnreadableTraceError
 from traces.files import TraceReader, TraceSource, open_source, parse_traces, pause_gc
 from traces.model import ExecutionTrace
+from traces.otel.corrections import Corrector, correct_edges
 from traces.otel.detect import read_spans
 from traces.otel.intake import MAX_ATTRIBUTE_MB, Intake
 from traces.otel.recover.coverage import Coverage
 from traces.otel.runs import build_traces, join_runs
 from traces.otel.span_store import DEFAULT_LIMIT_BYTES, SpanStore
 from traces.otel.spans import Span
+from traces.otel.user_edges import EdgeSource
 
 logger = logging.getLogger(__name__)
 
@@ -30,37 +32,49 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
         if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
             yield from parse_traces(name, file)
         else:
-            yield from _stream([(name, file)], None, Intake(), limit_bytes=DEFAULT_LIMIT_BYTES)
+            limit = DEFAULT_LIMIT_BYTES
+            found = _stream([(name, file)], None, Intake(), limit_bytes=limit)
+            yield from correct_edges(found, Corrector(None, None), limit_bytes=limit)
 
 
 def read_otel(
-    *sources: TraceSource, coverage: Coverage | None = None, max_attribute_mb: int = MAX_ATTRIBUTE_MB
+    *sources: TraceSource,
+    coverage: Coverage | None = None,
+    edges: EdgeSource | None = None,
+    max_attribute_mb: int = MAX_ATTRIBUTE_MB,
 ) -> list[ExecutionTrace]:
     """Read the traces of exports of spans, in the order of their first spans. Spans may be in any order, and repeated.
 
     Several files are read together: the spans of a run, and the log records that belong to them, may be spread over
     them. OTLP traces without any step are skipped with a warning. If there are no others, that is an error. `coverage`
-    counts what was taken over. An attribute of more than `max_attribute_mb` is refused.
+    counts what was taken over. `edges` are those that you know, as a file or a list: they replace guessed ones. Several
+    runs of one application correct each other's guessed edges. An attribute of more than `max_attribute_mb` is refused.
     """
     with pause_gc(is_last=True):
-        return list(stream_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb, limit_bytes=inf))
+        found = stream_otel(
+            *sources, coverage=coverage, edges=edges, max_attribute_mb=max_attribute_mb, limit_bytes=inf
+        )
+        return list(found)
 
 
 def stream_otel(
     *sources: TraceSource,
     coverage: Coverage | None = None,
+    edges: EdgeSource | None = None,
     max_attribute_mb: int = MAX_ATTRIBUTE_MB,
     limit_bytes: float = DEFAULT_LIMIT_BYTES,
 ) -> Iterator[ExecutionTrace]:
     """Yield the traces that `read_otel` returns, one after the other, without keeping all of them in memory.
 
     Exports have no order, so the first trace comes after the last span was read. Until then, spans that take more than
-    about `limit_bytes` in memory wait in a temporary file.
+    about `limit_bytes` in memory wait in a temporary file. So do traces, until their edges are corrected.
     """
+    corrector = Corrector(edges, coverage)
     intake = Intake(coverage, max_attribute_mb=max_attribute_mb)
     with ExitStack() as stack:
         files = [stack.enter_context(open_source(source)) for source in sources]
-        yield from _stream(files, coverage, intake, limit_bytes=limit_bytes)
+        found = _stream(files, coverage, intake, limit_bytes=limit_bytes)
+        yield from correct_edges(found, corrector, limit_bytes=limit_bytes)
 
 
 def drop_duplicates(spans: list[Span]) -> list[Span]:

@@ -135,6 +135,15 @@ def import_(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; .gz compresses. - prints.")
     ],
+    edges: Annotated[
+        Path | None,
+        typer.Option(
+            "--edges",
+            metavar="FILE",
+            help="Edges that you know, which replace guessed ones: lines `planner -> researcher`, the same as YAML or "
+            "JSON, or the JSON of a LangGraph graph.",
+        ),
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", help="Keep reading what is appended, and write runs as they end, until Ctrl-C."),
@@ -163,11 +172,13 @@ def import_(
     if follow:
         from traces.otel.follow import Follower
 
-        with Follower(*files, coverage=coverage, quiet_s=quiet_s, max_attribute_mb=max_attribute_mb) as follower:
+        with Follower(
+            *files, coverage=coverage, edges=edges, quiet_s=quiet_s, max_attribute_mb=max_attribute_mb
+        ) as follower:
             follow_files(follower, files, output, redact=_redact)
     else:
         sources = [_name_input(file) for file in files]
-        found = map(_redact, stream_otel(*sources, coverage=coverage, max_attribute_mb=max_attribute_mb))
+        found = map(_redact, stream_otel(*sources, coverage=coverage, edges=edges, max_attribute_mb=max_attribute_mb))
         with show_progress(coverage):
             if str(output) == "-":
                 for trace in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,19 @@ if TYPE_CHECKING:
 
     from traces.otel.recover.coverage import Coverage
 
-_EVIDENCE = {
+_STATED = {
+    "user": "your edges",
     "link": "linked spans",
-    "trigger": "the graph's triggers",
-    "route": "routes that were chosen",
-    "graph": "the static graph",
+    "trigger": "triggers",
+    "route": "chosen routes",
+    "graph": "static graph",
     "name": "hand-overs by name",
-    "loop": "calls of a step",
-    "superstep": "the superstep before",
+    "loop": "calls",
+}
+_GUESSED = {
+    "superstep": "superstep before",
     "text": "text that was read",
+    "consensus": "text in other runs",
     "nesting": "nesting",
     "time": "time alone",
 }
@@ -31,22 +36,29 @@ def print_coverage(coverage: Coverage, output: Path) -> None:
     """Print what was taken over from the spans, on standard error."""
     screen = SteadyConsole()
     for line in _list_lines(coverage, output):
-        screen.print(line)
+        screen.print(line, markup=False, highlight=False)
 
 
 def _list_lines(coverage: Coverage, output: Path) -> Iterator[str]:
-    where = "" if str(output) == "-" else f", written to {output}"
+    where = "" if str(output) == "-" else f" written to {output}"
     yield f"{plural(coverage.traces, 'trace')} with {plural(coverage.steps, 'step')}{where}"
-    yield f"{plural(coverage.spans, 'span')} read, {coverage.folded:,} folded into steps or around them"
+    dropped = coverage.dropped.total()
+    became = coverage.spans - coverage.folded - dropped
+    yield f"spans: {coverage.spans:,} read, {became:,} became steps, {coverage.folded:,} folded, {dropped:,} dropped"
     for reason, count in coverage.dropped.most_common():
-        yield f"{plural(count, 'span')} dropped: {reason}"
-    for warning, count in coverage.warnings.most_common():
-        yield f"warning: {warning}{f' ({count:,} times)' if count > 1 else ''}"
+        yield f"  dropped: {count:,} {reason}"
     if coverage.without_steps:
-        yield f"{plural(coverage.without_steps, 'OTLP trace')} without any step left out"
-    for kind, what in (("control", "followed"), ("data", "only read, or read as well")):
-        counts = {name.partition("/")[2]: count for name, count in coverage.edges.items() if name.startswith(kind)}
+        yield f"  {plural(coverage.without_steps, 'OTLP trace')} without any step left out"
+    for warning, count in coverage.warnings.most_common():
+        yield f"  warning: {warning}" + (f" ({count:,} times)" if count > 1 else "")
+    control = Counter(
+        {key.partition("/")[2]: count for key, count in coverage.edges.items() if key.startswith("control/")}
+    )
+    for heading, words in (("stated", _STATED), ("guessed", _GUESSED)):
+        counts = {words[name]: control[name] for name in words if control[name]}
         if counts:
-            listed = ", ".join(f"{count:,} by {_EVIDENCE[name]}" for name, count in sorted(counts.items()))
-            yield f"{sum(counts.values()):,} edges to steps that were {what}: {listed}"
+            listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            yield f"edges {heading}: {sum(counts.values()):,} ({listed})"
+    if coverage.changed_by_consensus:
+        yield f"{plural(coverage.changed_by_consensus, 'trace')} corrected by other runs of the same application"
     yield f"{plural(coverage.without_predecessors, 'step')} without a predecessor"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from traces.model import (
 )
 from traces.otel.recover import concepts
 from traces.otel.recover.concepts import first, load_json
+from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
 from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk, walk_up
@@ -53,7 +55,7 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         steps=tuple(steps),
         status=_find_status(roots, drafts),
         conversation_id=_find_conversation(roots),
-        attributes={SURFACES: surfaces} if surfaces else {},
+        attributes={APPLICATION: _name_application(roots)} | ({SURFACES: surfaces} if surfaces else {}),
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
     take_apart(roots)
@@ -202,6 +204,14 @@ def _name_node(draft: Draft, texts: Texts) -> str:
         model = str(first(item.span.span.attributes, concepts.MODEL) or item.span.span.name)
         name = f"{words}-{digest(system)[:4]}" if system else model
     return (name or item.span.span.name or "step").replace("#", "-")
+
+
+def _name_application(roots: Sequence[SpanNode]) -> str:
+    """The name of the outermost span, which every export has, without the numbers and ids that it may contain."""
+    return _NUMBER.sub("*", roots[0].span.name)
+
+
+_NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")
 
 
 def _find_agent_name(node: SpanNode) -> str | None:

@@ -10,7 +10,7 @@ from traces.model import ExecutionTrace, Json
 
 @dataclass(slots=True)
 class Coverage:
-    """Counts of one import. `guessed` edges come from text or time; the others are stated by the spans.
+    """Counts of one import. Spans that became the outermost span of a step are neither folded nor dropped.
 
     `received` are the spans and log records so far, while an import is running.
     """
@@ -23,6 +23,7 @@ class Coverage:
     dropped: Counter[str] = field(default_factory=Counter)
     edges: Counter[str] = field(default_factory=Counter)
     without_predecessors: int = 0
+    changed_by_consensus: int = 0
     warnings: Counter[str] = field(default_factory=Counter)
     received: int = 0
 
@@ -38,6 +39,10 @@ class Coverage:
         self.traces += 1
         self.steps += len(trace.steps)
         self.folded += spans - len({step.id.partition("#")[0] for step in trace.steps})
+
+    def add_edges(self, trace: ExecutionTrace, *, is_changed: bool) -> None:
+        """Count the edges of a trace when they are final. It `is_changed` if other runs corrected them."""
+        self.changed_by_consensus += is_changed
         self.edges.update(f"{edge.kind}/{edge.evidence}" for step in trace.steps for edge in step.edges)
         self.without_predecessors += sum(not step.predecessors for step in trace.steps)
 
@@ -51,5 +56,6 @@ class Coverage:
             "traces_without_steps": self.without_steps,
             "edges": dict(self.edges),
             "steps_without_predecessors": self.without_predecessors,
+            "traces_changed_by_consensus": self.changed_by_consensus,
             "warnings": dict(self.warnings),
         }

@@ -78,9 +78,9 @@ class NamedPredecessors:
         elif routed:
             others = []
         if routed or others:
-            evidence = "route" if routed else "graph" if self.edges else "superstep"
+            evidence = "route" if routed else "graph" if self.edges else _name_superstep(earlier)
             return [(each, evidence) for each in [*routed, *others]]
-        return [(each, "superstep") for each in earlier]
+        return [(each, _name_superstep(earlier)) for each in earlier]
 
     def _follow_edges(self, items: Sequence[Item]) -> dict[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
@@ -94,6 +94,11 @@ class NamedPredecessors:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
         return found
+
+
+def _name_superstep(earlier: Sequence[Item]) -> Evidence:
+    """The only step of a superstep has triggered the next one; of several, any may have."""
+    return "trigger" if len(earlier) == 1 else "superstep"
 
 
 class _Routes:
