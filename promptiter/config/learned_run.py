@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from promptiter.config.file import ParsedConfig, RunConfig, merge_settings, read_document
+from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_document
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.tasks.lesson_files import LEARNED_CASES, OTHER_CASES, PATCHES
@@ -20,11 +20,12 @@ def read_learned_run(parsed: ParsedConfig, folder: Path) -> ParsedConfig:
     learned, others = (file if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES))
     changed: dict[str, Json] = {
         "search": {"name": "learned_patches", "options": {"patches": str((folder / PATCHES).absolute())}},
-        "stages": None,
         **_add_sets(parsed.config, learned, others),
     }
-    document = merge_settings(parsed.document, changed)
-    return read_document(document, file=parsed.file or Path("promptiter.yaml"), settings=parsed.settings)
+    document, settings = (
+        {key: value for key, value in each.items() if key != "stages"} for each in (parsed.document, parsed.settings)
+    )
+    return read_document(document, file=parsed.file or Path(FILE_NAME), settings=merge_settings(settings, changed))
 
 
 def list_own_cases(config: RunConfig) -> Iterable[EvalCase]:

@@ -34,6 +34,7 @@ def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) ->
     screen.print(Text(_headline(lessons), style="bold"))
     if lessons.groups:
         table = new_table(">runs", "first", "last", "what failed")
+        table.columns[0].min_width = len("runs")
         for group in lessons.groups[:SHOWN_GROUPS]:
             table.add_row(
                 str(len(group.case_ids)),
@@ -47,6 +48,8 @@ def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) ->
     if lessons.surfaces:
         patched = lessons.patches.surface_ids
         table = new_table(">evidence", ">runs", ">guessed", "first", "last", "surface", "")
+        for column, name in zip(table.columns, ("evidence", "runs", "guessed"), strict=False):
+            column.min_width = len(name)
         for lesson in lessons.surfaces[:SHOWN_SURFACES]:
             table.add_row(
                 f"{lesson.evidence:.1f}",
