@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from promptiter.terminal import show_controls
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
-_TYPE = re.compile(r"(?m)^(  [A-Z_|]+)( <[\w \[\]]+>)")
+_TYPE = re.compile(r"(?m)^(  [A-Z_|.]+)( <[\w \[\]]+>)")
 _OF_PYDANTIC = "Value error, "
 """What pydantic, which typer checks options with, puts before a message."""
 _REQUIRED = re.compile(r"\{([A-Z_|.]+)\}(?:\.\.\.)?")

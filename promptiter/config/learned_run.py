@@ -22,10 +22,8 @@ def read_learned_run(parsed: ParsedConfig, folder: Path) -> ParsedConfig:
         "search": {"name": "learned_patches", "options": {"patches": str((folder / PATCHES).absolute())}},
         **_add_sets(parsed.config, learned, others),
     }
-    document, settings = (
-        {key: value for key, value in each.items() if key != "stages"} for each in (parsed.document, parsed.settings)
-    )
-    return read_document(document, file=parsed.file or Path(FILE_NAME), settings=merge_settings(settings, changed))
+    settings = merge_settings(parsed.settings, changed)
+    return read_document(parsed.document, file=parsed.file or Path(FILE_NAME), settings=settings)
 
 
 def list_own_cases(config: RunConfig) -> Iterable[EvalCase]:

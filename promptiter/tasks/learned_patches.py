@@ -1,13 +1,15 @@
-"""LearnedPatches: a search that validates patches which were learned from production, and writes none of its own.
+"""LearnedPatches: a search that starts with patches which were learned from production, and goes on as usual.
 
-All of them are validated together first, because failures may have several causes. If they are rejected, each is tried
-by itself, the best supported first, on top of those that were accepted.
+All of them are validated together, because failures may have several causes. If they are rejected, each is validated by
+itself, the best supported first. Then come backprop rounds: traces do not show a fault that hides behind another, and
+with the live agent it shows.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -15,16 +17,37 @@ from pydantic import TypeAdapter, ValidationError
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
+from promptiter.llm.gateway import Gateway
 from promptiter.profile import PatchSet
+from promptiter.search.gradient_check import GradientCheck
+from promptiter.search.rounds import BackpropRounds
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
+from promptiter.stages.optimizer import Optimizer
 
 
 class LearnedPatches:
-    """The search `learned_patches`. `patches` is a file that `promptiter learn` has written."""
+    """The search `learned_patches`. `patches` is a file that `promptiter learn` has written.
 
-    def __init__(self, patches: str | os.PathLike[str]) -> None:
+    The stages are those of the rounds that follow; see BackpropRounds.
+    """
+
+    def __init__(
+        self,
+        backwarder: Backwarder | Attributor | None = None,
+        aggregator: Aggregator | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        patches: str | os.PathLike[str],
+        check: GradientCheck | Literal["auto"] | None = "auto",
+    ) -> None:
         self.patches = read_patches(patches)
+        self.rounds = BackpropRounds(backwarder, aggregator, optimizer, check=check)
 
     async def search(self, session: Session) -> None:
+        await self._validate(session)
+        await self.rounds.search(session)
+
+    async def _validate(self, session: Session) -> None:
         unknown = self.patches.surface_ids - session.targets
         if unknown:
             session.report(f"the patches of {', '.join(sorted(unknown))} are not for targets of this run: left out")
@@ -42,7 +65,10 @@ class LearnedPatches:
 
     def outline(self) -> SearchOutline:
         """What the search may call, for the forecast."""
-        return SearchOutline()
+        return self.rounds.outline()
+
+    def find_setup_problems(self, gateway: Gateway) -> list[str]:
+        return self.rounds.find_setup_problems(gateway)
 
 
 def write_patches(path: str | os.PathLike[str], patches: PatchSet) -> None:

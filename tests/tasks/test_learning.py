@@ -110,7 +110,7 @@ async def test_patches_are_validated_with_an_agent_that_has_changed_since(
     renamed = {each.live: each for each in lessons.matching.matches}[f"{node}_desk#instruction"]
     assert (renamed.recorded, renamed.is_edited) == (f"{node}#instruction", True)
     write_patches(tmp_path / "patches.json", lessons.patches)
-    engine = Engine(live, world.build_evaluator(), search=LearnedPatches(tmp_path / "patches.json"))
+    engine = Engine(live, world.build_evaluator(), search=LearnedPatches(patches=tmp_path / "patches.json"))
     request = RunRequest(train=world.train, validation=world.validation, seed=1, run_id="learned")
     result = await engine.run(request)
     assert result.verdict in ("improved", "improved_on_validation")

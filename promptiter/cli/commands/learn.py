@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
     from promptiter.tasks.feedback import FeedbackFile
-    from promptiter.tasks.learning import Lessons
+    from promptiter.tasks.learning import FailedRuns, Lessons
     from promptiter.tasks.recorded_agent import JudgedRun
 
 
@@ -165,13 +165,20 @@ def _learn(
     chosen = evaluator.metrics if metrics or not any(run.feedback is not None for run in runs) else ()
     chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
 
-    async def work() -> Lessons | None:
-        found = await find_failures(runs, evaluator=evaluator, metrics=chosen, live=built.live, most=most)
+    async def find() -> FailedRuns:
+        return await find_failures(runs, evaluator=evaluator, metrics=chosen, live=built.live, most=most)
+
+    async def work() -> Lessons:
+        found = await find()
         view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
-        if dry_run:
-            return None
         with show_judging(len(found.sample), "looking for causes") as advance:
             return await learn(found, evaluator=evaluator, live=built.live, notify=advance, **built.stages)
 
+    if dry_run:
+        with divert_prints():
+            found = asyncio.run(find())
+        view.print_forecast(console(), found, forecast_learning(found, built.stages, built.gateway))
+        view.print_groups(console(), found.groups)
+        return None
     with divert_prints():
         return asyncio.run(work())

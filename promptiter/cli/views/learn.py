@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_cost
 from promptiter.forecast.costs import Cost
 from promptiter.runlog.codec import to_plain
+from promptiter.tasks.failure_groups import FailureGroup
 from promptiter.tasks.learning import FailedRuns, Lessons, SurfaceLesson
 from promptiter.tasks.surface_matching import Matching
 from promptiter.wording import join_names, plural
@@ -32,19 +33,7 @@ def print_forecast(screen: Console, found: FailedRuns, cost: Cost) -> None:
 def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) -> None:
     """Print what fails, where, how often and since when; then the patches."""
     screen.print(Text(_headline(lessons), style="bold"))
-    if lessons.groups:
-        table = new_table(">runs", "first", "last", "what failed")
-        table.columns[0].min_width = len("runs")
-        for group in lessons.groups[:SHOWN_GROUPS]:
-            table.add_row(
-                str(len(group.case_ids)),
-                _date(group.first_ns),
-                _date(group.last_ns),
-                Text(one_line(f"{group.kind}: {group.text}" if group.text else group.kind)),
-            )
-        screen.print()
-        screen.print(table)
-        _print_rest(screen, len(lessons.groups) - SHOWN_GROUPS, "kind of failure", "kinds of failures")
+    print_groups(screen, lessons.groups)
     if lessons.surfaces:
         patched = lessons.patches.surface_ids
         table = new_table(">evidence", ">runs", ">guessed", "first", "last", "surface", "")
@@ -69,6 +58,20 @@ def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) ->
         screen.print(diff_table(lessons.structure.surface(patch.surface_id).value, patch.value))
     screen.print()
     print_rows(screen, [*_list_remarks(lessons), *(("Written", str(path)) for path in written)])
+
+
+def print_groups(screen: Console, groups: Sequence[FailureGroup]) -> None:
+    """Print what went wrong, how often and since when."""
+    if not groups:
+        return
+    table = new_table(">runs", "first", "last", "what failed")
+    table.columns[0].min_width = len("runs")
+    for group in groups[:SHOWN_GROUPS]:
+        what = f"{group.kind}: {group.text}" if group.text else group.kind
+        table.add_row(str(len(group.case_ids)), _date(group.first_ns), _date(group.last_ns), Text(one_line(what)))
+    screen.print()
+    screen.print(table)
+    _print_rest(screen, len(groups) - SHOWN_GROUPS, "kind of failure", "kinds of failures")
 
 
 def lessons_as_json(lessons: Lessons) -> str:
