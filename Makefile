@@ -49,6 +49,7 @@ schema: $(VENV)/.dev   ## generate the JSON Schema of promptiter.yaml again
 bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_imports
 	$(BIN)/python -m benchmarks.bench_traces
+	$(BIN)/python -m benchmarks.bench_fuzz
 	$(BIN)/python -m benchmarks.bench_recovery
 	$(BIN)/python -m benchmarks.bench_evaluate
 	$(BIN)/python -m benchmarks.bench_backward

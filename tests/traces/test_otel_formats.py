@@ -391,11 +391,26 @@ def test_a_half_written_last_frame_is_a_counted_warning() -> None:
         (b"PAR1" + b"\0" * 40, "Parquet"),
         (gzip.compress(b'{"resourceSpans": []}\n' * 100)[:-3], "damaged gzip file"),
         (b'{"hello": 1}', "neither spans nor a span id, but 'hello'"),
+        (b'{"data": [], "total": 0}', "the empty answer of a query"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"resourceSpans": [{"instrumentationLibrarySpans": [{"spans": []}]}]}', "from before 2022"),
     ],
 )
 def test_files_that_are_no_export_say_what_they_are(start: bytes, message: str) -> None:
     with pytest.raises(UnreadableTraceError, match=message):
         read_otel(start)
+
+
+def test_what_holds_no_spans_gives_no_traces() -> None:
+    for raw, warning in (
+        (b"", None),
+        (b"\n \n", None),
+        (b'{"resourceMetrics": [{"scopeMetrics": []}]}', "a batch of metrics was left out"),
+        (log_messages()[1], "log records without spans: pass the file with their spans, too"),
+    ):
+        coverage = Coverage()
+        assert read_otel(raw, coverage=coverage) == []
+        assert list(coverage.warnings) == ([] if warning is None else [warning])
 
 
 @pytest.mark.slow

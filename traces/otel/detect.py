@@ -74,4 +74,6 @@ def _refuse_others(start: bytes, place: Place) -> None:
 def is_json(start: bytes) -> bool:
     """Whether a file is JSON. Protobuf also starts with a line feed, so that counts only if a JSON key follows."""
     start = start.removeprefix(codecs.BOM_UTF8)
+    if len(start) > 1 and start.isspace():
+        return True
     return start.lstrip(b" \t\r")[:1] in (b"{", b"[") or (start[:1].isspace() and bool(_FIRST_KEY.match(start)))

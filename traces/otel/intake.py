@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from traces.errors import Place, UnreadableTraceError
 from traces.model import Json
 from traces.otel.recover.coverage import Coverage
-from traces.otel.spans import Log, Span
+from traces.otel.spans import MAX_DEPTH, Log, Span
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +16,6 @@ MAX_ATTRIBUTE_MB = 32
 """How much text one attribute may hold."""
 MAX_ATTRIBUTES = 100_000
 """How many attributes a span may have: a conversation of thousands of messages, each in several attributes."""
-MAX_DEPTH = 100
-"""How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
 MAX_DOCUMENT_MB = 512
 """How large one JSON document or one message of protobuf may be."""
 

@@ -32,10 +32,11 @@ def read_documents(raw: bytes, place: Place, intake: Intake) -> list[Span | Log]
 def _split_documents(raw: bytes, place: Place, intake: Intake) -> Iterator[Json]:
     """One document, or several one after another, as the console exporter writes them. The last may be half written."""
     try:
-        yield json.loads(raw) if _LARGE_ID.search(raw) else orjson.loads(raw)
+        yield json.loads(raw, parse_constant=str) if _LARGE_ID.search(raw) else orjson.loads(raw)
     except json.JSONDecodeError:
         text = raw.decode()
-        decoder = json.JSONDecoder()
+        decoder = json.JSONDecoder(parse_constant=str)  # NaN and Infinity, which JSON does not have, are kept as text
+        has_surrogates = "\\ud" in text.lower()
         position = start = _skip_space(text, 0)
         while position < len(text):
             try:
@@ -46,8 +47,17 @@ def _split_documents(raw: bytes, place: Place, intake: Intake) -> Iterator[Json]
                     raise
                 intake.warn("a half-written document at the end of a file was left out", place)
                 return
-            yield document
+            yield _repair(document) if has_surrogates else document
             position = _skip_space(text, position)
+
+
+def _repair(value: Json) -> Json:
+    """A document with halves of surrogate pairs, which are no text, replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_repair(key): _repair(inner) for key, inner in value.items()}
+    return [_repair(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _skip_space(text: str, position: int) -> int:
@@ -82,7 +92,9 @@ def _read_document(document: Json, place: Place, depth: int = 0) -> Iterator[Spa
         yield read_observation(row, Row({}), place)
     elif is_row(row):
         yield from read_rows(row, place)
-    elif isinstance(inner := row.get("data", "spans", "rows", "traces"), list) and inner:
+    elif isinstance(inner := row.get("data", "spans", "rows", "traces"), list):
+        if not inner:
+            raise ValueError("it is the empty answer of a query; widen its time range or its filter")
         yield from _read_document(inner, place, depth + 1)
     elif isinstance(columns := document.get("columns"), list):
         yield from _read_document(_turn_columns(columns), place, depth + 1)

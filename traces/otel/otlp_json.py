@@ -16,8 +16,8 @@ import orjson
 from traces.checked_documents import explain_invalid_json
 from traces.errors import Place, UnreadableTraceError
 from traces.model import Json
-from traces.otel.intake import MAX_DEPTH, Intake, check_count
-from traces.otel.spans import Event, Link, Log, Span, add_exception_type, is_hex, read_id
+from traces.otel.intake import Intake, check_count
+from traces.otel.spans import MAX_DEPTH, Event, Link, Log, Span, add_exception_type, is_hex, read_id
 
 _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -91,7 +91,7 @@ class _Resource(msgspec.Struct, gc=False):
 class _ResourceSpans(msgspec.Struct, gc=False):
     resource: _Resource | None = None
     scopeSpans: list[_ScopeSpans] = []
-    instrumentationLibrarySpans: msgspec.Raw | None = None
+    instrumentationLibrarySpans: list[msgspec.Raw] | None = None
 
 
 class _LogRecord(msgspec.Struct, gc=False):
@@ -113,7 +113,7 @@ class _ResourceLogs(msgspec.Struct, gc=False):
 class _Request(msgspec.Struct, gc=False):
     resourceSpans: list[_ResourceSpans] | None = None
     resourceLogs: list[_ResourceLogs] | None = None
-    resourceMetrics: msgspec.Raw | None = None
+    resourceMetrics: list[msgspec.Raw] | None = None
 
 
 _decoder = msgspec.json.Decoder(_Request | list[_Request])
@@ -193,6 +193,8 @@ def _read_other(raw: bytes, place: Place, problem: Exception, intake: Intake) ->
 
 
 def _describe(problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
     return str(problem.args[0]) if isinstance(problem, KeyError) and problem.args else str(problem)
 
 

@@ -105,6 +105,8 @@ def _stream(
                 for batch in read_spans(name, file, intake):
                     store.add(batch)
             runs = join_runs(store)
+        if not runs and coverage is not None and coverage.received:
+            coverage.warnings["log records without spans: pass the file with their spans, too"] = coverage.received
         for trace_ids in runs:
             with pause_gc():
                 spans = [span for trace_id in trace_ids for span in store.take(trace_id)]

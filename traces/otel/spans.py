@@ -15,6 +15,9 @@ from typing import NamedTuple
 from traces.errors import Place
 from traces.model import Json
 
+MAX_DEPTH = 100
+"""How many levels an attribute may be nested: more than any exporter writes, and few enough for any Python's stack."""
+
 
 class Link(NamedTuple):
     """A reference from one span to another."""

@@ -22,7 +22,7 @@ from traces.model import (
     digest,
 )
 from traces.otel.recover import concepts
-from traces.otel.recover.concepts import first, load_json
+from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
@@ -68,12 +68,12 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
     around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
-        surfaces.setdefault(surface.id, surface.to_json())
+        surfaces.setdefault(surface.id, as_data(surface.to_json()))
     failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
     attributes: dict[str, Json] = {}
     model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)
     if model is not None:
-        attributes["gen_ai.request.model"] = model
+        attributes["gen_ai.request.model"] = str(model)
     return Step(
         id=draft.id,
         node_id=node_id,
@@ -122,7 +122,7 @@ def _to_snapshot(messages: Sequence[Message]) -> Snapshot:
 
 def _read_value(draft: Draft, keys: tuple[str, ...]) -> Snapshot:
     for node in draft.item.wrappers:
-        value = load_json(first(node.span.attributes, keys))
+        value = as_data(load_json(first(node.span.attributes, keys)))
         if value is not None:
             return Snapshot(value) if isinstance(value, str) else Snapshot(None, value)
     return EMPTY
@@ -136,7 +136,9 @@ def _build_tool_calls(draft: Draft, own: Sequence[Conversation]) -> tuple[ToolCa
         for talk in own:
             for message in talk.answered:
                 calls += [
-                    ToolCall(name=call.name, id=call.id, arguments=call.arguments, result=answers.get(call.id or ""))
+                    ToolCall(
+                        name=call.name, id=call.id, arguments=as_data(call.arguments), result=answers.get(call.id or "")
+                    )
                     for call in message.calls
                     if call.id not in known
                 ]
@@ -149,8 +151,8 @@ def _read_tool_call(node: SpanNode) -> ToolCall:
     return ToolCall(
         name=str(first(attributes, concepts.TOOL_NAME) or node.span.name),
         id=None if call_id is None else str(call_id),
-        arguments=load_json(first(attributes, concepts.TOOL_ARGUMENTS)),
-        result=load_json(first(attributes, concepts.TOOL_RESULT)),
+        arguments=as_data(load_json(first(attributes, concepts.TOOL_ARGUMENTS))),
+        result=as_data(load_json(first(attributes, concepts.TOOL_RESULT))),
         error=_read_failure(node.span) if node.span.is_error else None,
         start_ns=node.start or None,
         end_ns=node.end or None,
@@ -168,9 +170,9 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     for node in calls:
         for name, keys in _USAGE.items():
             value = first(node.span.attributes, keys)
-            if isinstance(value, str) and value.isdecimal():
+            if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
                 figures[name] = figures.get(name, 0) + value
     if not figures:
         return None

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import orjson
 
 from traces.model import Json
-from traces.otel.spans import Span
+from traces.otel.spans import MAX_DEPTH, Span
 
 Role: TypeAlias = Literal["llm", "tool", "agent", "workflow", "chain", "setup", "other"]
 """What a span stands for. A `chain` only wraps others; `setup` is no part of a run."""
@@ -174,6 +174,32 @@ def read_graph_place(span: Span) -> GraphPlace | None:
     listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
     number = _read_number(step)
     return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
+
+
+def as_data(value: Json) -> Json:
+    """A value as JSON can hold it: numbers that it does not have, and what is nested too deeply, become text."""
+    return value if _is_data(value, 0) else _to_data(value, 0)
+
+
+def _is_data(value: Json, depth: int) -> bool:
+    if value is None or isinstance(value, str | bool):
+        return True
+    if isinstance(value, int | float):
+        return -(2**63) <= value < 2**63
+    if depth == MAX_DEPTH:
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return all(_is_data(each, depth + 1) for each in inner)
+
+
+def _to_data(value: Json, depth: int) -> Json:
+    if isinstance(value, dict) and depth < MAX_DEPTH:
+        return {key: _to_data(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple) and depth < MAX_DEPTH:
+        return [_to_data(each, depth + 1) for each in value]
+    if isinstance(value, dict | list | tuple):
+        return "(nested too deeply)"
+    return value if _is_data(value, depth) else str(value)
 
 
 _FIELD = re.compile(r'"((?:langgraph_)?\w+)": ?("(?:[^"\\]|\\.)*"|\d+|\[[^\]]*\])')

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from traces.model import Json
-from traces.otel.recover.concepts import first, load_json
+from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.spans import Span
 
 
@@ -37,7 +37,8 @@ class Message(NamedTuple):
         elif self.text:
             parts.append({"type": "text", "content": self.text})
         parts += [
-            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in self.calls
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": as_data(call.arguments)}
+            for call in self.calls
         ]
         return {"role": self.role, "parts": parts}
 
