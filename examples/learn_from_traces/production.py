@@ -88,24 +88,30 @@ def make_ticket(number: int) -> dict[str, str]:
     }
 
 
-async def main() -> None:
+async def answer_tickets() -> list[list[str]]:
+    """Answer all tickets. Returns what users said: rows of the feedback."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(FileExporter(Path("spans.jsonl"))))
     trace.set_tracer_provider(provider)
     rng = random.Random(1)
-    with Path("feedback.csv").open("w", newline="") as file:
-        feedback = csv.writer(file)
-        feedback.writerow(["trace_id", "rating", "comment", "expected"])
-        for number in range(TICKETS):
-            ticket = make_ticket(number)
-            given = "\n".join(f"{name}: {ticket[name]}" for name in FIELDS)
-            filed, trace_id = await answer(f"Ticket {number}: please help me.\n{given}")
-            if rng.random() < RATED:
-                lost = [name for name in FIELDS if ticket[name] not in filed]
-                bad = ["down", f"{', '.join(lost)} missing", json.dumps(ticket)]
-                feedback.writerow([trace_id, *(bad if lost else ["up", "", ""])])
+    feedback = []
+    for number in range(TICKETS):
+        ticket = make_ticket(number)
+        given = "\n".join(f"{name}: {ticket[name]}" for name in FIELDS)
+        filed, trace_id = await answer(f"Ticket {number}: please help me.\n{given}")
+        if rng.random() < RATED:
+            lost = [name for name in FIELDS if ticket[name] not in filed]
+            bad = ["down", f"{', '.join(lost)} missing", json.dumps(ticket)]
+            feedback.append([trace_id, *(bad if lost else ["up", "", ""])])
     provider.shutdown()
+    return feedback
+
+
+def main() -> None:
+    feedback = asyncio.run(answer_tickets())
+    with Path("feedback.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["trace_id", "rating", "comment", "expected"], *feedback])
     print(f"{TICKETS} tickets answered: spans.jsonl, feedback.csv")
 
 
-asyncio.run(main())
+main()

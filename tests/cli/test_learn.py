@@ -1,4 +1,4 @@
-"""`promptiter learn` on spans of a world in production, with an expert as its model and an agent that has changed since."""
+"""`promptiter learn` on spans of a world in production, with an expert as its model and a live agent."""
 
 from __future__ import annotations
 

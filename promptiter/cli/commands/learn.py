@@ -131,6 +131,7 @@ def _load_feedback(file: Path | None, good_from: float | None) -> FeedbackFile |
 
 
 def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[JudgedRun]:
+    from promptiter.tasks.feedback import list_trace_ids, read_judgements
     from promptiter.tasks.recorded_agent import JudgedRun
     from promptiter.tasks.recorded_run import read_run
     from traces import read
@@ -138,7 +139,9 @@ def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[Jud
     runs = []
     for file in files:
         for trace in read(file):
-            said = None if feedback is None else feedback.find([trace.id], trace.conversation_id)
+            said = read_judgements(trace)
+            if feedback is not None:
+                said = feedback.find(list_trace_ids(trace), trace.conversation_id) or said
             runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
     if feedback is not None and not any(run.feedback is not None for run in runs):
         row = feedback.rows[0]
