@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import zip_longest
-from typing import Literal, TypeAlias, TypeVar, get_args
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import EvalSetError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
-from promptiter.evaluation.data.health import make_shingles
-from promptiter.evaluation.data.near_duplicates import group_near_duplicates
 from promptiter.grouping import group_by
 from promptiter.llm.messages import Message
 from promptiter.llm.redaction import process_redactor
+from promptiter.tasks.case_selection import OUTCOMES, DraftCase, Outcome, drop_near_duplicates, sample_strata
 from promptiter.tasks.feedback import Feedback, FeedbackFile, normalize_id
 from promptiter.tasks.personal_data import CaseRedactor
 from promptiter.tasks.recorded_run import RecordedRun, read_run
@@ -29,14 +28,10 @@ from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, ToolCall
 from traces.model import Json
 
-Outcome: TypeAlias = Literal["failed", "disliked", "good", "unknown"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 LeftOut: TypeAlias = Literal["no_content", "no_question", "later_turn", "duplicate", "sampled_out"]
 
 MOST_TURNS = 20
 """More runs with the same conversation id are no conversation: each becomes a case of its own."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +81,12 @@ def cases_from_traces(
     runs = [_read(trace, feedback) for trace in traces]
     unmatched = _count_unmatched(runs, feedback)
     asked = list(_drop_empty(runs, left_out))
-    drafts = [_end_at_failure(talk, left_out) for talk in _group_turns(asked)]
+    talks = [_end_at_failure(talk, left_out) for talk in _group_turns(asked)]
     secrets = process_redactor()
-    made = [_make_case(draft, CaseRedactor(secrets, keep_personal_data=keep_personal_data)) for draft in drafts]
-    distinct = _drop_duplicates(made)
-    left_out["duplicate"] = _count_runs(made) - _count_runs(distinct)
-    chosen = _sample(distinct, most, random.Random(seed))
+    drafts = [_make_case(talk, CaseRedactor(secrets, keep_personal_data=keep_personal_data)) for talk in talks]
+    distinct = drop_near_duplicates(drafts)
+    left_out["duplicate"] = _count_runs(drafts) - _count_runs(distinct)
+    chosen = sample_strata(distinct, most, random.Random(seed))
     left_out["sampled_out"] = _count_runs(distinct) - _count_runs(chosen)
     return TraceCases(
         cases=tuple(_name_cases(each.case for each in chosen)),
@@ -123,21 +118,6 @@ class _JudgedRun:
         return "unknown" if is_good is None else "disliked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MadeCase:
-    """A case, and what decides whether it is taken. `runs` is the number of its turns."""
-
-    case: EvalCase
-    outcome: Outcome
-    route: frozenset[str]
-    started_ns: int
-    redacted: Counter[str]
-
-    @property
-    def runs(self) -> int:
-        return len(self.case.turns)
-
-
 def _read(trace: ExecutionTrace, feedback: FeedbackFile | None) -> _JudgedRun:
     run = read_run(trace)
     return _JudgedRun(
@@ -159,25 +139,26 @@ def _count_unmatched(runs: Sequence[_JudgedRun], feedback: FeedbackFile | None) 
         raise EvalSetError("there are no traces to make cases of; check which files were given")
     if feedback is None:
         return 0
-    ids = {normalize_id(each.run.trace_id) for each in runs}
+    traces = {normalize_id(each.run.trace_id) for each in runs}
     talks = {each.run.conversation_id for each in runs}
-    rows = [
-        row for row in feedback.rows if row.trace_id not in ids and (row.trace_id or row.conversation_id not in talks)
+    unmatched = [
+        row
+        for row in feedback.rows
+        if (row.trace_id not in traces if row.trace_id else row.conversation_id not in talks)
     ]
-    if len(rows) == len(feedback.rows):
-        given = [row.trace_id or row.conversation_id for row in rows]
-        known = (
-            [each.run.trace_id for each in runs] if any(row.trace_id for row in rows) else sorted(filter(None, talks))
-        )
+    if len(unmatched) == len(feedback.rows):
+        given = [row.trace_id or row.conversation_id for row in unmatched]
+        is_by_trace = any(row.trace_id for row in unmatched)
+        known = [each.run.trace_id if is_by_trace else each.run.conversation_id or "" for each in runs]
         raise EvalSetError(
-            f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has "
-            f"{_show_ids(given)}, and the traces have {_show_ids(known) or 'no conversation ids'}; use the ids of the traces"
+            f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has the ids "
+            f"{_show_ids(given)}, and the traces {_show_ids(known) or 'no conversation ids'}; use the ids of the traces"
         )
-    return len(rows)
+    return len(unmatched)
 
 
 def _show_ids(ids: Iterable[str]) -> str:
-    return join_names([repr(each) for each in dict.fromkeys(ids)], limit=2)
+    return join_names([repr(each) for each in dict.fromkeys(filter(None, ids))], limit=2)
 
 
 def _drop_empty(runs: Sequence[_JudgedRun], left_out: Counter[LeftOut]) -> Iterator[_JudgedRun]:
@@ -187,8 +168,8 @@ def _drop_empty(runs: Sequence[_JudgedRun], left_out: Counter[LeftOut]) -> Itera
             f"none of the {plural(len(runs), 'trace')} has texts: the instrumentation did not capture the content of "
             "messages. Switch it on and record new runs: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true "
             "(OpenTelemetry; SPAN_ONLY in newer versions), TRACELOOP_TRACE_CONTENT=true (OpenLLMetry), "
-            "OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false (OpenInference). If the content is in "
-            "log records, give their file, too"
+            "OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false (OpenInference). If the content is "
+            "in log records, give their file, too"
         )
     for each in runs:
         if each.run.question.strip():
@@ -215,8 +196,7 @@ def _group_turns(runs: Sequence[_JudgedRun]) -> Iterator[list[_JudgedRun]]:
 
 def _overlap(talk: Sequence[_JudgedRun]) -> bool:
     """Whether a run started before the one before it had ended, as turns of a conversation do not."""
-    pairs = zip(talk, talk[1:], strict=False)
-    return any((after.run.started_ns or 0) < (before.ended_ns or 0) for before, after in pairs)
+    return any((after.run.started_ns or 0) < (before.ended_ns or 0) for before, after in pairwise(talk))
 
 
 def _end_at_failure(talk: list[_JudgedRun], left_out: Counter[LeftOut]) -> list[_JudgedRun]:
@@ -234,7 +214,7 @@ def _is_about_the_end(feedback: Feedback | None) -> bool:
     return feedback is not None and not feedback.trace_id and (not feedback.is_good or feedback.expected is not None)
 
 
-def _make_case(talk: Sequence[_JudgedRun], redactor: CaseRedactor) -> _MadeCase:
+def _make_case(talk: Sequence[_JudgedRun], redactor: CaseRedactor) -> DraftCase:
     outcomes = [each.outcome for each in talk]
     outcome = min(outcomes, key=OUTCOMES.index)
     decisive = talk[outcomes.index(outcome)]
@@ -244,7 +224,7 @@ def _make_case(talk: Sequence[_JudgedRun], redactor: CaseRedactor) -> _MadeCase:
         turns=tuple(_make_turn(each, redactor) for each in talk),
         metadata=_describe(decisive, talk, redactor),
     )
-    return _MadeCase(
+    return DraftCase(
         case=case,
         outcome=outcome,
         route=frozenset().union(*(each.route for each in talk)),
@@ -276,7 +256,7 @@ def _expect_call(call: ToolCall, redactor: CaseRedactor) -> ExpectedToolCall:
 
 def _describe(decisive: _JudgedRun, talk: Sequence[_JudgedRun], redactor: CaseRedactor) -> dict[str, Json]:
     run, started_ns = decisive.run, decisive.run.started_ns
-    error = "" if run.error is None else run.error.text.strip().partition("\n")[0][:200]
+    error = "" if run.error is None else run.error.text.partition("Traceback (most")[0].strip().partition("\n")[0][:200]
     time = "" if started_ns is None else datetime.fromtimestamp(started_ns / 1e9, UTC).isoformat(timespec="seconds")
     told = {
         "trace_id": run.trace_id,
@@ -290,56 +270,17 @@ def _describe(decisive: _JudgedRun, talk: Sequence[_JudgedRun], redactor: CaseRe
     return {name: value for name, value in told.items() if value}
 
 
-def _drop_duplicates(made: Sequence[_MadeCase]) -> list[_MadeCase]:
-    """One case of each group of near duplicates: if possible with a reference, of a run that went wrong, the latest."""
-    sets = [make_shingles(_list_texts(each.case)) for each in made]
-    equal = group_by(range(len(made)), lambda at: sets[at])
-    kept = [_choose([made[at] for at in alike]) for alike in equal.values()]
-    dropped: set[int] = set()
-    for alike, _ in group_near_duplicates(list(equal)):
-        best = _choose([kept[at] for at in alike])
-        dropped |= {at for at in alike if kept[at] is not best}
-    left = [each for at, each in enumerate(kept) if at not in dropped]
-    return sorted(left, key=lambda each: each.started_ns)
-
-
-def _choose(alike: Sequence[_MadeCase]) -> _MadeCase:
-    def rank(each: _MadeCase) -> tuple[bool, int, int]:
-        has_reference = any(turn.expected is not None for turn in each.case.turns)
-        return has_reference, -OUTCOMES.index(each.outcome), each.started_ns
-
-    return max(alike, key=rank)
-
-
-def _list_texts(case: EvalCase) -> list[str]:
-    return [*(message.content for message in case.context), *(turn.user for turn in case.turns)]
-
-
-def _sample(made: list[_MadeCase], most: int | None, rng: random.Random) -> list[_MadeCase]:
-    """At most so many cases, dealt out in turn to the strata: one of each outcome and route, then a second, …"""
-    if most is None or len(made) <= most:
-        return made
-    strata = group_by(made, lambda each: (each.outcome, each.route))
-    for stratum in strata.values():
-        rng.shuffle(stratum)
-    by_outcome = group_by(sorted(strata.values(), key=len, reverse=True), lambda stratum: stratum[0].outcome)
-    in_turn = _deal([by_outcome.get(outcome, []) for outcome in OUTCOMES])
-    chosen = {id(each) for each in _deal(in_turn)[:most]}
-    return [each for each in made if id(each) in chosen]
-
-
-def _deal(hands: Sequence[Sequence[_T]]) -> list[_T]:
-    """The first of each hand, then the second of each, and so on."""
-    return [each for row in zip_longest(*hands) for each in row if each is not None]
-
-
-def _count_runs(made: Iterable[_MadeCase]) -> int:
-    return sum(each.runs for each in made)
+def _count_runs(drafts: Iterable[DraftCase]) -> int:
+    return sum(each.runs for each in drafts)
 
 
 def _name_cases(cases: Iterable[EvalCase]) -> Iterator[EvalCase]:
     """The cases with unique ids: two files may have a run of the same name."""
-    taken: Counter[str] = Counter()
+    taken: set[str] = set()
     for case in cases:
-        taken[case.id] += 1
-        yield case if taken[case.id] == 1 else replace(case, id=f"{case.id}~{taken[case.id]}")
+        name, number = case.id, 1
+        while name in taken:
+            number += 1
+            name = f"{case.id}~{number}"
+        taken.add(name)
+        yield replace(case, id=name)

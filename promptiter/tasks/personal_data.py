@@ -171,16 +171,17 @@ _ISSUED = re.compile(
     r"|6(?:011|5\d\d|4[4-9]\d|2\d\d)\d{12}(?:\d{3})?"
 )
 _PHONE = re.compile(
-    r"(?P<international>(?<![\w+)])\+[1-9](?:[ ().\-/\xa0]{0,2}\d){7,14}(?![\w-]))"
+    r"(?=[+(\d])(?:(?P<international>(?<![\w+)])\+[1-9](?:[ ().\-/\xa0]{0,2}\d){7,14}(?![\w-]))"
     r"|(?P<grouped>(?<![\w.,#/+-])(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[ .-])\d{3}[ .-]\d{4}(?![\w-]|[.,]\d))"
-    r"|(?P<national>(?<![\w.,#/+-])\(?0\d{1,4}\)?[ /.-]?\d{2,8}(?:[ .-]\d{2,6}){0,4}(?![\w-]|[.,]\d))"
+    r"|(?P<national>(?<![\w.,#/+-])\(?0\d{1,4}\)?[ /.-]?\d{2,8}(?:[ .-]\d{2,6}){0,4}(?![\w-]|[.,]\d)))"
 )
 _PHONE_WORD = re.compile(
     r"(?i)\b(?:tele)?(?:phone|fon)\w*|\b(?:tel|cell|mobil\w*|handy\w*|fax|whatsapp|sms|call|ring|text|reach|dial)\b"
 )
 _OTHER_NUMBER = re.compile(
-    r"(?i)(?:\b(?:order|invoice|ticket|tracking|parcel|shipment|reference|ref|case|booking|article|item|product|serial|"
-    r"batch|part|sku|isbn|ean|version|id|transaction|rechnung\w*|bestell\w*|auftrag\w*)(?:[ -]?(?:number|nr|no|id|code))?|#)"
+    r"(?i)(?:#|\b(?:order|invoice|ticket|tracking|parcel|shipment|reference|ref|case|booking|article|item|product|serial|"
+    r"batch|part|sku|isbn|ean|version|id|transaction|rechnung\w*|bestell\w*|auftrag\w*)"
+    r"(?:[ -]?(?:number|nr|no|id|code))?)"
     r"[\s:#.=\"'(-]*(?:is\s+|was\s+)?\Z"
 )
 _VERSION_WORD = re.compile(r"(?i)\b(?:v|ver|version|release|build|firmware|driver|section|chapter|§)[\s:.=]*\Z")

@@ -44,6 +44,7 @@ def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
             "Write to this file instead of printing.",
             "The file to write; .gz compresses.",
             "The file to write; .gz compresses. - prints.",
+            "The file to write. - prints.",
         },
         "--seed": {"Random seed."},
         "--max-usd": {"Hard cap on spending."},

@@ -29,12 +29,17 @@ _OURS = re.compile(rb'\s*\{\s*"(?:schema_version|trace|trace_id)"\s*:')
 def read(source: TraceSource) -> Iterator[ExecutionTrace]:
     """Yield the traces of a file: promptiter's own JSON, read as a stream, or an OTLP export."""
     with open_source(source) as (name, file):
-        if _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)):
+        if holds_traces(file):
             yield from parse_traces(name, file)
         else:
             limit = DEFAULT_LIMIT_BYTES
             found = _stream([(name, file)], None, Intake(), limit_bytes=limit)
             yield from correct_edges(found, Corrector(None, None), limit_bytes=limit)
+
+
+def holds_traces(file: TraceReader) -> bool:
+    """Whether an open file has promptiter's own traces, not spans."""
+    return _OURS.match(file.peek().removeprefix(codecs.BOM_UTF8)) is not None
 
 
 def read_otel(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptiter.cli.commands.trace_to_evalset import to_evalset
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.options import AsJson, Output, find_run_folder
 from promptiter.cli.output import OutputFormat, console, echo, guess_format, json_text, write_text
@@ -189,6 +190,9 @@ def import_(
         echo(json_text(coverage.to_json()).rstrip(), err=str(output) == "-")
     else:
         view.print_coverage(coverage, output)
+
+
+app.command("to-evalset", cls=PlainCommand)(to_evalset)
 
 
 @app.command(cls=PlainCommand)

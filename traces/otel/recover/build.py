@@ -26,7 +26,7 @@ from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk, walk_up
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
 from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
@@ -234,8 +234,7 @@ _NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")
 
 def _find_agent_name(node: SpanNode) -> str | None:
     """The name of the agent around a model call whose span says it only as `name.run`; a class is no such name."""
-    around = next((each for each in walk_up(node.parent) if each.role == "agent"), None)
-    name, _, method = around.span.name.rpartition(".") if around is not None else ("", "", "")
+    name, _, method = node.agent.span.name.rpartition(".") if node.agent is not None else ("", "", "")
     return name if method == "run" and name[:1].islower() else None
 
 

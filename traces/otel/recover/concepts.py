@@ -150,6 +150,7 @@ class GraphPlace:
 
 
 _PREFIXES = ("traceloop.association.properties.", "langsmith.metadata.", "metadata.", "")
+_NODE_KEYS = frozenset(f"{prefix}langgraph_node" for prefix in _PREFIXES)
 
 
 def read_graph_place(span: Span) -> GraphPlace | None:
@@ -163,9 +164,9 @@ def read_graph_place(span: Span) -> GraphPlace | None:
         if isinstance(parsed, dict) and "langgraph_node" in parsed:
             found, prefix = parsed, ""
     if prefix is None:
-        prefix = next((each for each in _PREFIXES if f"{each}langgraph_node" in attributes), None)
-        if prefix is None:
+        if _NODE_KEYS.isdisjoint(attributes):
             return None
+        prefix = next(each for each in _PREFIXES if f"{each}langgraph_node" in attributes)
     node = found[f"{prefix}langgraph_node"]
     namespace = found.get(f"{prefix}langgraph_checkpoint_ns") or found.get(f"{prefix}checkpoint_ns")
     step, triggers = found.get(f"{prefix}langgraph_step"), found.get(f"{prefix}langgraph_triggers")

@@ -59,10 +59,8 @@ def find_edges(
 ) -> dict[Draft, list[Edge]]:
     """The edges to each step's predecessors. What a step only read, and did not follow, is an edge of kind data."""
     sources = find_sources(drafts, texts)
-    owners = _find_owners(drafts)
-    nodes = {node.id: node for node in walk(roots)}
     read_by_others = Counter(source for read in sources.values() for source in read)
-    linked = {draft: _follow_links(draft, nodes, owners) for draft in drafts}
+    linked = _find_linked(drafts, roots)
     linked_by_others = Counter(each for found in linked.values() for each in found)
     ancestors = _Ancestors()
     edges: dict[Draft, list[Edge]] = {}
@@ -195,24 +193,41 @@ def _find_owners(drafts: Sequence[Draft]) -> dict[str, Draft]:
     return owners
 
 
-def _follow_links(draft: Draft, nodes: dict[str, SpanNode], owners: dict[str, Draft]) -> set[Draft]:
-    """The steps that the spans of a step link to, also through spans of the transport between them."""
+def _find_linked(drafts: Sequence[Draft], roots: Sequence[SpanNode]) -> dict[Draft, set[Draft]]:
+    """For each step the steps that its spans link to, also through spans of the transport between them."""
+    nodes = {node.id: node for node in walk(roots)}
+    if not any(node.span.links for node in nodes.values()):
+        return {draft: set() for draft in drafts}
+    owners = _find_owners(drafts)
+    carriers: dict[str | None, SpanNode] = {}  # of spans of the transport, the nearest one at or above with links
+    for node in nodes.values():
+        if node.role == "other" and node.id not in owners:
+            carrier = node if node.span.links else carriers.get(node.parent.id if node.parent else None)
+            if carrier is not None:
+                carriers[node.id] = carrier
+    return {draft: _follow_links(draft, nodes, owners, carriers) for draft in drafts}
+
+
+def _follow_links(
+    draft: Draft, nodes: Mapping[str, SpanNode], owners: Mapping[str, Draft], carriers: Mapping[str | None, SpanNode]
+) -> set[Draft]:
     if draft.number > 1:
         return set()
-    envelope = list(draft.item.wrappers)
+    waiting = [link.span_id for node in draft.item.wrappers for link in node.span.links]
     above = draft.item.wrappers[-1].parent
-    while above is not None and above.role == "other" and above.id not in owners:
-        envelope.append(above)
-        above = above.parent
-    waiting = [link.span_id for node in envelope for link in node.span.links]
+    while above is not None and (carrier := carriers.get(above.id)) is not None:
+        waiting += [link.span_id for link in carrier.span.links]
+        above = carrier.parent
     seen: set[str] = set()
     found: set[Draft] = set()
     while waiting:
         target = waiting.pop()
-        if target in seen or target not in nodes:
+        if target not in nodes:
             continue
-        seen.add(target)
         for node in walk_up(nodes[target]):
+            if node.id in seen:
+                break
+            seen.add(node.id)
             if node.id in owners:
                 if owners[node.id] is not draft:
                     found.add(owners[node.id])

@@ -12,15 +12,31 @@ from traces.otel.spans import Span
 
 
 class SpanNode:
-    """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported."""
+    """A span in its tree, with what it stands for. `is_lost` stands for a parent that was not exported.
 
-    __slots__ = ("_conversation", "children", "end", "graph", "is_lost", "name", "parent", "role", "span", "start")
+    `agent` is the nearest span of an agent above it.
+    """
+
+    __slots__ = (
+        "_conversation",
+        "agent",
+        "children",
+        "end",
+        "graph",
+        "is_lost",
+        "name",
+        "parent",
+        "role",
+        "span",
+        "start",
+    )
 
     def __init__(self, span: Span, *, is_lost: bool = False) -> None:
         self.span: Final = span
         self.is_lost: Final = is_lost
         self._conversation: Conversation | None = None
         self.parent: SpanNode | None = None
+        self.agent: SpanNode | None = None
         self.children: list[SpanNode] = []
         self.start = span.start_ns or 0
         self.end = max(span.end_ns or 0, self.start)
@@ -78,7 +94,12 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
         if node.is_lost and node.children:
             node.start = min(child.start for child in node.children)
         node.children.sort(key=_start_key)
-    return _place_lost(sorted(roots, key=_start_key)) if lost else sorted(roots, key=_start_key)
+    roots.sort(key=_start_key)
+    placed = _place_lost(roots) if lost else roots
+    for node in walk(placed):
+        if node.parent is not None:
+            node.agent = node.parent if node.parent.role == "agent" else node.parent.agent
+    return placed
 
 
 def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
@@ -100,7 +121,7 @@ def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
 def take_apart(roots: Sequence[SpanNode]) -> None:
     """Cut the nodes from each other, so that they are freed at once: parents and children refer to each other."""
     for node in walk(roots):
-        node.parent = None
+        node.parent = node.agent = None
         node.children = []
 
 

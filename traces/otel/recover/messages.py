@@ -152,7 +152,22 @@ def _looks_like_message(value: Mapping[str, Any]) -> bool:
 _LANGCHAIN_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
 
+_GENAI_KEYS = frozenset(("role", "parts", "name", "finish_reason"))
+
+
 def _read_message(value: Mapping[str, Any], default: str) -> Message:
+    if value.keys() <= _GENAI_KEYS and isinstance(value.get("parts"), list):  # as the conventions say, and most do
+        texts: list[str] = []
+        calls: list[AskedCall] = []
+        answers: list[str] = []
+        for part in value["parts"]:
+            _read_part(part, texts, calls, answers)
+        text = "\n".join(filter(None, texts))
+        return Message(str(value.get("role") or default).lower(), text, tuple(calls), tuple(answers))
+    return _read_other_message(value, default)
+
+
+def _read_other_message(value: Mapping[str, Any], default: str) -> Message:
     if isinstance(value.get("message"), dict):
         value = value["message"]
     if isinstance(value.get("kwargs"), dict):
@@ -190,9 +205,10 @@ def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: li
         return
     if isinstance(inner := part.get("message_content"), dict):
         part = inner
-    if any(key.startswith("message_content.") for key in part):
-        part = {key.removeprefix("message_content."): item for key, item in part.items()}
     kind = part.get("type")
+    if kind is None and any(key.startswith("message_content.") for key in part):
+        part = {key.removeprefix("message_content."): item for key, item in part.items()}
+        kind = part.get("type")
     if isinstance(tool_use := part.get("toolUse"), dict):
         calls.append(
             AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input"))

@@ -26,11 +26,11 @@ class NamedPredecessors:
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        for position, item in enumerate(items):
-            if id(item) not in found and (source := _read_handover(item)) is not None:
-                earlier = [each for each in items[:position] if each.name == source]
-                if earlier:
-                    found[id(item)] = [(earlier[-1], "name")]
+        latest: dict[str | None, Item] = {}
+        for item in items:
+            if id(item) not in found and (source := _read_handover(item)) is not None and source in latest:
+                found[id(item)] = [(latest[source], "name")]
+            latest[item.name] = item
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found

@@ -6,8 +6,8 @@ contains others is cut into segments where they were called, so that its later m
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeAlias
 
 from traces.otel.recover.forest import SpanNode
@@ -39,12 +39,27 @@ class Draft:
         self.place = 0
 
 
+Placing: TypeAlias = "Generator[Placing, list[Draft], list[Draft]]"
+"""Places items and returns the steps that end them. What it yields is run first: items may be nested thousands deep."""
+
+
 class _Arranger:
     def __init__(self, named: Named) -> None:
         self.named = named
         self.drafts: list[Draft] = []
 
-    def arrange(self, items: Sequence[Item], before: Mapping[Draft, Evidence], caller: Draft | None) -> list[Draft]:
+    def run(self, placing: Placing) -> None:
+        """Run what places the items of a run, and what that yields, on a stack of our own."""
+        running, exits = [placing], None
+        while running:
+            try:
+                running.append(running[-1].send(exits))  # type: ignore[arg-type]
+                exits = None
+            except StopIteration as done:
+                exits = done.value
+                running.pop()
+
+    def arrange(self, items: Sequence[Item], before: Mapping[Draft, Evidence], caller: Draft | None) -> Placing:
         """Place the items of one level after `before`; returns the steps that end the level."""
         ordered = sorted(items, key=lambda item: (item.start, item.end, item.span.id))
         known = self.named(ordered)
@@ -55,7 +70,7 @@ class _Arranger:
             if id(item) in known:
                 placed = ((each, evidence) for each, evidence in known[id(item)] if id(each) in exits)
                 stated = {draft: evidence for each, evidence in placed for draft in exits[id(each)]} or dict(before)
-            exits[id(item)] = self.place(item, after, caller, stated)
+            exits[id(item)] = yield self.place(item, after, caller, stated)
         last = max((item.start for item in ordered), default=0)
         ending = [item for item in ordered if item.end > last] or list(ordered[-1:])
         return [draft for item in ending for draft in exits[id(item)]]
@@ -66,17 +81,17 @@ class _Arranger:
         before: Mapping[Draft, Evidence],
         caller: Draft | None,
         stated: Mapping[Draft, Evidence] | None = None,
-    ) -> list[Draft]:
+    ) -> Placing:
         if item.kind == "group":
-            return self.arrange(item.inner, before if stated is None else stated, caller)
+            return (yield self.arrange(item.inner, before if stated is None else stated, caller))
         draft = self.add(item, 1, before, caller)
         draft.stated = None if stated is None else dict(stated)
         if not item.inner:
             draft.calls, draft.tools = item.calls, item.tools
             return [draft]
-        return self.cut(item, draft)
+        return (yield self.cut(item, draft))
 
-    def cut(self, item: Item, draft: Draft) -> list[Draft]:
+    def cut(self, item: Item, draft: Draft) -> Placing:
         """Cut a step into segments at the steps that it contains."""
         elements: list[tuple[int, Item | SpanNode]] = [(inner.start, inner) for inner in item.inner]
         elements += [(call.start, call) for call in item.calls]
@@ -88,7 +103,7 @@ class _Arranger:
                 called.append(element)
                 continue
             if called:
-                exits = self.call(called, segments[-1])
+                exits = yield self.call(called, segments[-1])
                 called = []
                 segments[-1].end = min(
                     segments[-1].end, min((each.end for each in segments[-1].calls), default=item.end)
@@ -97,19 +112,19 @@ class _Arranger:
                 segment.start, segment.stated = element.start, segment.before
                 segments.append(segment)
             segments[-1].calls.append(element)
+        starts = [each.start for each in segments[1:]]
         for tool in item.tools:
-            owner = next((each for each in reversed(segments) if each.start <= tool.start), draft)
-            owner.tools.append(tool)
-        return self.call(called, segments[-1]) if called else [segments[-1]]
+            segments[bisect_right(starts, tool.start)].tools.append(tool)
+        return (yield self.call(called, segments[-1])) if called else [segments[-1]]
 
-    def call(self, items: Sequence[Item], caller: Draft) -> list[Draft]:
+    def call(self, items: Sequence[Item], caller: Draft) -> Placing:
         """Place what a segment called: by tools each for itself, by its code in order."""
         exits: list[Draft] = []
         for item in items:
             if item.via_tool is not None:
-                exits += self.place(item, {caller: "loop"}, caller, {caller: "loop"})
+                exits += yield self.place(item, {caller: "loop"}, caller, {caller: "loop"})
         rest = [item for item in items if item.via_tool is None]
-        return exits + (self.arrange(rest, {caller: "nesting"}, caller) if rest else [])
+        return exits + ((yield self.arrange(rest, {caller: "nesting"}, caller)) if rest else [])
 
     def add(self, item: Item, number: int, before: Mapping[Draft, Evidence], caller: Draft | None) -> Draft:
         draft = Draft(item, number, before, caller)
@@ -121,7 +136,7 @@ class _Arranger:
 def arrange(items: Sequence[Item], named: Named) -> list[Draft]:
     """The steps of a run, predecessors first."""
     arranger = _Arranger(named)
-    arranger.arrange(items, {}, None)
+    arranger.run(arranger.arrange(items, {}, None))
     return arranger.drafts
 
 
@@ -130,21 +145,17 @@ def list_immediately_before(ordered: Sequence[Item]) -> list[list[Item]]:
 
     Items are ordered by start. Takes the time of sorting, plus what it returns.
     """
-    by_end = sorted(range(len(ordered)), key=lambda index: (ordered[index].end, index))
-    ends = [ordered[index].end for index in by_end]
+    by_end = sorted((item.end, index) for index, item in enumerate(ordered))
     latest: list[tuple[int, int]] = []  # of the items that ended so far, the one that started last
-    for index in by_end:
+    for _, index in by_end:
         latest.append(max(latest[-1], (ordered[index].start, index)) if latest else (ordered[index].start, index))
     found: list[list[Item]] = []
     for position, item in enumerate(ordered):
-        count = bisect_right(ends, item.start)
-        while count and by_end[count - 1] >= position:  # items without a duration, at the same time
-            count -= 1
+        count = bisect_left(by_end, (item.start, position))  # of items without a duration, those that come before it
         before: list[Item] = []
         for at in range(count - 1, -1, -1):
-            if ends[at] < latest[count - 1][0]:
+            if by_end[at] < latest[count - 1]:
                 break
-            if (ends[at], by_end[at]) >= latest[count - 1]:
-                before.append(ordered[by_end[at]])
+            before.append(ordered[by_end[at][1]])
         found.append(before)
     return found

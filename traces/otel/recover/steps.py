@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
@@ -24,16 +25,19 @@ ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
 class Item:
     """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet.
 
-    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call.
+    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call. A
+    group that `is_mixed` holds model calls that are not one conversation.
     """
 
     __slots__ = (
         "calls",
         "cover",
         "end",
+        "holds_calls",
         "inner",
         "is_agent",
         "is_explicit",
+        "is_mixed",
         "is_soft",
         "kind",
         "name",
@@ -57,6 +61,8 @@ class Item:
         self.is_explicit = False
         self.is_agent = False
         self.is_soft = False
+        self.holds_calls = False
+        self.is_mixed = False
         self.start, self.end = span.start, span.end
 
 
@@ -107,6 +113,8 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 return inner
             group = Item("group", node, inner)
             group.is_soft = True
+            group.is_mixed = any(item.is_mixed for item in inner)
+            group.holds_calls = any(item.holds_calls or item.kind in ("call", "tool") for item in inner)
             return [group]
 
 
@@ -170,11 +178,16 @@ def _wraps_one_call(node: SpanNode, items: list[Item]) -> bool:
     """Whether a span is there for one model call, or for several of one conversation. A turn of an agent is not."""
     if node.role not in ("chain", "other") or node.is_lost or node.graph is not None or _TURN.fullmatch(node.span.name):
         return False
+    if any(item.is_mixed for item in items):
+        return False
     flat = list(_flatten(items))
     calls = [span for item in flat if item.kind == "call" for span in item.calls]
     if not calls or any(item.kind not in ("call", "tool") for item in flat):
         return False
-    return len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
+    is_one = len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
+    for item in items:
+        item.is_mixed = not is_one and item.is_soft
+    return is_one
 
 
 def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
@@ -219,18 +232,13 @@ def _drop_hollow(items: list[Item]) -> list[Item]:
 
 def _flatten(items: Iterable[Item]) -> Iterator[Item]:
     """The items, with those of a wrapper that holds model calls in its place: they belong to the step around it."""
-    for item in items:
-        if item.kind == "group" and item.is_soft and _holds_calls(item):
-            yield from _flatten(item.inner)
+    waiting = list(items)[::-1]
+    while waiting:
+        item = waiting.pop()
+        if item.holds_calls:
+            waiting += reversed(item.inner)
         else:
             yield item
-
-
-def _holds_calls(group: Item) -> bool:
-    return any(
-        item.kind in ("call", "tool") or (item.kind == "group" and item.is_soft and _holds_calls(item))
-        for item in group.inner
-    )
 
 
 def _settle(items: list[Item]) -> list[Item]:
@@ -247,12 +255,16 @@ def _settle(items: list[Item]) -> list[Item]:
                         if call.id is not None:
                             by_id[call.id] = step
     left: list[Item] = []
+    by_start: dict[int, Item] = {}
+    for step in asked:
+        by_start.setdefault(step.start, step)
+    starts = sorted(by_start) if tools else []
     for tool in tools:
         call_id = first(tool.span.span.attributes, TOOL_CALL_ID)
         owner = by_id.get(str(call_id)) if call_id is not None else None
         if owner is None:
-            before = [step for step in asked if step.start <= tool.start]
-            owner = max(before, key=lambda step: step.start, default=None)
+            count = bisect_right(starts, tool.start)
+            owner = by_start[starts[count - 1]] if count else None
         if owner is None:
             tool.kind, tool.name = "step", None
             left.append(tool)
@@ -262,31 +274,45 @@ def _settle(items: list[Item]) -> list[Item]:
 
 
 def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> list[Item]:
+    groups: dict[int, Item] = {}
+    waiting = items[::-1]
+    while waiting:
+        item = waiting.pop()
+        if item.kind == "call":
+            _make_call_step(item)
+            if item.calls:
+                asked.append(item)
+        elif item.kind == "tool":
+            tools.append(item)
+        elif item.is_soft:
+            item.is_soft = item.holds_calls = False
+            groups[id(item)] = item
+            waiting += reversed(item.inner)
+    for group in reversed(groups.values()):  # inner ones first
+        group.inner = _list_settled(group.inner, groups)
+    return _list_settled(items, groups)
+
+
+def _make_call_step(item: Item) -> None:
+    """Make a step of a model call, with the span of the application around it."""
+    item.kind = "step"
+    item.name = item.span.name
+    if item.cover is not None:
+        item.name = item.name or _read_cover_name(item.cover)
+        item.span = item.cover
+        item.start, item.end = item.cover.start, item.cover.end
+        if item.cover not in item.wrappers:
+            item.wrappers.insert(0, item.cover)
+
+
+def _list_settled(items: Iterable[Item], groups: Container[int]) -> list[Item]:
+    """The items without tool calls, and with what one of these groups holds in its place if that is less than two."""
     settled: list[Item] = []
     for item in items:
-        match item.kind:
-            case "call":
-                item.kind = "step"
-                item.name = item.span.name
-                if item.cover is not None:
-                    item.name = item.name or _read_cover_name(item.cover)
-                    item.span = item.cover
-                    item.start, item.end = item.cover.start, item.cover.end
-                    if item.cover not in item.wrappers:
-                        item.wrappers.insert(0, item.cover)
-                if item.calls:
-                    asked.append(item)
-                settled.append(item)
-            case "tool":
-                tools.append(item)
-            case "group" if item.is_soft:
-                item.inner = _settle_level(item.inner, asked, tools)
-                if len(item.inner) == 1:
-                    settled.append(item.inner[0])
-                elif item.inner:
-                    settled.append(item)
-            case _:
-                settled.append(item)
+        if id(item) in groups and len(item.inner) < 2:
+            settled += item.inner
+        elif item.kind != "tool":
+            settled.append(item)
     return settled
 
 
