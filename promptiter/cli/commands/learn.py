@@ -134,15 +134,14 @@ def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[Jud
     from promptiter.tasks.feedback import list_trace_ids, read_judgements
     from promptiter.tasks.recorded_agent import JudgedRun
     from promptiter.tasks.recorded_run import read_run
-    from traces import read
+    from promptiter.tasks.trace_files import read_trace_files
 
     runs = []
-    for file in files:
-        for trace in read(file):
-            said = read_judgements(trace)
-            if feedback is not None:
-                said = feedback.find(list_trace_ids(trace), trace.conversation_id) or said
-            runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
+    for trace in read_trace_files(files):
+        said = read_judgements(trace)
+        if feedback is not None:
+            said = feedback.find(list_trace_ids(trace), trace.conversation_id) or said
+        runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
     if feedback is not None and not any(run.feedback is not None for run in runs):
         row = feedback.rows[0]
         raise SetupError(
