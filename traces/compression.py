@@ -9,8 +9,9 @@ from typing import IO, Any, Protocol
 
 from traces.errors import Place, UnreadableTraceError
 
-MAX_RATIO = 250
-"""How many times larger unpacked than packed: five times what exports reach, a quarter of what a bomb does."""
+MAX_GZIP_RATIO, MAX_ZSTD_RATIO = 250, 2_000
+"""How many times larger unpacked than packed: several times what exports reach whose traces are all alike (12 and 340),
+and a fraction of what bombs do (1,000 and 30,000)."""
 FREE_MB = 64
 """A file that unpacks to less than this may have any ratio."""
 MAX_UNPACKED_GB = 32
@@ -103,10 +104,11 @@ class _Unpacked(io.RawIOBase):
         return (_import_zstandard(self._place).ZstdError,) if self._is_zstd else ()
 
     def _check_size(self) -> None:
+        ratio = MAX_ZSTD_RATIO if self._is_zstd else MAX_GZIP_RATIO
         if self._given > MAX_UNPACKED_GB << 30:
             limit = f"{MAX_UNPACKED_GB} GB"
-        elif self._given > FREE_MB << 20 and self._given > MAX_RATIO * self._taken:
-            limit = f"{MAX_RATIO} times its size"
+        elif self._given > FREE_MB << 20 and self._given > ratio * self._taken:
+            limit = f"{ratio:,} times its size"
         else:
             return
         command = "zstd -d" if self._is_zstd else "gunzip -k"

@@ -15,7 +15,7 @@ from promptiter.llm.messages import Message
 from promptiter.tasks.cases_from_traces import MOST_TURNS, cases_from_traces
 from promptiter.tasks.feedback import Feedback, FeedbackFile
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
-from traces.model import Json
+from traces.model import Json, TraceStatus
 
 HOUR = 3_600 * 10**9
 START = 1_700_000_000 * 10**9
@@ -44,7 +44,7 @@ def record(
         start_ns=START + hour * HOUR,
         end_ns=START + hour * HOUR + 10**9,
     )
-    status = "completed" if error is None else "failed"
+    status: TraceStatus = "completed" if error is None else "failed"
     return ExecutionTrace(id=trace_id, steps=(step,), status=status, conversation_id=talk)
 
 
@@ -248,7 +248,7 @@ def test_instructions_in_a_trace_stay_data(tmp_path: Path) -> None:
     assert made.cases[0].turns[0].user == hostile
 
 
-_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | _TEXT,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_TEXT, inner, max_size=2),

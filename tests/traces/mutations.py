@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -75,6 +76,10 @@ def frame_wrongly(raw: bytes, rng: Random) -> bytes:
     return max(size, 0).to_bytes(4, "big") + raw
 
 
+def damage_gzip(raw: bytes, rng: Random) -> bytes:
+    return flip_bytes(gzip.compress(raw, mtime=0), rng)
+
+
 BYTES: tuple[Mutation, ...] = (
     flip_bytes,
     truncate,
@@ -86,6 +91,7 @@ BYTES: tuple[Mutation, ...] = (
     shuffle_lines,
     join_twice,
     frame_wrongly,
+    damage_gzip,
 )
 
 

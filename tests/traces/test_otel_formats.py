@@ -14,7 +14,7 @@ import orjson
 import pytest
 from opentelemetry.proto.logs.v1 import logs_pb2
 
-from traces import ExecutionTrace, UnreadableTraceError, read_otel
+from traces import ExecutionTrace, Failure, UnreadableTraceError, Usage, read_otel
 from traces.documents import to_json
 from traces.otel.recover.coverage import Coverage
 
@@ -399,6 +399,54 @@ def test_a_half_written_last_frame_is_a_counted_warning() -> None:
 def test_files_that_are_no_export_say_what_they_are(start: bytes, message: str) -> None:
     with pytest.raises(UnreadableTraceError, match=message):
         read_otel(start)
+
+
+def test_a_jaeger_trace_alone_and_spans_of_phoenix_are_read() -> None:
+    jaeger = EXPORTS / "langgraph_openinference.rag_cycle.jaeger.json"
+    [trace] = orjson.loads(jaeger.read_bytes())["data"]
+    assert read_otel(orjson.dumps(trace)) == read_otel(jaeger)
+    frame = [orjson.loads(line) for line in (EXPORTS / "phoenix.rag_cycle.phoenix_df.jsonl").read_bytes().splitlines()]
+    rows = [
+        {
+            "context": {"trace_id": row["context.trace_id"], "span_id": row["context.span_id"]},
+            "attributes": {key[11:]: value for key, value in row.items() if key.startswith("attributes.")},
+            **{key: value for key, value in row.items() if "." not in key},
+        }
+        for row in frame
+    ]
+    expected = read_otel(EXPORTS / "phoenix.rag_cycle.phoenix_df.jsonl")
+    assert read_otel(orjson.dumps({"data": rows, "next_cursor": None})) == expected
+
+
+def test_observations_of_langfuse_without_recorded_attributes_are_steps() -> None:
+    times = {"startTime": "2026-01-01T00:00:00.000Z", "endTime": "2026-01-01T00:00:01.000Z"}
+    generation = {
+        "id": "3f0c5f0e-7d0b-4b5e-9d57-0b1f4f7d2a11",
+        "traceId": "run-7",
+        "type": "GENERATION",
+        "name": "answer",
+        "model": "some-model",
+        "input": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi?"}],
+        "output": {"role": "assistant", "content": "Hello!"},
+        "usageDetails": {"input": 7, "output": 2, "total": 9},
+        "costDetails": {"total": 0.25},
+        "level": "ERROR",
+        "statusMessage": "too slow",
+        "metadata": None,
+        **times,
+    }
+    root = {"id": "root", "traceId": "run-7", "type": "SPAN", "name": "run", **times}
+    child = {**generation, "parentObservationId": "root"}
+    for document in (
+        [root, child],
+        {"id": "run-7", "sessionId": "s-1", "observations": [root, child]},
+        {"data": [root, child]},
+    ):
+        [trace] = read_otel(orjson.dumps(document))
+        [step] = trace.steps
+        assert (step.kind, step.input.text, step.output.text) == ("llm", "Hi?", "Hello!")
+        assert step.usage == Usage(input_tokens=7, output_tokens=2, cost_usd=0.25)
+        assert step.error == Failure("", "too slow")
 
 
 def test_what_holds_no_spans_gives_no_traces() -> None:

@@ -16,7 +16,7 @@ MAX_ATTRIBUTE_MB = 32
 """How much text one attribute may hold."""
 MAX_ATTRIBUTES = 100_000
 """How many attributes a span may have: a conversation of thousands of messages, each in several attributes."""
-MAX_DOCUMENT_MB = 512
+MAX_DOCUMENT_MB = 256
 """How large one JSON document or one message of protobuf may be."""
 
 

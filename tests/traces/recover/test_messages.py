@@ -41,3 +41,44 @@ def test_a_role_may_be_written_as_python_shows_an_enumeration() -> None:
     messages = {"llm.input_messages.0.message.role": "ChatRole.SYSTEM", "llm.input_messages.0.message.content": "Plan."}
     trace = build(Tree("generate", 0, 9, attributes={"openinference.span.kind": "LLM", **messages}))
     assert list(trace.steps[0].surface_reads or ()) == [f"{trace.steps[0].node_id}#instruction"]
+
+
+def test_langfuse_writes_messages_usage_and_parameters_in_its_own_attributes() -> None:
+    generation = {
+        "langfuse.observation.type": "generation",
+        "langfuse.observation.input": '[{"role": "system", "content": "Sort."}, {"role": "user", "content": "Late?"}]',
+        "langfuse.observation.output": '{"role": "assistant", "content": "Orders."}',
+        "langfuse.observation.model.name": "m",
+        "langfuse.observation.model.parameters": '{"temperature": 0.2}',
+        "langfuse.observation.usage_details": '{"prompt_tokens": 3, "completion_tokens": 1}',
+    }
+    agent = {"langfuse.observation.type": "agent"}
+    (step,) = build(Tree("sorter", 0, 9, Tree("generation", 1, 8, attributes=generation), attributes=agent)).steps
+    assert (step.node_id, step.input.text, step.output.text) == ("sorter", "Late?", "Orders.")
+    assert step.usage == Usage(input_tokens=3, output_tokens=1)
+    assert set(step.surface_reads or ()) == {"sorter#instruction", "sorter#model", "sorter#parameter.temperature"}
+
+
+def test_the_vercel_sdk_writes_a_loop_of_calls_below_one_operation() -> None:
+    def operation(name: str, start: int, end: int, *below: Tree, **attributes: object) -> Tree:
+        fields = {"ai.operationId": f"ai.{name}", "ai.telemetry.functionId": "desk"}
+        return Tree(f"ai.{name}", start, end, *below, attributes={**fields, **attributes})
+
+    asked = [{"role": "system", "content": "Help."}, {"role": "user", "content": [{"type": "text", "text": "Stock?"}]}]
+    wanted = [{"toolCallId": "c1", "toolName": "stock", "args": "{}"}]
+    shown = {"role": "tool", "content": [{"type": "tool-result", "toolCallId": "c1", "result": "17"}]}
+    ask = {"ai.prompt.messages": json.dumps(asked), "ai.response.toolCalls": json.dumps(wanted)}
+    answer = {"ai.prompt.messages": json.dumps([*asked, shown]), "ai.response.text": "17 crates"}
+    tool = {"ai.toolCall.name": "stock", "ai.toolCall.id": "c1", "ai.toolCall.args": "{}", "ai.toolCall.result": '"17"'}
+    desk = operation(
+        "generateText",
+        0,
+        20,
+        operation("generateText.doGenerate", 1, 5, **ask),
+        operation("toolCall", 6, 9, **tool),
+        operation("generateText.doGenerate", 10, 19, **answer),
+    )
+    later = operation("generateText", 21, 30, operation("generateText.doGenerate", 22, 29, **answer))
+    steps = build(Tree("request", 0, 40, desk, later)).steps
+    assert [(step.id, step.node_id) for step in steps] == [("ai.generateText", "desk"), ("ai.generateText-2", "desk")]
+    assert (steps[0].output.text, [call.result for call in steps[0].tool_calls]) == ("17 crates", ["17"])

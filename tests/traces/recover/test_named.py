@@ -67,3 +67,31 @@ def test_an_agent_span_beside_what_it_did_is_no_step() -> None:
     inner = chain("graph", 1, 20, node("find", 2, 9, call(3, 8), step=1), node("rank", 10, 19, call(11, 18), step=2))
     trace = build(chain("LangGraph", 0, 30, node("gather", 0, 21, hollow, inner, step=1)))
     assert edges(trace) == {"gather": set(), "find": {"gather"}, "rank": {"find"}}
+
+
+def test_tasks_that_an_entry_point_calls_are_ordered_by_time() -> None:
+    pushed = ["__pregel_push"]
+    book = node(
+        "book",
+        0,
+        50,
+        node("outline", 1, 9, call(2, 8), step=1, triggers=pushed),
+        node("section", 10, 19, call(11, 18), step=1, triggers=pushed),
+        node("section", 11, 18, call(12, 17), step=1, triggers=pushed),
+        node("assemble", 20, 29, call(21, 28), step=1, triggers=pushed),
+        step=1,
+    )
+    found = edges(build(chain("LangGraph", 0, 60, book)))
+    assert found["section"] == found["section-2"] == {"outline"}
+    assert found["assemble"] == {"section", "section-2"}
+
+
+def test_names_that_contradict_the_clock_are_no_hand_overs() -> None:
+    def member(name: str, start: int, end: int, source: str = "") -> Tree:
+        attributes = {"openinference.span.kind": "AGENT", "graph.node.id": name, "graph.node.parent_id": source}
+        return Tree(name, start, end, call(start + 1, end - 1), attributes=attributes)
+
+    listed = (member("rocks", 0, 10), member("prices", 1, 11, "rocks"), member("both", 12, 20, "prices"))
+    assert edges(build(chain("crew", 0, 30, *listed)))["both"] == {"rocks", "prices"}
+    handed = (member("desk", 0, 10), member("other", 11, 20), member("expert", 21, 30, "desk"))
+    assert edges(build(chain("team", 0, 40, *handed)))["expert"] == {"desk"}

@@ -105,3 +105,22 @@ def test_the_call_inside_a_call_is_read_if_only_it_has_messages() -> None:
     )
     (step,) = build(outer).steps
     assert step.output.text == "Yes."
+
+
+def test_the_outermost_chain_is_no_agent_even_if_its_operation_says_so() -> None:
+    workflow = {
+        "traceloop.span.kind": "workflow",
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "chain",
+    }
+    trace = build(
+        Tree("chain", 0, 30, Tree("plan", 0, 9, call(1, 8)), Tree("write", 10, 19, call(11, 18)), attributes=workflow)
+    )
+    assert [step.id for step in trace.steps] == ["plan", "write"]
+
+
+def test_a_call_that_asked_for_tools_goes_on_in_the_next_even_without_content() -> None:
+    asking = call(12, 14)
+    asking.attributes["gen_ai.response.finish_reasons"] = ["tool_calls"]
+    plan, research = Tree("plan", 0, 10, call(1, 9)), Tree("research", 11, 20, asking, call(16, 18))
+    assert [step.id for step in build(Tree("run", 0, 30, plan, research)).steps] == ["plan", "research"]

@@ -184,8 +184,10 @@ def _read_failure(span: Span) -> Failure:
 def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     figures: dict[str, float] = {}
     for node in calls:
+        details = load_json(node.span.attributes.get("langfuse.observation.usage_details"))
+        attributes = node.span.attributes if not isinstance(details, dict) else {**details, **node.span.attributes}
         for name, keys in _USAGE.items():
-            value = first(node.span.attributes, keys)
+            value = first(attributes, keys)
             if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
@@ -197,8 +199,8 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
 
 
 _USAGE = {
-    "input_tokens": concepts.INPUT_TOKENS,
-    "output_tokens": concepts.OUTPUT_TOKENS,
+    "input_tokens": (*concepts.INPUT_TOKENS, "prompt_tokens", "input"),
+    "output_tokens": (*concepts.OUTPUT_TOKENS, "completion_tokens", "output"),
     "cached_input_tokens": concepts.CACHED_TOKENS,
     "cost_usd": concepts.COST,
 }

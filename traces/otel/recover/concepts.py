@@ -35,38 +35,91 @@ CONVERSATION = (
     "langsmith.metadata.thread_id",
     "thread_id",
 )
-MODEL = ("gen_ai.request.model", "llm.request.model_name", "llm.model_name", "gen_ai.response.model", "model_name")
-TOOL_NAME = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
-TOOL_CALL_ID = ("gen_ai.tool.call.id", "tool.id", "tool_call.id")
+MODEL = (
+    "gen_ai.request.model",
+    "llm.request.model_name",
+    "llm.model_name",
+    "gen_ai.response.model",
+    "model_name",
+    "langfuse.observation.model.name",
+    "ai.model.id",
+)
+TOOL_NAME = (
+    "gen_ai.tool.name",
+    "tool.name",
+    "traceloop.entity.name",
+    "ai.toolCall.name",
+)
+TOOL_CALL_ID = (
+    "gen_ai.tool.call.id",
+    "tool.id",
+    "tool_call.id",
+    "ai.toolCall.id",
+)
 TOOL_ARGUMENTS = (
     "gen_ai.tool.call.arguments",
     "input.value",
     "traceloop.entity.input",
     "tool_arguments",
     "tool.parameters",
+    "ai.toolCall.args",
+    "langfuse.observation.input",
+    "mlflow.spanInputs",
+    "lmnr.span.input",
 )
-TOOL_RESULT = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output", "tool_response")
+TOOL_RESULT = (
+    "gen_ai.tool.call.result",
+    "output.value",
+    "traceloop.entity.output",
+    "tool_response",
+    "ai.toolCall.result",
+    "langfuse.observation.output",
+    "mlflow.spanOutputs",
+    "lmnr.span.output",
+)
+FINISH_REASON = (
+    "gen_ai.response.finish_reasons",
+    "gen_ai.completion.0.finish_reason",
+    "llm.finish_reason",
+    "ai.response.finishReason",
+)
 INPUT_TOKENS = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",
     "llm.token_count.prompt",
     "llm.usage.prompt_tokens",
+    "ai.usage.inputTokens",
+    "ai.usage.promptTokens",
 )
 OUTPUT_TOKENS = (
     "gen_ai.usage.output_tokens",
     "gen_ai.usage.completion_tokens",
     "llm.token_count.completion",
     "llm.usage.completion_tokens",
+    "ai.usage.outputTokens",
+    "ai.usage.completionTokens",
 )
 CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
 COST = ("llm.cost.total", "gen_ai.usage.cost")
-INPUT = ("gen_ai.task.input", "traceloop.entity.input", "input.value", "langfuse.observation.input", "user_goal")
+INPUT = (
+    "gen_ai.task.input",
+    "traceloop.entity.input",
+    "input.value",
+    "langfuse.observation.input",
+    "user_goal",
+    "ai.prompt",
+    "mlflow.spanInputs",
+    "lmnr.span.input",
+)
 OUTPUT = (
     "gen_ai.task.output",
     "traceloop.entity.output",
     "output.value",
     "final_result",
     "langfuse.observation.output",
+    "ai.response.text",
+    "mlflow.spanOutputs",
+    "lmnr.span.output",
 )
 STATIC_EDGES = ("gen_ai.workflow.edges", "workflow.definition")
 
@@ -100,6 +153,32 @@ _OPENINFERENCE: Mapping[str, Role] = {
     "PROMPT": "chain",
 }
 _TRACELOOP: Mapping[str, Role] = {"workflow": "workflow", "task": "chain", "agent": "agent", "tool": "tool"}
+_OTHERS: Mapping[str, Role] = {
+    "generation": "llm",
+    "llm": "llm",
+    "chat_model": "llm",
+    "agent": "agent",
+    "tool": "tool",
+    "retriever": "tool",
+    "embedding": "tool",
+    "span": "chain",
+    "chain": "chain",
+    "default": "chain",
+    "evaluator": "chain",
+    "guardrail": "chain",
+    "operation": "chain",
+    "task": "chain",
+    "workflow": "workflow",
+    "session": "workflow",
+}
+OTHER_KINDS = (
+    "langfuse.observation.type",
+    "langsmith.span.kind",
+    "mlflow.spanType",
+    "lmnr.span.type",
+    "agentops.span.kind",
+)
+_VERCEL: Mapping[str, Role] = {"doGenerate": "llm", "doStream": "llm", "toolCall": "tool", "doEmbed": "tool"}
 
 
 def first(attributes: Mapping[str, Json], keys: tuple[str, ...]) -> Json:
@@ -118,10 +197,12 @@ def read_role(span: Span) -> Role:
     kind = attributes.get("openinference.span.kind")
     if isinstance(kind, str) and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
         return role
+    entity = attributes.get("traceloop.span.kind")
+    if entity == "workflow":  # the outermost chain, even if its operation calls it an agent
+        return "workflow"
     operation = attributes.get("gen_ai.operation.name")
     if isinstance(operation, str) and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
         return found
-    entity = attributes.get("traceloop.span.kind")
     if isinstance(entity, str) and (known := _TRACELOOP.get(entity)) is not None:
         return known
     if kind is not None or operation is not None:
@@ -134,6 +215,16 @@ def read_role(span: Span) -> Role:
         return "tool"
     if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):
         return "agent"
+    return _read_other_role(attributes)
+
+
+def _read_other_role(attributes: Mapping[str, Json]) -> Role:
+    """What a span stands for in the vocabularies of observability products and of the Vercel AI SDK."""
+    for key in OTHER_KINDS:
+        if isinstance(kind := attributes.get(key), str):
+            return _OTHERS.get(kind.strip('"').lower(), "chain")
+    if isinstance(operation := attributes.get("ai.operationId"), str):
+        return _VERCEL.get(operation.rpartition(".")[2], "chain")
     return "other"
 
 

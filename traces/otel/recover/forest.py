@@ -166,6 +166,11 @@ def _break_cycles(nodes: Iterable[SpanNode], roots: Sequence[SpanNode]) -> list[
     return added
 
 
+_NAMED_BY_SPAN = frozenset(
+    ("langfuse.observation.type", "langsmith.span.kind", "mlflow.spanType", "agentops.span.kind")
+)
+
+
 def _read_name(span: Span, role: Role) -> str | None:
     """The name of the agent or node, if the attributes or a well-known span name state one."""
     if (executor := span.attributes.get("executor.id")) is not None:
@@ -176,6 +181,8 @@ def _read_name(span: Span, role: Role) -> str | None:
         return str(name)
     if role in ("agent", "workflow") and (entity := span.attributes.get("traceloop.entity.name")):
         return str(entity)
+    if role == "agent" and not _NAMED_BY_SPAN.isdisjoint(span.attributes):
+        return span.name
     return None
 
 

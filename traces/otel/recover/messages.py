@@ -51,8 +51,10 @@ class Conversation(NamedTuple):
     answered: tuple[Message, ...]
 
 
-_INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages")
+_INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages", "ai.prompt.messages")
 _OUTPUT = ("gen_ai.output.messages", "gen_ai.completion", "llm.output_messages")
+_INPUT_VALUE = ("input.value", "langfuse.observation.input", "mlflow.spanInputs", "lmnr.span.input", "ai.prompt")
+_OUTPUT_VALUE = ("output.value", "langfuse.observation.output", "mlflow.spanOutputs", "lmnr.span.output")
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -66,12 +68,22 @@ def read_conversation(span: Span) -> Conversation:
         of_events = _read_events(events)
         system = system or of_events.system
         asked, answered = asked or list(of_events.asked), answered or list(of_events.answered)
-    if not answered and (text := attributes.get("gen_ai.response.content")):
+    if not answered and (text := first(attributes, ("gen_ai.response.content", "ai.response.text"))):
         answered = [Message("assistant", str(text))]
-    if not asked and (text := first(attributes, ("input.value",))) is not None:
+    if (listed := load_json(attributes.get("ai.response.toolCalls"))) and isinstance(listed, list):
+        answered.append(
+            _read_message(
+                {"content": [{"type": "tool-call", **each} for each in listed if isinstance(each, dict)]}, "assistant"
+            )
+        )
+    if not asked and (text := first(attributes, _INPUT_VALUE)) is not None:
         asked = _read_list(load_json(text), "user") or [Message("user", str(text))]
-    if not answered and (text := first(attributes, ("output.value",))) is not None:
-        answered = [Message("assistant", _join_parts(load_json(text)))]
+    if not answered and (text := first(attributes, _OUTPUT_VALUE)) is not None:
+        loaded = load_json(text)
+        is_message = isinstance(loaded, dict) and "role" in loaded
+        answered = (_read_list(loaded, "assistant") if is_message else []) or [
+            Message("assistant", _join_parts(loaded))
+        ]
     while asked and asked[0].role in _SYSTEM_ROLES:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
@@ -80,9 +92,7 @@ def read_conversation(span: Span) -> Conversation:
 
 def has_messages(span: Span) -> bool:
     """Whether a span holds messages as such, and not only the arguments of a call."""
-    return bool(_list_events(span)) or any(
-        key.startswith(("llm.input_messages", "gen_ai.input.messages", "gen_ai.prompt")) for key in span.attributes
-    )
+    return bool(_list_events(span)) or any(key.startswith(_INPUT) for key in span.attributes)
 
 
 def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -> list[Message]:
@@ -216,13 +226,12 @@ def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: li
     elif isinstance(result := part.get("toolResult"), dict):
         answers.append(str(result.get("toolUseId")))
         texts.append(_join_parts(result.get("content")))
-    elif kind in ("tool_call", "tool_use", "function_call"):
-        arguments = part.get("arguments", part.get("input"))
-        calls.append(
-            AskedCall(_text_or_none(part.get("id", part.get("call_id"))), str(part.get("name")), load_json(arguments))
-        )
-    elif kind in ("tool_call_response", "tool_result", "function_call_output"):
-        if (answered := part.get("id", part.get("tool_use_id", part.get("call_id")))) is not None:
+    elif kind in ("tool_call", "tool_use", "function_call", "tool-call"):
+        call_id, name = first(part, ("id", "call_id", "toolCallId")), first(part, ("name", "toolName"))
+        arguments = first(part, ("arguments", "input", "args"))
+        calls.append(AskedCall(_text_or_none(call_id), str(name), load_json(arguments)))
+    elif kind in ("tool_call_response", "tool_result", "function_call_output", "tool-result"):
+        if (answered := first(part, ("id", "tool_use_id", "call_id", "toolCallId"))) is not None:
             answers.append(str(answered))
         answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
         texts.append(answer if isinstance(answer, str) else _dump(answer))

@@ -26,11 +26,7 @@ class NamedPredecessors:
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        latest: dict[str | None, Item] = {}
-        for item in items:
-            if id(item) not in found and (source := _read_handover(item)) is not None and source in latest:
-                found[id(item)] = [(latest[source], "name")]
-            latest[item.name] = item
+        found |= _follow_handovers(items, found)
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found
@@ -43,6 +39,8 @@ class NamedPredecessors:
             if number is None:
                 return {}
             by_step.setdefault(number, []).append(item)
+        if len(by_step) == 1 and all("__pregel_push" in _list_triggers(item) for item in items):
+            return {}  # tasks that an entry point calls as functions: their numbers do not order them
         supersteps = [by_step[number] for number in sorted(by_step)]
         routes = _Routes(supersteps)
         latest: dict[str, list[Item]] = {}
@@ -58,10 +56,8 @@ class NamedPredecessors:
     def _find_triggers(
         self, item: Item, earlier: Sequence[Item], latest: Mapping[str, Sequence[Item]], routes: _Routes
     ) -> list[tuple[Item, Evidence]]:
-        place = item.span.graph
-        assert place is not None
         stated: list[str] = []
-        for trigger in place.triggers:
+        for trigger in _list_triggers(item):
             head, _, rest = trigger.partition(":")
             if head == "join":
                 stated += rest.rpartition(":")[0].split("+")
@@ -122,6 +118,10 @@ class _Routes:
         return target.name in self._next.get(source.name, ())
 
 
+def _list_triggers(item: Item) -> Sequence[str]:
+    return item.span.graph.triggers if item.span.graph is not None else ()
+
+
 def _has_failed(node: SpanNode) -> bool:
     return node.span.is_error or (node.parent is not None and node.parent.span.is_error)
 
@@ -159,6 +159,24 @@ def _read_routes(output: Json) -> Iterable[str]:
         for each in output:
             if isinstance(each, str):
                 yield from _SEND.findall(each) or [each]
+
+
+def _follow_handovers(
+    items: Sequence[Item], known: Mapping[int, list[tuple[Item, Evidence]]]
+) -> dict[int, list[tuple[Item, Evidence]]]:
+    """The latest execution of the node that handed over to each step whose predecessors are not known.
+
+    If one of them had not ended when its successor started, the names only say in which order the steps are listed.
+    """
+    found: dict[int, list[tuple[Item, Evidence]]] = {}
+    latest: dict[str | None, Item] = {}
+    for item in items:
+        if id(item) not in known and (name := _read_handover(item)) is not None and name in latest:
+            if latest[name].end > item.start:
+                return {}
+            found[id(item)] = [(latest[name], "name")]
+        latest[item.name] = item
+    return found
 
 
 def _read_handover(item: Item) -> str | None:

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
-from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
+from traces.otel.recover.concepts import FINISH_REASON, INPUT, OUTPUT, TOOL_CALL_ID, first
 from traces.otel.recover.forest import SpanNode, is_explicit, walk
 from traces.otel.recover.messages import has_messages
 
@@ -203,14 +203,16 @@ def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
 
 
 def _is_one_conversation(calls: Sequence[SpanNode]) -> bool:
-    """Whether every model call but the first was shown what the one before it had answered or asked for."""
-    talks = [call.conversation for call in calls]
-    for earlier, later in itertools.pairwise(talks):
-        texts = {message.text for message in earlier.answered if message.text}
-        ids = {call.id for message in earlier.answered for call in message.calls if call.id}
-        if not any(message.text in texts or not ids.isdisjoint(message.answers) for message in later.asked):
-            return False
-    return True
+    """Whether every model call but the first answers a tool call of the one before it, or was shown its answer."""
+    return all(_continues(earlier, later) for earlier, later in itertools.pairwise(calls))
+
+
+def _continues(earlier: SpanNode, later: SpanNode) -> bool:
+    if "tool" in str(first(earlier.span.attributes, FINISH_REASON)):
+        return True
+    texts = {message.text for message in earlier.conversation.answered if message.text}
+    ids = {call.id for message in earlier.conversation.answered for call in message.calls if call.id}
+    return any(message.text in texts or not ids.isdisjoint(message.answers) for message in later.conversation.asked)
 
 
 def _is_task(node: SpanNode) -> bool:
@@ -316,9 +318,12 @@ def _list_settled(items: Iterable[Item], groups: Container[int]) -> list[Item]:
     return settled
 
 
+_STATED_NAMES = ("traceloop.entity.name", "graph.node.name", "haystack.component.name", "ai.telemetry.functionId")
+
+
 def _read_cover_name(node: SpanNode) -> str | None:
     """The name that the application gave a step; None if it is only the name of a class that many steps share."""
-    stated = first(node.span.attributes, ("traceloop.entity.name", "graph.node.name", "haystack.component.name"))
+    stated = first(node.span.attributes, _STATED_NAMES)
     if stated is not None:
         return str(stated)
     name = node.span.name

@@ -15,6 +15,7 @@ SURFACES = "promptiter.surfaces"
 """Trace attribute: the surfaces that its steps read, by id, each with type and value."""
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+_PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
 
 
@@ -67,7 +68,9 @@ def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
         value = span.attributes.get(f"gen_ai.request.{name}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
-    parameters = load_json(span.attributes.get("llm.invocation_parameters"))
+    parameters = load_json(
+        first(span.attributes, ("llm.invocation_parameters", "langfuse.observation.model.parameters"))
+    )
     if isinstance(parameters, dict):
         for name in _PARAMETERS:
             value = parameters.get(name)
