@@ -23,32 +23,31 @@ _MAX_LISTS = 20  # how deep lists of lists of spans may be
 
 def read_documents(raw: bytes, place: Place, intake: Intake) -> list[Span | Log]:
     """The spans and log records of one or more JSON documents. Raises some error if they are no export that we know."""
-    found: list[Span | Log] = []
-    for document in _split_documents(raw, place, intake):
-        found += _read_document(document, place)
-    return found
+    try:
+        return list(_read_document(orjson.loads(raw), place))
+    except ValueError as error:  # a JSONDecodeError is one, too
+        if not isinstance(error, json.JSONDecodeError) and not _LARGE_ID.search(raw):
+            raise
+    return [each for document in _split_documents(raw, place, intake) for each in _read_document(document, place)]
 
 
 def _split_documents(raw: bytes, place: Place, intake: Intake) -> Iterator[Json]:
     """One document, or several one after another, as the console exporter writes them. The last may be half written."""
-    try:
-        yield json.loads(raw, parse_constant=str) if _LARGE_ID.search(raw) else orjson.loads(raw)
-    except json.JSONDecodeError:
-        text = raw.decode()
-        decoder = json.JSONDecoder(parse_constant=str)  # NaN and Infinity, which JSON does not have, are kept as text
-        has_surrogates = "\\ud" in text.lower()
-        position = start = _skip_space(text, 0)
-        while position < len(text):
-            try:
-                document, position = decoder.raw_decode(text, position)
-            except json.JSONDecodeError as error:
-                is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
-                if position == start or not is_cut:
-                    raise
-                intake.warn("a half-written document at the end of a file was left out", place)
-                return
-            yield _repair(document) if has_surrogates else document
-            position = _skip_space(text, position)
+    text = raw.decode()
+    decoder = json.JSONDecoder(parse_constant=str)  # NaN and Infinity, which JSON does not have, are kept as text
+    has_surrogates = "\\ud" in text.lower()
+    position = start = _skip_space(text, 0)
+    while position < len(text):
+        try:
+            document, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            is_cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+            if position == start or not is_cut:
+                raise
+            intake.warn("a half-written document at the end of a file was left out", place)
+            return
+        yield _repair(document) if has_surrogates else document
+        position = _skip_space(text, position)
 
 
 def _repair(value: Json) -> Json:

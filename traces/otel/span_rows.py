@@ -59,9 +59,7 @@ def _simplify(name: str) -> str:
 
 def is_row(row: Row) -> bool:
     """Whether a row is a span or a log record of one."""
-    context = row.get("context")
-    inner = Row(context) if isinstance(context, dict) else row
-    return inner.get(*_SPAN_ID) is not None
+    return isinstance(row.fields.get("context"), dict) or row.get(*_SPAN_ID) is not None
 
 
 def read_rows(row: Row, place: Place, *, scope: str = "", service: str = "") -> Iterator[Span | Log]:
@@ -91,16 +89,16 @@ def _read_span(
         return read_log(row, trace_id, span_id)
     attributes = dict(_list_attributes(row))
     check_count(len(attributes))
-    events = tuple(_read_event(Row(each)) for each in _read_list(row.get("events", "otelevents")))
-    for key, value in attributes.items():
+    for value in attributes.values():
         if isinstance(value, list | dict):
-            attributes[key] = _check_depth(value)
-    status = row.get("status")
-    inner_status = Row(status) if isinstance(status, dict) else Row({"code": status})
-    code = row.get(*_STATUS_CODE) or inner_status.get("code", *_STATUS_CODE)
-    is_error = code == 2 or str(code).upper().endswith("ERROR")
-    message = row.get(*_STATUS_MESSAGE) or inner_status.get("message", "description") or ""
+            measure(value)
+    events = tuple(_read_event(Row(each)) for each in _read_list(row.get("events", "otelevents")))
+    status = Row(inner) if isinstance(inner := row.get("status"), dict) else row
+    code = row.get(*_STATUS_CODE) or status.get("code", *_STATUS_CODE, "status")
+    is_error = code == 2 or (isinstance(code, str) and code.upper().endswith("ERROR"))
+    message: Json = ""
     if is_error:
+        message = row.get(*_STATUS_MESSAGE) or status.get("message", "description") or ""
         if (kind := row.get("exceptiontype")) is not None:
             attributes.setdefault("error.type", kind)
         add_exception_type(attributes, events)
@@ -117,7 +115,7 @@ def _read_span(
         attributes,
         tuple(_read_link(Row(each)) for each in _read_list(row.get("links", "otellinks"))),
         is_error,
-        str(message) if is_error else "",
+        str(message),
         scope or str(row.get("scopename", "otelscopename") or ""),
         events,
         service or _read_service(row),
@@ -180,11 +178,6 @@ def read_typed(value: Json) -> Json:
             case _:
                 return value
     return None
-
-
-def _check_depth(value: Json) -> Json:
-    measure(value)
-    return value
 
 
 def _read_list(value: Json) -> list[Any]:
