@@ -23,7 +23,7 @@ from promptiter.llm.redaction import process_redactor
 from promptiter.tasks.case_selection import OUTCOMES, DraftCase, Outcome, drop_near_duplicates, sample_strata
 from promptiter.tasks.feedback import Feedback, FeedbackFile, normalize_id
 from promptiter.tasks.personal_data import CaseRedactor
-from promptiter.tasks.recorded_run import RecordedRun, read_run
+from promptiter.tasks.recorded_run import ANSWERING_TOOLS, RecordedRun, read_run
 from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, ToolCall
 from traces.model import Json
@@ -122,7 +122,7 @@ def _read(trace: ExecutionTrace, feedback: FeedbackFile | None) -> _JudgedRun:
     run = read_run(trace)
     return _JudgedRun(
         run=run,
-        feedback=None if feedback is None else feedback.find([run.trace_id], run.conversation_id),
+        feedback=None if feedback is None else feedback.find(run.trace_ids, run.conversation_id),
         route=frozenset(step.node_id for step in trace.steps),
         ended_ns=trace.end_ns,
         shows_text=any(
@@ -139,7 +139,7 @@ def _count_unmatched(runs: Sequence[_JudgedRun], feedback: FeedbackFile | None) 
         raise EvalSetError("there are no traces to make cases of; check which files were given")
     if feedback is None:
         return 0
-    traces = {normalize_id(each.run.trace_id) for each in runs}
+    traces = {normalize_id(trace_id) for each in runs for trace_id in each.run.trace_ids}
     talks = {each.run.conversation_id for each in runs}
     unmatched = [
         row
@@ -149,7 +149,7 @@ def _count_unmatched(runs: Sequence[_JudgedRun], feedback: FeedbackFile | None) 
     if len(unmatched) == len(feedback.rows):
         given = [row.trace_id or row.conversation_id for row in unmatched]
         is_by_trace = any(row.trace_id for row in unmatched)
-        known = [each.run.trace_id if is_by_trace else each.run.conversation_id or "" for each in runs]
+        known = [each.run.trace_ids[-1] if is_by_trace else each.run.conversation_id or "" for each in runs]
         raise EvalSetError(
             f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has the ids "
             f"{_show_ids(given)}, and the traces {_show_ids(known) or 'no conversation ids'}; use the ids of the traces"
@@ -239,7 +239,7 @@ def _make_turn(each: _JudgedRun, redactor: CaseRedactor) -> Turn:
     expected = each.run.answer if is_good and each.run.answer else None
     if each.feedback is not None and each.feedback.expected is not None:
         expected = each.feedback.expected
-    calls = each.run.tool_calls if is_good else ()
+    calls = [call for call in each.run.tool_calls if is_good and not call.name.startswith(ANSWERING_TOOLS)]
     return Turn(
         user=question,
         expected=None if expected is None else redactor.redact_text(expected),

@@ -15,6 +15,9 @@ from promptiter.llm.messages import Message
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
 
+_TRACE_IDS = "promptiter.trace_ids"
+ANSWERING_TOOLS = "final_"
+"""How the names of tools start that an agent calls to answer, such as `final_answer` and `final_result`."""
 _QUESTION_KEYS = ("input", "question", "query", "prompt", "message", "task", "text", "user_input", "content")
 _ANSWER_KEYS = ("answer", "output", "response", "final_answer", "result", "text", "content", "message")
 
@@ -24,6 +27,8 @@ class RecordedRun:
     """The question, the answer and the tool calls of a run, and the error that it ended with.
 
     `answered_by` are the ids of the steps that gave the answer. `started_ns` is None if the trace has no times.
+    `trace_ids` are the ids under which people know the run: it may be spread over several traces of OpenTelemetry, and
+    a later turn of a conversation has its own.
     """
 
     trace_id: str
@@ -35,12 +40,14 @@ class RecordedRun:
     tool_calls: tuple[ToolCall, ...] = ()
     error: Failure | None = None
     started_ns: int | None = None
+    trace_ids: tuple[str, ...] = ()
 
 
 def read_run(trace: ExecutionTrace) -> RecordedRun:
     """Read the run of a trace. A text that the trace does not show is empty."""
     asked = _find_question(trace)
     answered_by = _find_last_steps(trace)
+    trace_ids = trace.attributes.get(_TRACE_IDS) or [trace.id]
     return RecordedRun(
         trace_id=trace.id,
         conversation_id=trace.conversation_id,
@@ -53,6 +60,7 @@ def read_run(trace: ExecutionTrace) -> RecordedRun:
         ),
         error=_find_error(trace),
         started_ns=trace.start_ns,
+        trace_ids=tuple(trace_ids[-1:] if asked.since_ns else trace_ids),
     )
 
 
@@ -158,11 +166,11 @@ def _read_messages(data: Json) -> list[Message]:
 
 
 def _find_final_call(data: Json) -> str:
-    """The answer of an agent that gives it by calling a tool, such as `final_answer` or `final_result`."""
+    """The answer of an agent that gives it by calling a tool."""
     messages = data["messages"] if isinstance(data, Mapping) else data
     parts = (part for each in reversed(messages) for part in each.get("parts") or () if isinstance(part, Mapping))
     for part in parts:
-        if str(part.get("name", "")).startswith("final_"):
+        if str(part.get("name", "")).startswith(ANSWERING_TOOLS):
             arguments = part.get("arguments")
             return _find_field(arguments, _ANSWER_KEYS) or json_text(arguments)
     return ""

@@ -83,6 +83,13 @@ def test_an_answer_is_a_reference_only_if_feedback_says_that_it_was_good() -> No
     assert (made.runs, made.references, sum(made.left_out.values())) == (4, 2, 0)
 
 
+def test_a_tool_that_gives_the_answer_is_not_expected() -> None:
+    kwargs = {"args": [], "kwargs": {"city": "Oslo"}, "sanitize": True}
+    calls = [ToolCall(name="lookup", arguments=kwargs), ToolCall(name="final_answer", arguments={"answer": "700000"})]
+    [case] = cases_from_traces([record("t", "How many people?", "700000", calls=calls)], judge(t=True)).cases
+    assert case.turns[0].expected_tool_calls == (ExpectedToolCall(name="lookup", arguments={"city": "Oslo"}),)
+
+
 def test_metadata_says_which_run_it_was_and_why_it_was_chosen() -> None:
     broken = record("t", "Charge me", None, talk="talk-1", error=Failure("Timeout", "gateway\nTraceback"))
     feedback = FeedbackFile([Feedback(trace_id="t", is_good=False, comment="never came back")])

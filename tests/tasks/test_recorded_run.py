@@ -103,6 +103,19 @@ def test_turns_that_an_import_joined_are_the_earlier_conversation_of_the_last_on
     assert run.answer == "Turn 2: noted."
 
 
+def test_feedback_on_a_turn_names_the_trace_of_that_turn() -> None:
+    talk = [message("user", "Hi"), message("assistant", "Hello"), message("user", "Price?")]
+    steps = (
+        Step(id="a", node_id="a", input=Snapshot("Hi"), output=Snapshot("Hello"), start_ns=1),
+        Step(id="b", node_id="a", predecessors=("a",), input=Snapshot(data=talk), output=Snapshot("30"), start_ns=2),
+    )
+    ids = {"promptiter.trace_ids": ["t1", "t2"]}
+    assert read_run(ExecutionTrace(id="t1", steps=steps, conversation_id="c", attributes=ids)).trace_ids == ("t2",)
+    linked = ExecutionTrace(id="t1", steps=steps[:1], conversation_id="c", attributes=ids)
+    assert read_run(linked).trace_ids == ("t1", "t2")
+    assert read_run(ExecutionTrace(id="t1", steps=steps[:1])).trace_ids == ("t1",)
+
+
 def test_a_message_that_another_step_wrote_is_not_a_later_turn() -> None:
     critique = [message("user", "Write."), message("assistant", "draft"), message("user", "Too short")]
     steps = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
 
 from traces.errors import TraceError
 from traces.model import (
@@ -167,12 +170,36 @@ def _read_tool_call(node: SpanNode) -> ToolCall:
     return ToolCall(
         name=str(first(attributes, concepts.TOOL_NAME) or node.span.name),
         id=None if call_id is None else str(call_id),
-        arguments=as_data(load_json(first(attributes, concepts.TOOL_ARGUMENTS))),
-        result=as_data(load_json(first(attributes, concepts.TOOL_RESULT))),
+        arguments=as_data(_read_arguments(first(attributes, concepts.TOOL_ARGUMENTS))),
+        result=as_data(_read_result(first(attributes, concepts.TOOL_RESULT))),
         error=_read_failure(node.span) if node.span.is_error else None,
         start_ns=node.start or None,
         end_ns=node.end or None,
     )
+
+
+def _read_arguments(value: Json) -> Json:
+    """The arguments of a tool call; LangChain shows them as Python does, and OpenLLMetry wraps them."""
+    loaded = load_json(value)
+    if isinstance(loaded, dict) and isinstance(inner := loaded.get("input_str"), str):
+        loaded = load_json(inner)
+    if isinstance(loaded, str) and loaded.startswith("{'") and len(loaded) < 100_000:
+        try:
+            return load_json(orjson.dumps(ast.literal_eval(loaded)))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return loaded
+    return loaded
+
+
+def _read_result(value: Json) -> Json:
+    """The result of a tool call; of a message of LangChain its content."""
+    loaded = load_json(value)
+    message = loaded.get("output", loaded) if isinstance(loaded, dict) else None
+    if isinstance(message, dict) and (message.get("lc") or message.get("type") == "tool"):
+        fields = message.get("kwargs", message.get("data"))
+        if isinstance(fields, dict) and "content" in fields:
+            return fields["content"]
+    return loaded
 
 
 def _read_failure(span: Span) -> Failure:

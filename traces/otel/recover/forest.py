@@ -177,6 +177,8 @@ def _read_name(span: Span, role: Role) -> str | None:
         return str(executor)
     if span.name.startswith("run node "):
         return span.name.removeprefix("run node ")
+    if span.name.startswith("agent_run ["):
+        return span.name.removeprefix("agent_run [").removesuffix("]")
     if role in ("agent", "llm") and (name := first(span.attributes, AGENT_NAME)) is not None:
         return str(name)
     if role in ("agent", "workflow") and (entity := span.attributes.get("traceloop.entity.name")):

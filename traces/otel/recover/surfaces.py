@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from traces.model import Json, digest
 from traces.otel.recover.concepts import MODEL, first, load_json
 from traces.otel.recover.forest import SpanNode
-from traces.otel.recover.messages import Conversation, unflatten
+from traces.otel.recover.messages import Conversation
+from traces.otel.recover.parts import unflatten
 from traces.otel.spans import Span
 
 SURFACES = "promptiter.surfaces"
@@ -78,13 +79,21 @@ def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
                 yield name, value
 
 
+def _list_gemini_tools(attributes: Mapping[str, Json]) -> list[Json]:
+    request = load_json(attributes.get("gcp.vertex.agent.llm_request"))
+    config = request.get("config") if isinstance(request, dict) else None
+    tools = config.get("tools") if isinstance(config, dict) else None
+    declared = (each.get("function_declarations") for each in tools or () if isinstance(each, dict))
+    return [function for functions in declared if isinstance(functions, list) for function in functions]
+
+
 def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | None]]:
     attributes = span.attributes
     listed = load_json(attributes.get("gen_ai.tool.definitions"))
     if not isinstance(listed, list):
         requested = load_json(attributes.get("model_request_parameters"))
         tools = requested.get("function_tools") if isinstance(requested, dict) else None
-        listed = tools if isinstance(tools, list) else []
+        listed = tools if isinstance(tools, list) else _list_gemini_tools(attributes)
     if "llm.tools.0.tool.json_schema" in attributes:
         listed = [load_json(each.get("tool", {}).get("json_schema")) for each in unflatten(attributes, "llm.tools.")]
     elif "llm.request.functions.0.name" in attributes:
