@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from traces.model import Json
 from traces.otel.recover.forest import SpanNode, walk
-from traces.otel.recover.messages import unflatten
+from traces.otel.recover.parts import unflatten
 from traces.otel.spans import Span
 
 JUDGEMENTS = "promptiter.judgements"
