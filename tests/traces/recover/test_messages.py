@@ -82,3 +82,33 @@ def test_the_vercel_sdk_writes_a_loop_of_calls_below_one_operation() -> None:
     steps = build(Tree("request", 0, 40, desk, later)).steps
     assert [(step.id, step.node_id) for step in steps] == [("ai.generateText", "desk"), ("ai.generateText-2", "desk")]
     assert (steps[0].output.text, [call.result for call in steps[0].tool_calls]) == ("17 crates", ["17"])
+
+
+def test_adk_before_its_version_2_writes_the_request_and_the_response_of_gemini() -> None:
+    declared = {"name": "stock", "description": "Units.", "parameters": {"type": "OBJECT"}}
+    config = {"system_instruction": "Help.", "tools": [{"function_declarations": [declared]}]}
+    request = {"config": config, "contents": [{"role": "user", "parts": [{"text": "Copper?"}]}]}
+    asked = {
+        "content": {"role": "model", "parts": [{"function_call": {"id": "c1", "name": "stock", "args": {"n": 1}}}]}
+    }
+    calls = {
+        "gcp.vertex.agent.llm_request": json.dumps(request),
+        "gcp.vertex.agent.llm_response": json.dumps(asked),
+    }
+    trace = build(Tree("agent_run [desk]", 0, 9, Tree("call_llm", 1, 8, attributes=calls)))
+    (step,) = trace.steps
+    assert (step.node_id, step.input.text) == ("desk", "Copper?")
+    assert [(call.name, call.arguments) for call in step.tool_calls] == [("stock", {"n": 1})]
+    assert set(step.surface_reads or ()) == {"desk#instruction", "desk#tool.stock"}
+
+
+def test_arguments_and_results_of_langchain_tools_are_unwrapped() -> None:
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.call.arguments": json.dumps({"input_str": "{'topic': 'copper'}", "tags": []}),
+        "gen_ai.tool.call.result": json.dumps({"output": {"lc": 1, "kwargs": {"content": "It rose."}}}),
+    }
+    worker = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "worker"}
+    (step,) = build(Tree("worker", 0, 9, Tree("look", 1, 8, attributes=attributes), attributes=worker)).steps
+    assert [(call.arguments, call.result) for call in step.tool_calls] == [({"topic": "copper"}, "It rose.")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
 
 from traces.errors import TraceError
 from traces.model import (
@@ -27,12 +30,16 @@ from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
 from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
 from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
 from traces.otel.spans import Span
+
+TRACE_IDS = "promptiter.trace_ids"
+"""Trace attribute: the ids of the OTLP traces that the run is spread over, if there are several."""
 
 
 def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
@@ -55,11 +62,23 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         steps=tuple(steps),
         status=_find_status(roots, drafts),
         conversation_id=_find_conversation(roots),
-        attributes={APPLICATION: _name_application(roots)} | ({SURFACES: surfaces} if surfaces else {}),
+        attributes=_list_attributes(roots, surfaces),
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
     take_apart(roots)
     return trace
+
+
+def _list_attributes(roots: Sequence[SpanNode], surfaces: dict[str, Json]) -> dict[str, Json]:
+    """What is known about the run as a whole; what is empty is left out."""
+    trace_ids = list(dict.fromkeys(root.span.trace_id for root in roots))
+    known: dict[str, Json] = {
+        APPLICATION: _name_application(roots),
+        SURFACES: surfaces,
+        JUDGEMENTS: list_judgements(roots),
+        TRACE_IDS: trace_ids if len(trace_ids) > 1 else None,
+    }
+    return {name: value for name, value in known.items() if value or name == APPLICATION}
 
 
 def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
@@ -151,12 +170,36 @@ def _read_tool_call(node: SpanNode) -> ToolCall:
     return ToolCall(
         name=str(first(attributes, concepts.TOOL_NAME) or node.span.name),
         id=None if call_id is None else str(call_id),
-        arguments=as_data(load_json(first(attributes, concepts.TOOL_ARGUMENTS))),
-        result=as_data(load_json(first(attributes, concepts.TOOL_RESULT))),
+        arguments=as_data(_read_arguments(first(attributes, concepts.TOOL_ARGUMENTS))),
+        result=as_data(_read_result(first(attributes, concepts.TOOL_RESULT))),
         error=_read_failure(node.span) if node.span.is_error else None,
         start_ns=node.start or None,
         end_ns=node.end or None,
     )
+
+
+def _read_arguments(value: Json) -> Json:
+    """The arguments of a tool call; LangChain shows them as Python does, and OpenLLMetry wraps them."""
+    loaded = load_json(value)
+    if isinstance(loaded, dict) and isinstance(inner := loaded.get("input_str"), str):
+        loaded = load_json(inner)
+    if isinstance(loaded, str) and loaded.startswith("{'") and len(loaded) < 100_000:
+        try:
+            return load_json(orjson.dumps(ast.literal_eval(loaded)))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return loaded
+    return loaded
+
+
+def _read_result(value: Json) -> Json:
+    """The result of a tool call; of a message of LangChain its content."""
+    loaded = load_json(value)
+    message = loaded.get("output", loaded) if isinstance(loaded, dict) else None
+    if isinstance(message, dict) and (message.get("lc") or message.get("type") == "tool"):
+        fields = message.get("kwargs", message.get("data"))
+        if isinstance(fields, dict) and "content" in fields:
+            return fields["content"]
+    return loaded
 
 
 def _read_failure(span: Span) -> Failure:

@@ -66,6 +66,7 @@ TOOL_ARGUMENTS = (
     "langfuse.observation.input",
     "mlflow.spanInputs",
     "lmnr.span.input",
+    "gcp.vertex.agent.tool_call_args",
 )
 TOOL_RESULT = (
     "gen_ai.tool.call.result",
@@ -76,12 +77,14 @@ TOOL_RESULT = (
     "langfuse.observation.output",
     "mlflow.spanOutputs",
     "lmnr.span.output",
+    "gcp.vertex.agent.tool_response",
 )
 FINISH_REASON = (
     "gen_ai.response.finish_reasons",
     "gen_ai.completion.0.finish_reason",
     "llm.finish_reason",
     "ai.response.finishReason",
+    "gen_ai.response.finish_reason",
 )
 INPUT_TOKENS = (
     "gen_ai.usage.input_tokens",
@@ -211,8 +214,12 @@ def read_role(span: Span) -> Role:
         return "llm"
     if "gen_ai.request.model" in attributes and any(key.startswith("gen_ai.prompt") for key in attributes):
         return "llm"
+    if "gcp.vertex.agent.llm_request" in attributes:
+        return "llm"
     if "gen_ai.tool.name" in attributes:
         return "tool"
+    if span.name.startswith("agent_run ["):
+        return "agent"
     if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):
         return "agent"
     return _read_other_role(attributes)
@@ -280,8 +287,10 @@ def _is_data(value: Json, depth: int) -> bool:
         return -(2**63) <= value < 2**63
     if depth == MAX_DEPTH:
         return False
-    inner = value.values() if isinstance(value, dict) else value
-    return all(_is_data(each, depth + 1) for each in inner)
+    for each in value.values() if isinstance(value, dict) else value:
+        if type(each) is not str and not _is_data(each, depth + 1):  # most values are texts
+            return False
+    return True
 
 
 def _to_data(value: Json, depth: int) -> Json:

@@ -108,7 +108,8 @@ def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
     while waiting:
         node = waiting.pop()
         yield node
-        waiting.extend(reversed(node.children))
+        if node.children:
+            waiting += node.children[::-1]
 
 
 def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
@@ -177,6 +178,8 @@ def _read_name(span: Span, role: Role) -> str | None:
         return str(executor)
     if span.name.startswith("run node "):
         return span.name.removeprefix("run node ")
+    if span.name.startswith("agent_run ["):
+        return span.name.removeprefix("agent_run [").removesuffix("]")
     if role in ("agent", "llm") and (name := first(span.attributes, AGENT_NAME)) is not None:
         return str(name)
     if role in ("agent", "workflow") and (entity := span.attributes.get("traceloop.entity.name")):

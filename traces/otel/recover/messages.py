@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-import orjson
 
 from traces.model import Json
 from traces.otel.recover.concepts import as_data, first, load_json
+from traces.otel.recover.parts import (
+    AskedCall,
+    dump,
+    join_parts,
+    list_calls,
+    list_numbered,
+    read_part,
+    text_or_none,
+    unflatten,
+)
 from traces.otel.spans import Span
-
-
-class AskedCall(NamedTuple):
-    """A tool call that a model asked for."""
-
-    id: str | None
-    name: str
-    arguments: Json
 
 
 class Message(NamedTuple):
@@ -63,11 +62,13 @@ def read_conversation(span: Span) -> Conversation:
     attributes = span.attributes
     asked = _read_side(attributes, _INPUT, "user")
     answered = _read_side(attributes, _OUTPUT, "assistant")
-    system = _join_parts(load_json(attributes.get("gen_ai.system_instructions")))
+    system = join_parts(load_json(attributes.get("gen_ai.system_instructions")))
     if events := _list_events(span):
         of_events = _read_events(events)
         system = system or of_events.system
         asked, answered = asked or list(of_events.asked), answered or list(of_events.answered)
+    if not asked and "gcp.vertex.agent.llm_request" in attributes:
+        system, asked, answered = _read_gemini(attributes)
     if not answered and (text := first(attributes, ("gen_ai.response.content", "ai.response.text"))):
         answered = [Message("assistant", str(text))]
     if (listed := load_json(attributes.get("ai.response.toolCalls"))) and isinstance(listed, list):
@@ -81,13 +82,22 @@ def read_conversation(span: Span) -> Conversation:
     if not answered and (text := first(attributes, _OUTPUT_VALUE)) is not None:
         loaded = load_json(text)
         is_message = isinstance(loaded, dict) and "role" in loaded
-        answered = (_read_list(loaded, "assistant") if is_message else []) or [
-            Message("assistant", _join_parts(loaded))
-        ]
+        answered = (_read_list(loaded, "assistant") if is_message else []) or [Message("assistant", join_parts(loaded))]
     while asked and asked[0].role in _SYSTEM_ROLES:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
     return Conversation(system, tuple(asked), tuple(answered))
+
+
+def _read_gemini(attributes: Mapping[str, Json]) -> tuple[str, list[Message], list[Message]]:
+    """The request and the response of Gemini, which ADK writes as they are."""
+    request = load_json(attributes.get("gcp.vertex.agent.llm_request"))
+    response = load_json(attributes.get("gcp.vertex.agent.llm_response"))
+    fields = request if isinstance(request, dict) else {}
+    config = fields.get("config")
+    system = join_parts(config.get("system_instruction")) if isinstance(config, dict) else ""
+    content = response.get("content") if isinstance(response, dict) else None
+    return system, _read_list(fields.get("contents"), "user"), _read_list(content, "assistant")
 
 
 def has_messages(span: Span) -> bool:
@@ -114,29 +124,6 @@ def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -
     return []
 
 
-def unflatten(attributes: Mapping[str, Json], prefix: str) -> list[dict[str, Any]]:
-    """`messages.0.content = x` as `[{"content": x}]`: numbers are places in lists."""
-    root: dict[str, Any] = {}
-    for key, value in attributes.items():
-        if not key.startswith(prefix):
-            continue
-        at = root
-        *path, last = key[len(prefix) :].split(".")
-        for part in path:
-            inner = at.setdefault(part, {})
-            if not isinstance(inner, dict):
-                break
-            at = inner
-        else:
-            at[last] = value
-    return [each for _, each in _numbered(root)]
-
-
-def _numbered(tree: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    numbered = ((int(key), value) for key, value in tree.items() if key.isdecimal() and isinstance(value, dict))
-    return iter(sorted(numbered, key=lambda pair: pair[0]))
-
-
 def _read_list(value: Json, role: str) -> list[Message]:
     if isinstance(value, dict):
         inner = value.get("messages", value.get("message"))
@@ -159,6 +146,7 @@ def _looks_like_message(value: Mapping[str, Any]) -> bool:
     return not _MESSAGE_KEYS.isdisjoint(value)
 
 
+_ROLES = {"model": "assistant"}
 _LANGCHAIN_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
 
@@ -171,7 +159,7 @@ def _read_message(value: Mapping[str, Any], default: str) -> Message:
         calls: list[AskedCall] = []
         answers: list[str] = []
         for part in value["parts"]:
-            _read_part(part, texts, calls, answers)
+            read_part(part, texts, calls, answers)
         text = "\n".join(filter(None, texts))
         return Message(str(value.get("role") or default).lower(), text, tuple(calls), tuple(answers))
     return _read_other_message(value, default)
@@ -185,77 +173,24 @@ def _read_other_message(value: Mapping[str, Any], default: str) -> Message:
     if any(key.startswith("message.") for key in value):
         value = {key.removeprefix("message."): item for key, item in value.items()}
     role = str(value.get("role") or _LANGCHAIN_ROLES.get(str(value.get("type")), "") or default).lower()
-    role = role.rpartition(".")[2]  # `ChatRole.SYSTEM`, as Python shows the members of an enumeration
+    role = _ROLES.get(role, role.rpartition(".")[2])  # `ChatRole.SYSTEM`, as Python shows the members of an enumeration
     content = load_json(value.get("parts", value.get("content", value.get("contents"))))
-    calls = list(_list_calls(value))
+    calls = list(list_calls(value))
     answers = [str(each) for each in (value.get("tool_call_id"), value.get("call_id")) if each]
     texts: list[str] = []
     if isinstance(content, dict) and all(key.isdecimal() for key in content):
-        content = [each for _, each in _numbered(content)]
+        content = [each for _, each in list_numbered(content)]
     for part in content if isinstance(content, list) else [content]:
-        _read_part(part, texts, calls, answers)
+        read_part(part, texts, calls, answers)
     if not texts and (output := value.get("output")) is not None:
-        texts.append(output if isinstance(output, str) else _dump(output))
+        texts.append(output if isinstance(output, str) else dump(output))
     if value.get("type") == "function_call":  # an item of the Responses API
         calls.append(
-            AskedCall(_text_or_none(value.get("call_id")), str(value.get("name")), load_json(value.get("arguments")))
+            AskedCall(text_or_none(value.get("call_id")), str(value.get("name")), load_json(value.get("arguments")))
         )
         answers = []
         role = "assistant"
     return Message(role, "\n".join(text for text in texts if text), tuple(calls), tuple(answers))
-
-
-def _read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: list[str]) -> None:
-    if isinstance(part, str):
-        texts.append(part)
-        return
-    if not isinstance(part, dict):
-        if part is not None:
-            texts.append(_dump(part))
-        return
-    if isinstance(inner := part.get("message_content"), dict):
-        part = inner
-    kind = part.get("type")
-    if kind is None and any(key.startswith("message_content.") for key in part):
-        part = {key.removeprefix("message_content."): item for key, item in part.items()}
-        kind = part.get("type")
-    if isinstance(tool_use := part.get("toolUse"), dict):
-        calls.append(
-            AskedCall(_text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input"))
-        )
-    elif isinstance(result := part.get("toolResult"), dict):
-        answers.append(str(result.get("toolUseId")))
-        texts.append(_join_parts(result.get("content")))
-    elif kind in ("tool_call", "tool_use", "function_call", "tool-call"):
-        call_id, name = first(part, ("id", "call_id", "toolCallId")), first(part, ("name", "toolName"))
-        arguments = first(part, ("arguments", "input", "args"))
-        calls.append(AskedCall(_text_or_none(call_id), str(name), load_json(arguments)))
-    elif kind in ("tool_call_response", "tool_result", "function_call_output", "tool-result"):
-        if (answered := first(part, ("id", "tool_use_id", "call_id", "toolCallId"))) is not None:
-            answers.append(str(answered))
-        answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
-        texts.append(answer if isinstance(answer, str) else _dump(answer))
-    elif kind in ("reasoning", "thinking"):
-        return
-    else:
-        text = part.get("content", part.get("text"))
-        texts.append(text if isinstance(text, str) else "" if text is None else _dump(text))
-
-
-def _list_calls(value: Mapping[str, Any]) -> Iterator[AskedCall]:
-    asked = value.get("tool_calls")
-    if isinstance(asked, dict):
-        asked = [each for _, each in _numbered(asked)]
-    for each in asked if isinstance(asked, list) else ():
-        if not isinstance(each, dict):
-            continue
-        call: Mapping[str, Any] = inner if isinstance(inner := each.get("tool_call"), dict) else each
-        if any(key.startswith("tool_call.") for key in call):
-            call = {key.removeprefix("tool_call."): item for key, item in call.items()}
-        function: Mapping[str, Any] = wanted if isinstance(wanted := call.get("function"), dict) else call
-        name = function.get("name", call.get("function.name", call.get("name")))
-        arguments = function.get("arguments", call.get("function.arguments", function.get("args")))
-        yield AskedCall(_text_or_none(call.get("id")), str(name), load_json(arguments))
 
 
 _EVENT_ROLES = {
@@ -299,7 +234,7 @@ def _read_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Conversatio
         ):
             asked += _read_side(details, _INPUT, "user")
             answered += _read_side(details, _OUTPUT, "assistant")
-            system = system or _join_parts(load_json(details.get("gen_ai.system_instructions")))
+            system = system or join_parts(load_json(details.get("gen_ai.system_instructions")))
     return Conversation(system, tuple(asked), tuple(answered))
 
 
@@ -308,34 +243,3 @@ def _event_fields(details: Mapping[str, Any], key: str) -> dict[str, Any]:
     if isinstance(content, dict) and _looks_like_message(content):
         return content
     return {**{name: value for name, value in details.items() if name != key}, "content": content, "type": None}
-
-
-def _join_parts(value: Json) -> str:
-    """The text of content that may be a text, a part, or a list of parts."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    texts: list[str] = []
-    for part in value if isinstance(value, list) else [value]:
-        if isinstance(part, dict) and not {"content", "text"}.isdisjoint(part):
-            _read_part(part, texts, [], [])
-        else:
-            texts.append(part if isinstance(part, str) else _dump(part))
-    return "\n".join(text for text in texts if text)
-
-
-def _dump(value: Json) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return orjson.dumps(value, default=str).decode()
-    except TypeError:  # nested too deeply for orjson, or a number of more than 64 bits
-        try:
-            return json.dumps(value, default=str)
-        except (RecursionError, ValueError):
-            return ""
-
-
-def _text_or_none(value: Json) -> str | None:
-    return None if value is None else str(value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from traces.model import Json, digest
 from traces.otel.recover.concepts import MODEL, first, load_json
 from traces.otel.recover.forest import SpanNode
-from traces.otel.recover.messages import Conversation, unflatten
+from traces.otel.recover.messages import Conversation
+from traces.otel.recover.parts import unflatten
 from traces.otel.spans import Span
 
 SURFACES = "promptiter.surfaces"
@@ -16,6 +18,7 @@ SURFACES = "promptiter.surfaces"
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
 _PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
+_PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
 
 
@@ -35,7 +38,13 @@ class SeenSurface(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return digest(self.value)
+        return _digest_text(self.value) if isinstance(self.value, str) else digest(self.value)
+
+
+@lru_cache(maxsize=256)
+def _digest_text(text: str) -> str:
+    """The digest of a text. Prompts and descriptions are the same in many steps and runs."""
+    return digest(text)
 
 
 def list_surfaces(
@@ -64,18 +73,24 @@ def find_system(conversations: Iterable[Conversation], around: Iterable[Conversa
 
 
 def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
-    for name in _PARAMETERS:
-        value = span.attributes.get(f"gen_ai.request.{name}")
+    for key, name in _PARAMETER_KEYS.items():
+        value = span.attributes.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
-    parameters = load_json(
-        first(span.attributes, ("llm.invocation_parameters", "langfuse.observation.model.parameters"))
-    )
+    parameters = load_json(first(span.attributes, _PARAMETER_SETS))
     if isinstance(parameters, dict):
         for name in _PARAMETERS:
             value = parameters.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 yield name, value
+
+
+def _list_gemini_tools(attributes: Mapping[str, Json]) -> list[Json]:
+    request = load_json(attributes.get("gcp.vertex.agent.llm_request"))
+    config = request.get("config") if isinstance(request, dict) else None
+    tools = config.get("tools") if isinstance(config, dict) else None
+    declared = (each.get("function_declarations") for each in tools or () if isinstance(each, dict))
+    return [function for functions in declared if isinstance(functions, list) for function in functions]
 
 
 def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | None]]:
@@ -84,7 +99,7 @@ def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | Non
     if not isinstance(listed, list):
         requested = load_json(attributes.get("model_request_parameters"))
         tools = requested.get("function_tools") if isinstance(requested, dict) else None
-        listed = tools if isinstance(tools, list) else []
+        listed = tools if isinstance(tools, list) else _list_gemini_tools(attributes)
     if "llm.tools.0.tool.json_schema" in attributes:
         listed = [load_json(each.get("tool", {}).get("json_schema")) for each in unflatten(attributes, "llm.tools.")]
     elif "llm.request.functions.0.name" in attributes:
