@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from types import TracebackType
 from typing import IO
 
@@ -61,19 +62,16 @@ class SpanStore:
         self._held.clear()
         self._opened.close()
 
-    def add(self, batch: Iterable[Span | Log]) -> None:
+    def add(self, batch: Sequence[Span | Log]) -> None:
         """Add the next spans and log records of an export."""
         for each in batch:
             self._held.setdefault(each.trace_id, []).append(each)
             if isinstance(each, Span):
                 self._add_facts(each)
-                self._held_bytes += _SPAN_BYTES + _count_bytes(each.attributes)
-                for event in each.events:
-                    self._held_bytes += _count_bytes(event.attributes)
-            else:
-                self._held_bytes += _SPAN_BYTES + _count_bytes(each.event.attributes)
-        if self._held_bytes > self._limit_bytes:
-            self._spill()
+        if self._limit_bytes != inf:
+            self._held_bytes += sum(map(_estimate_bytes, batch))
+            if self._held_bytes > self._limit_bytes:
+                self._spill()
 
     def load(self, trace_id: str) -> list[Span]:
         """The spans of a trace, each with the log records that belong to it as events."""
@@ -126,6 +124,16 @@ class SpanStore:
         self._held_bytes = 0
 
 
-def _count_bytes(attributes: Mapping[str, Json]) -> int:
-    """About how long the texts of attributes are."""
+def _estimate_bytes(each: Span | Log) -> int:
+    """About how much memory a span or log record takes."""
+    if isinstance(each, Log):
+        return _SPAN_BYTES + _count_characters(each.event.attributes)
+    return (
+        _SPAN_BYTES
+        + _count_characters(each.attributes)
+        + sum(_count_characters(event.attributes) for event in each.events)
+    )
+
+
+def _count_characters(attributes: Mapping[str, Json]) -> int:
     return sum([len(each) if type(each) is str else measure(each) for each in attributes.values()])

@@ -289,8 +289,10 @@ def _is_data(value: Json, depth: int) -> bool:
         return -(2**63) <= value < 2**63
     if depth == MAX_DEPTH:
         return False
-    inner = value.values() if isinstance(value, dict) else value
-    return all(_is_data(each, depth + 1) for each in inner)
+    for each in value.values() if isinstance(value, dict) else value:
+        if type(each) is not str and not _is_data(each, depth + 1):  # most values are texts
+            return False
+    return True
 
 
 def _to_data(value: Json, depth: int) -> Json:

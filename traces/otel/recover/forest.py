@@ -108,7 +108,8 @@ def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
     while waiting:
         node = waiting.pop()
         yield node
-        waiting.extend(reversed(node.children))
+        if node.children:
+            waiting += node.children[::-1]
 
 
 def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from traces.model import Json, digest
@@ -17,6 +18,7 @@ SURFACES = "promptiter.surfaces"
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
 _PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
+_PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
 
 
@@ -36,7 +38,13 @@ class SeenSurface(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return digest(self.value)
+        return _digest_text(self.value) if isinstance(self.value, str) else digest(self.value)
+
+
+@lru_cache(maxsize=256)
+def _digest_text(text: str) -> str:
+    """The digest of a text. Prompts and descriptions are the same in many steps and runs."""
+    return digest(text)
 
 
 def list_surfaces(
@@ -65,13 +73,11 @@ def find_system(conversations: Iterable[Conversation], around: Iterable[Conversa
 
 
 def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
-    for name in _PARAMETERS:
-        value = span.attributes.get(f"gen_ai.request.{name}")
+    for key, name in _PARAMETER_KEYS.items():
+        value = span.attributes.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
-    parameters = load_json(
-        first(span.attributes, ("llm.invocation_parameters", "langfuse.observation.model.parameters"))
-    )
+    parameters = load_json(first(span.attributes, _PARAMETER_SETS))
     if isinstance(parameters, dict):
         for name in _PARAMETERS:
             value = parameters.get(name)
