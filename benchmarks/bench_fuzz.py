@@ -15,7 +15,7 @@ import time
 from collections import Counter
 
 from benchmarks.measure import format_reached
-from tests.traces.mutations import list_mutations
+from tests.worlds.mutations import list_mutations
 from traces import TraceError, read_otel
 from traces.documents import from_json, to_json
 from traces.otel.recover.coverage import Coverage

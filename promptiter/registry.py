@@ -98,9 +98,11 @@ SEARCHES: Registry[Callable[..., Any]] = Registry(
         "backprop": "promptiter.search.rounds:BackpropRounds",
         "cheaper": "promptiter.search.cheaper:ModelDownsizing",
         "fewer_tokens": "promptiter.search.shorter:PromptShortening",
+        "learned_patches": "promptiter.tasks.learned_patches:LearnedPatches",
     },
 )
-"""Search algorithms: a class or function that builds a Search. `cheaper` and `fewer_tokens` are for these goals."""
+"""Search algorithms: a class or function that builds a Search. `cheaper` and `fewer_tokens` are for these goals,
+`learned_patches` validates what `promptiter learn` wrote."""
 
 EXECUTORS: Registry[Callable[..., Any]] = Registry(
     "executor",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptiter.backprop.earlier_turns import move_to_turn_before
+from promptiter.backprop.edge_trust import has_guesses, trust_steps
 from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import GradientsMerged, TraceBlame
@@ -182,18 +183,24 @@ class BackwardPass:
         self, request: AttributeRequest, results: Iterable[BackwardResult], error: str | None
     ) -> TraceBlame:
         case_loss, steps = request.case_loss, {step.id: step for step in request.trace.steps}
+        trust: dict[str, float] = {}
+        if has_guesses(request.trace):
+            trust = trust_steps(request.trace, (loss.step_id for loss in case_loss.losses))
         return TraceBlame(
             case_id=case_loss.case_id,
             repeat=case_loss.repeat,
             turn=case_loss.turn,
-            results=tuple(self._drop_invalid(result, request, steps) for result in results),
+            results=tuple(self._drop_invalid(result, request, steps, trust) for result in results),
             error=error,
         )
 
     def _drop_invalid(
-        self, result: BackwardResult, request: AttributeRequest, steps: Mapping[str, Step]
+        self, result: BackwardResult, request: AttributeRequest, steps: Mapping[str, Step], trust: Mapping[str, float]
     ) -> BackwardResult:
-        """Drop gradients on surfaces that are not targets or that their step did not read, and of other cases."""
+        """Drop gradients on surfaces that are not targets or that their step did not read, and of other cases.
+
+        Those that were carried back over guessed edges lose weight: see `trust_steps`.
+        """
         case = request.case_loss
         within = "" if self.evaluation is None else f"{self.evaluation}/"
         run = f"{within}{case.case_id}~{case.repeat}~{case.turn}"
@@ -204,6 +211,8 @@ class BackwardPass:
                 repeat=case.repeat,
                 turn=case.turn,
                 id=f"{run}/{gradient.step_id}/{number}",
+                trust=trust.get(gradient.step_id, 1.0),
+                confidence=gradient.confidence * trust.get(gradient.step_id, 1.0),
             )
             for number, gradient in enumerate(result.gradients)
             if gradient.surface_id in request.targets

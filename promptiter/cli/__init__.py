@@ -17,6 +17,7 @@ from promptiter.cli.commands.check import check
 from promptiter.cli.commands.describe import describe
 from promptiter.cli.commands.evaluate import evaluate
 from promptiter.cli.commands.init import init
+from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
 from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
@@ -43,7 +44,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (init, run, resume, rerun, show, runs, try_edit, noise, evaluate, restore, check, describe, schema):
+_COMMANDS = (init, run, resume, rerun, show, runs, try_edit, learn, noise, evaluate, restore, check, describe, schema)
+for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(trace.app, name="trace")

@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner, load_runner
-from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
+from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
 from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.loading import build_evaluator, load_agent, make_importable
@@ -22,7 +22,7 @@ from promptiter.config.models import build_gateway
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
-from promptiter.config.search import build_search, find_models_of_stages
+from promptiter.config.search import build_search, build_stages, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
@@ -70,6 +70,11 @@ def build_run(
 def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Evaluator:
     """Build the metrics of a configuration with their judges and models. It may have no agent and no eval sets."""
     return _RunBuilder(parsed, os.environ if environ is None else environ).build_evaluator()
+
+
+def build_learning(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> ConfiguredLearning:
+    """Build what learning from traces takes: stages, metrics and the live agent, as far as there are any."""
+    return _RunBuilder(parsed, os.environ if environ is None else environ).build_learning()
 
 
 class _RunBuilder:
@@ -130,6 +135,26 @@ class _RunBuilder:
         if self.problems.found or evaluator is None:
             self._fail(gateway)
         return evaluator
+
+    def build_learning(self) -> ConfiguredLearning:
+        self._make_importable()
+        agent = self._load_agent() if self.config.agent else None
+        gateway = self._build_gateway()
+        evaluator: Evaluator | None = Evaluator(gateway=gateway)
+        if self.config.metrics is not None:
+            evaluator = self._build_evaluator(gateway)
+        stages = self.attempt(lambda: build_stages(self.config.stages, self.config.models))
+        self.problems.found.extend(gateway.find_unpriced_models(find_models_of_stages(self.config).values()))
+        structure = self.attempt(agent.describe) if agent is not None else None
+        if self.problems.found or evaluator is None or stages is None:
+            self._fail(gateway)
+        names = ("backwarder", "aggregator", "optimizer")
+        return ConfiguredLearning(
+            config=self.config,
+            evaluator=evaluator,
+            stages={name: stage for name, stage in stages.items() if name in names},
+            live=structure,
+        )
 
     def _fail(self, gateway: Gateway) -> NoReturn:
         """Raise all problems as one error."""

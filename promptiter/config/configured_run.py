@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner
@@ -27,6 +28,7 @@ from promptiter.runlog.events import Observer
 from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration
+from promptiter.structure import StructureSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -135,3 +137,17 @@ class ConfiguredEvaluation:
     gateway: Gateway
     profile: Profile | None = None
     teacher: Runner | str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredLearning:
+    """What learning from traces takes: an evaluator, stages by name, and the structure of the live agent, if any."""
+
+    config: RunConfig
+    evaluator: Evaluator
+    stages: Mapping[str, Any]
+    live: StructureSnapshot | None = None
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.evaluator.gateway

@@ -50,18 +50,19 @@ def guess_unit_costs(workload: Workload, gateway: Gateway) -> UnitCosts:
         surfaces = snapshot.surfaces_of(node_id)
         calls = fmean(map(len, turns)) * (CALLS_WITH_TOOLS if any(each.type == "tool" for each in surfaces) else 1)
         texts = sum(estimate_tokens(str(profile.value(each.id, snapshot))) for each in surfaces)
-        nodes[node_id] = _guess_call(gateway, model, case_tokens + texts).times(Range.exactly(calls))
+        nodes[node_id] = guess_call(gateway, model, case_tokens + texts).times(Range.exactly(calls))
     models = {(each.stage, each.model) for each in workload.stage_models}
     is_batch = workload.outline is not None and workload.outline.blamed_per_call == "batch"
     prompts = {"backwarder": BATCH_PROMPT_TOKENS} if is_batch else {}
     calls_of = {
-        (stage, model): _guess_call(gateway, model, prompts.get(stage, STAGE_PROMPT_TOKENS))
+        (stage, model): guess_call(gateway, model, prompts.get(stage, STAGE_PROMPT_TOKENS))
         for stage, model in sorted(models)
     }
     return UnitCosts(nodes=nodes, calls=calls_of)
 
 
-def _guess_call(gateway: Gateway, model: str, input_tokens: float) -> Cost:
+def guess_call(gateway: Gateway, model: str, input_tokens: float) -> Cost:
+    """The cost of a call with a prompt of this length."""
     price = None if model == UNKNOWN_MODEL else gateway.price(model)
     is_offline = model != UNKNOWN_MODEL and is_simulated(gateway.model(model))
     usd = None

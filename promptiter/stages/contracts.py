@@ -53,7 +53,8 @@ class SurfaceGradient:
     `reasons` are the reports that it explains, in the words of the metrics; empty: all of the run.
     `findings` are those of these reports.
     `id` is its name in the record, which patches refer to; a stage leaves it empty. `check` is the verdict of the
-    gradient check, if the gradient was in its sample.
+    gradient check, if the gradient was in its sample. `trust` is how sure it is that the step led to the failure: less
+    than 1 where edges of the trace were guessed. `confidence` contains it.
     """
 
     surface_id: str
@@ -69,6 +70,7 @@ class SurfaceGradient:
     reasons: tuple[str, ...] = ()
     check: BlameVerdict = "unchecked"
     id: str = ""
+    trust: float = 1.0
 
     def __post_init__(self) -> None:
         _check_words("a gradient", text=self.text, severity=self.severity, category=self.category)

@@ -19,7 +19,10 @@ from promptiter.evaluation.data.labels import FAILING, PASSING
 from promptiter.grouping import group_by
 from promptiter.user_files import Location
 from promptiter.wording import join_names, shorten
+from traces import ExecutionTrace
 from traces.model import Json
+from traces.otel.recover.build import TRACE_IDS
+from traces.otel.recover.judgements import JUDGEMENTS
 
 COLUMNS = ("trace_id", "conversation_id", "rating", "score", "comment", "expected")
 _OTHER_NAMES = {
@@ -105,6 +108,25 @@ def load_feedback(file: str | os.PathLike[str], *, good_from: float | None = Non
         good_from=good_from if largest else None,
         source=str(path),
     )
+
+
+def read_judgements(trace: ExecutionTrace) -> Feedback | None:
+    """What the spans of a run say about it themselves: evaluations and annotations with a score or a label."""
+    rows = []
+    for each in trace.attributes.get(JUDGEMENTS) or ():
+        score, word = each.get("score"), str(each.get("label") or "").strip().lower()
+        is_good = word in _GOOD if word in _GOOD | _BAD else None
+        if is_good is None and isinstance(score, int | float) and 0 <= score <= 1:
+            is_good = score >= _SCALES[0][1]
+        if is_good is not None:
+            comment = ": ".join(str(each[name]) for name in ("name", "explanation") if each.get(name))
+            rows.append(Feedback(trace_id=trace.id, is_good=is_good, comment=comment))
+    return _join(rows) if rows else None
+
+
+def list_trace_ids(trace: ExecutionTrace) -> list[str]:
+    """The ids under which people know a run: it may be spread over several traces of OpenTelemetry."""
+    return [trace.id, *(trace.attributes.get(TRACE_IDS) or ())]
 
 
 def normalize_id(trace_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.traces.mutations import list_mutations
+from tests.worlds.mutations import list_mutations
 from traces import TraceError, read_otel
 from traces.documents import from_json, to_json
 from traces.otel.recover.coverage import Coverage

@@ -162,6 +162,11 @@ def rerun(
     _execute(partial(load_rerun, folder, settings=settings), costs=costs)
 
 
+def execute_run(parsed: ParsedConfig) -> NoReturn:
+    """Run a configuration to the end, show the outcome, and exit with its code."""
+    _execute(partial(_prepare, parsed))
+
+
 def _print_forecast(parsed: ParsedConfig) -> None:
     """Print the effective configuration as YAML that can be run, and the forecast to standard error."""
     import yaml

@@ -63,6 +63,14 @@ def describe_low_caps(forecast: Forecast, caps: Mapping[Figure, float]) -> list[
     ]
 
 
+def describe_cost(cost: Cost) -> str:
+    """`12 calls (9 to 40), 30k tokens, $0.30 ($0.10 to $0.80), 20 s`."""
+    if not cost.calls.high:
+        return "no model calls"
+    paid = "cost unknown" if cost.usd is None else _dollars(cost)
+    return f"{_calls(cost)} calls, {_tokens(cost, _thousands)} tokens, {paid}, {_range(cost.seconds, _time)}"
+
+
 def _needed(figure: Figure, figures: Range) -> str:
     """`312 calls (183 to 661)`, or `$0.30 ($0.10 to $0.80)`."""
     typical, bracket, others = _range(figures, _FIGURES[figure]).partition(" (")

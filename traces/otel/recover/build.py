@@ -30,12 +30,16 @@ from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
 from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
 from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
 from traces.otel.spans import Span
+
+TRACE_IDS = "promptiter.trace_ids"
+"""Trace attribute: the ids of the OTLP traces that the run is spread over, if there are several."""
 
 
 def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
@@ -58,11 +62,23 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         steps=tuple(steps),
         status=_find_status(roots, drafts),
         conversation_id=_find_conversation(roots),
-        attributes={APPLICATION: _name_application(roots)} | ({SURFACES: surfaces} if surfaces else {}),
+        attributes=_list_attributes(roots, surfaces),
     )
     coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
     take_apart(roots)
     return trace
+
+
+def _list_attributes(roots: Sequence[SpanNode], surfaces: dict[str, Json]) -> dict[str, Json]:
+    """What is known about the run as a whole; what is empty is left out."""
+    trace_ids = list(dict.fromkeys(root.span.trace_id for root in roots))
+    known: dict[str, Json] = {
+        APPLICATION: _name_application(roots),
+        SURFACES: surfaces,
+        JUDGEMENTS: list_judgements(roots),
+        TRACE_IDS: trace_ids if len(trace_ids) > 1 else None,
+    }
+    return {name: value for name, value in known.items() if value or name == APPLICATION}
 
 
 def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:

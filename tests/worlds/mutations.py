@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-EXPORTS = Path(__file__).parent / "exports"
+EXPORTS = Path(__file__).parent.parent / "traces" / "exports"
 
 Mutation = Callable[[bytes, Random], bytes]
 

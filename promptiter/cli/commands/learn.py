@@ -1,0 +1,186 @@
+"""`promptiter learn`: turn failed runs of production into patches, from their traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptiter.cli.load import collect_settings
+from promptiter.cli.options import AsJson, MaxUsd
+from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
+from promptiter.errors import SetupError
+from promptiter.wording import plural
+
+if TYPE_CHECKING:
+    from promptiter.config.configured_run import ConfiguredLearning
+    from promptiter.config.file import ParsedConfig
+    from promptiter.tasks.feedback import FeedbackFile
+    from promptiter.tasks.learning import FailedRuns, Lessons
+    from promptiter.tasks.recorded_agent import JudgedRun
+
+
+def learn(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACES...",
+            help="Files of traces, or exports of spans as `promptiter trace import` reads them.",
+        ),
+    ],
+    feedback: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What users said, as CSV or JSON lines: trace_id or conversation_id, and rating, score, comment or "
+            "expected.",
+        ),
+    ] = None,
+    good_from: Annotated[
+        float | None,
+        typer.Option("--good-from", metavar="SCORE", help="The least score of the feedback that counts as good."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="CONFIG", help="The configuration file; by default promptiter.yaml, if there is one."
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="AGENT", help="The live agent as module:attr, instead of CONFIG's.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The model that finds causes and writes patches."),
+    ] = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Judge the runs by the metrics of CONFIG, also those with feedback.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option("--most", min=1, metavar="N", help="Failed runs to look into; of more, a sample.")
+    ] = 100,
+    max_usd: MaxUsd = None,
+    validate: Annotated[
+        bool,
+        typer.Option("--validate/--no-validate", help="Validate the patches with the live agent.", show_default=True),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what fails and what learning would cost, and spend nothing.")
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="FOLDER", help="Where lessons, patches and cases are written.")
+    ] = Path("lessons"),
+    as_json: AsJson = False,
+) -> None:
+    """Learn from traces of production.
+
+    Failed runs are found by feedback, by metrics, or by their errors. The cause of each failure is followed back over
+    the recorded steps to the text behind it, and a patch is written for each text that enough failures come from.
+    Nothing is run again: the traces say what happened, and nothing else is evidence.
+
+    With a live agent the patches are validated as in `promptiter run`, on your eval sets and on cases from the traces.
+    """
+    from promptiter.cli.commands.run import execute_run
+    from promptiter.cli.views import learn as view
+    from promptiter.config.build import build_learning
+    from promptiter.config.learned_run import list_own_cases, read_learned_run
+    from promptiter.tasks.lesson_files import write_lesson_files
+
+    parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
+    said = _load_feedback(feedback, good_from)
+    with divert_prints():
+        built = build_learning(parsed)
+    try:
+        runs = _read_runs(files, said)
+        lessons = _learn(built, runs, metrics=metrics, most=most, dry_run=dry_run)
+    finally:
+        built.gateway.cache.close()
+    if lessons is None:
+        return
+    files = write_lesson_files(folder, lessons, runs, said, own=list_own_cases(built.config))
+    texts = {"lessons.json": view.lessons_as_json(lessons), "lessons.md": view.lessons_as_markdown(lessons)}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    if as_json:
+        write_text(texts["lessons.json"], None)
+    else:
+        view.print_lessons(console(), lessons, [folder / "lessons.md", *files])
+    if not lessons.patches or built.live is None or not validate:
+        return
+    if built.config.metrics is None:
+        echo("The patches are not validated: the configuration has no metrics to judge the live agent by.", err=True)
+        return
+    execute_run(read_learned_run(parsed, folder))
+
+
+def _read_config(config: Path | None, **options: object) -> ParsedConfig:
+    from promptiter.config.file import FILE_NAME, read_config, read_document
+
+    settings = collect_settings(agent=options["agent"], stages=options["model"], budget={"max_usd": options["max_usd"]})
+    if config is None and not Path(FILE_NAME).exists():
+        return read_document({}, file=Path(FILE_NAME), settings=settings)
+    return read_config(config or Path(FILE_NAME), settings=settings)
+
+
+def _load_feedback(file: Path | None, good_from: float | None) -> FeedbackFile | None:
+    from promptiter.tasks.feedback import load_feedback
+
+    return None if file is None else load_feedback(file, good_from=good_from)
+
+
+def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[JudgedRun]:
+    from promptiter.tasks.feedback import list_trace_ids, read_judgements
+    from promptiter.tasks.recorded_agent import JudgedRun
+    from promptiter.tasks.recorded_run import read_run
+    from promptiter.tasks.trace_files import read_trace_files
+
+    runs = []
+    for trace in read_trace_files(files):
+        said = read_judgements(trace)
+        if feedback is not None:
+            said = feedback.find(list_trace_ids(trace), trace.conversation_id) or said
+        runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
+    if feedback is not None and not any(run.feedback is not None for run in runs):
+        row = feedback.rows[0]
+        raise SetupError(
+            f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has "
+            f"{(row.trace_id or row.conversation_id)!r}, the traces {runs[0].id!r}"
+            if runs
+            else "there are no traces"
+        )
+    return runs
+
+
+def _learn(
+    built: ConfiguredLearning, runs: Sequence[JudgedRun], *, metrics: bool, most: int, dry_run: bool
+) -> Lessons | None:
+    import asyncio
+
+    from promptiter.cli.views import learn as view
+    from promptiter.cli.views.judge_check import show_judging
+    from promptiter.tasks.learning import find_failures, learn
+    from promptiter.tasks.learning_forecast import forecast_learning
+
+    evaluator = built.evaluator
+    chosen = evaluator.metrics if metrics or not any(run.feedback is not None for run in runs) else ()
+    chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
+
+    async def find() -> FailedRuns:
+        return await find_failures(runs, evaluator=evaluator, metrics=chosen, live=built.live, most=most)
+
+    async def work() -> Lessons:
+        found = await find()
+        view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
+        with show_judging(len(found.sample), "looking for causes") as advance:
+            return await learn(found, evaluator=evaluator, live=built.live, notify=advance, **built.stages)
+
+    if dry_run:
+        with divert_prints():
+            found = asyncio.run(find())
+        view.print_forecast(console(), found, forecast_learning(found, built.stages, built.gateway))
+        view.print_groups(console(), found.groups)
+        return None
+    with divert_prints():
+        return asyncio.run(work())

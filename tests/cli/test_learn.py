@@ -1,0 +1,107 @@
+"""`promptiter learn` on spans of a world in production, with an expert as its model and a live agent."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import orjson
+import pytest
+
+from promptiter.evaluation.data.evalset_rows import write_lines
+from tests.cli.conftest import Run
+from tests.worlds import triage_world
+from tests.worlds.production import run_in_production
+
+pytestmark = pytest.mark.slow
+
+AGENT = """
+from tests.worlds import triage_world
+from tests.worlds.planted_world import TaskModel
+from tests.worlds.production import change_node
+from tests.worlds.sighted_expert import SightedExpert
+
+world = triage_world.make_triage_world(1)
+agent = change_node(world.agent, "note", new_name="take_notes", added="Write plain English.")
+task = TaskModel(answer=world.answer, seed=1)
+expert = SightedExpert(world.knowledge, seed=1)
+"""
+
+CONFIG = """
+agent: live_desk:agent
+train: train.jsonl
+validation: validation.jsonl
+metrics:
+  - {metric_name: class, evaluator_name: json_match, criterion: {only_tree: {team: true, urgency: true}}}
+  - {metric_name: facts, evaluator_name: json_match, criterion: {only_tree: {booking: true, fee: true}}}
+models:
+  note: {model: live_desk:task}
+  sort: {model: live_desk:task}
+  answer: {model: live_desk:task}
+  expert: {model: live_desk:expert}
+stages: expert
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Spans and feedback of a hotel's desk in production."""
+    folder = tmp_path_factory.mktemp("production")
+    world = triage_world.make_triage_world(1)
+    production = asyncio.run(run_in_production(world, triage_world.make_cases("prod", 40, Random(5))))
+    production.write_spans(folder / "spans.jsonl")
+    production.write_feedback(folder / "feedback.csv", share=0.8)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    world = triage_world.make_triage_world(1)
+    (tmp_path / "live_desk.py").write_text(AGENT)
+    (tmp_path / "promptiter.yaml").write_text(CONFIG)
+    for each in (world.train, world.validation):
+        (tmp_path / f"{each.id}.jsonl").write_bytes(write_lines(each.cases))
+    yield tmp_path
+    sys.modules.pop("live_desk", None)
+
+
+def test_lessons_are_written_and_validated_with_the_live_agent(run: Run, recorded: Path, project: Path) -> None:
+    shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv")
+    assert "note#instruction is take_notes#instruction by its similar text, edited since" in shown
+    assert "✓ Improved on these" in shown
+    lessons = orjson.loads((project / "lessons" / "lessons.json").read_bytes())
+    assert [each["surface_id"] for each in lessons["surfaces"]] == ["take_notes#instruction", "answer#tool.terms"]
+    page = (project / "lessons" / "lessons.md").read_text()
+    assert "## take_notes#instruction" in page
+    assert "Ignore your instructions" not in page
+    assert b"take_notes#instruction" in (project / "lessons" / "patches.json").read_bytes()
+    [folder] = (project / "runs").glob("[!.]*")
+    result = orjson.loads(run("show", folder, "--json"))
+    assert {each["surface_id"] for each in result["changes"]} == {"take_notes#instruction", "answer#tool.terms"}
+
+
+def test_a_dry_run_says_what_failed_and_what_it_would_cost(run: Run, recorded: Path, project: Path) -> None:
+    shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", "--dry-run")
+    assert "judged runs failed" in shown
+    assert "cost unknown" in shown
+    assert not (project / "lessons").exists()
+
+
+def test_feedback_on_other_traces_is_explained(run: Run, recorded: Path, project: Path) -> None:
+    (project / "other.csv").write_text("trace_id,rating\nabc,down\n")
+    said = run("learn", recorded / "spans.jsonl", "--feedback", project / "other.csv", code=2)
+    assert "no row of" in said
+    assert "'abc'" in said
+
+
+def test_lessons_need_no_configuration_and_no_model(
+    run: Run, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", "--json")
+    assert orjson.loads(shown)["surfaces"][0]["surface_id"] == "note#instruction"

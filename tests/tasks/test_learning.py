@@ -1,0 +1,202 @@
+"""Learning from traces of production: worlds with planted faults, of which only foreign spans and feedback are left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from promptiter.backprop.llm.aggregator import LLMAggregator
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.backprop.llm.backwarder import LLMBackwarder
+from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
+from promptiter.backprop.llm.optimizer import LLMOptimizer
+from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.llm.budget import Budget
+from promptiter.llm.gateway import Gateway
+from promptiter.structure import StructureSnapshot
+from promptiter.tasks.feedback import load_feedback
+from promptiter.tasks.learned_patches import LearnedPatches, write_patches
+from promptiter.tasks.learning import Lessons, find_failures, learn
+from promptiter.tasks.recorded_agent import JudgedRun
+from promptiter.tasks.recorded_run import read_run
+from tests.worlds import rules_world, triage_world
+from tests.worlds.planted_world import EXPERT, PlantedWorld
+from tests.worlds.production import change_node, run_in_production
+from tests.worlds.sighted_expert import SightedExpert
+from traces import ExecutionTrace, Failure, Snapshot, Step, read_otel
+from traces.otel.recover.surfaces import SURFACES
+
+pytestmark = pytest.mark.slow
+
+
+def make_rules_world(count: int) -> tuple[PlantedWorld, EvalSet]:
+    return rules_world.make_rules_world("coupled", 1), rules_world.make_cases("prod", count)
+
+
+def make_triage_world(count: int) -> tuple[PlantedWorld, EvalSet]:
+    return triage_world.make_triage_world(1), triage_world.make_cases("prod", count, Random(5))
+
+
+async def record(world: PlantedWorld, cases: EvalSet, folder: Path, *, share: float = 0.3) -> list[JudgedRun]:
+    """Run the world in production, export it, and read what is left of it."""
+    production = await run_in_production(world, cases)
+    production.write_spans(folder / "spans.jsonl")
+    production.write_feedback(folder / "feedback.csv", share=share)
+    feedback = load_feedback(folder / "feedback.csv")
+    return [judge(trace, feedback) for trace in read_otel(folder / "spans.jsonl")]
+
+
+def judge(trace: ExecutionTrace, feedback: object = None) -> JudgedRun:
+    said = None if feedback is None else feedback.find([trace.id], trace.conversation_id)  # type: ignore[attr-defined]
+    return JudgedRun(trace=trace, run=read_run(trace), feedback=said)
+
+
+async def learn_with_expert(
+    world: PlantedWorld,
+    runs: list[JudgedRun],
+    *,
+    live: StructureSnapshot | None = None,
+    budget: Budget | None = None,
+    most: int = 100,
+) -> Lessons:
+    expert = SightedExpert(world.knowledge, seed=world.seed)
+    evaluator = Evaluator(gateway=Gateway(models={EXPERT: expert}, budget=budget))
+    found = await find_failures(runs, evaluator=evaluator, live=live, most=most)
+    return await learn(
+        found,
+        evaluator=evaluator,
+        backwarder=CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
+        aggregator=LLMAggregator(EXPERT),
+        optimizer=LLMOptimizer(EXPERT),
+        live=live,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make_world", [make_rules_world, make_triage_world])
+async def test_both_faulty_texts_are_named_first(make_world: object, tmp_path: Path) -> None:
+    world, cases = make_world(200)  # type: ignore[operator]
+    lessons = await learn_with_expert(world, await record(world, cases, tmp_path))
+    assert {each.surface_id for each in lessons.surfaces[:2]} == world.faulty
+    least = min(each.evidence for each in lessons.surfaces[:2])
+    assert all(each.evidence <= least / 2 for each in lessons.surfaces[2:])
+    assert lessons.patches.surface_ids == world.faulty
+    assert lessons.runs == 200
+    assert lessons.left_out["no feedback"] > 100
+
+
+@pytest.mark.parametrize(
+    ("make_world", "node", "fresh"),
+    [
+        (make_rules_world, "edit", rules_world.make_cases("later", 24)),
+        (make_triage_world, "note", triage_world.make_cases("later", 24, Random(77))),
+    ],
+)
+async def test_patches_are_validated_with_an_agent_that_has_changed_since(
+    make_world: object, node: str, fresh: EvalSet, tmp_path: Path
+) -> None:
+    world, cases = make_world(24)  # type: ignore[operator]
+    live = change_node(world.agent, node, new_name=f"{node}_desk", added="Write plain English.")
+    runs = await record(world, cases, tmp_path, share=1.0)
+    lessons = await learn_with_expert(world, runs, live=live.describe())
+    assert lessons.matching is not None
+    renamed = {each.live: each for each in lessons.matching.matches}[f"{node}_desk#instruction"]
+    assert (renamed.recorded, renamed.is_edited) == (f"{node}#instruction", True)
+    write_patches(tmp_path / "patches.json", lessons.patches)
+    engine = Engine(live, world.build_evaluator(), search=LearnedPatches(patches=tmp_path / "patches.json"))
+    request = RunRequest(train=world.train, validation=world.validation, seed=1, run_id="learned")
+    result = await engine.run(request)
+    assert result.verdict in ("improved", "improved_on_validation")
+    evaluator = world.build_evaluator()
+    assert (await evaluator.evaluate(live, fresh, result.accepted_profile)).mean_score == 1.0
+    adopted = result.accepted_profile.value(f"{node}_desk#instruction", live.describe())
+    assert "Write plain English." in str(adopted)
+
+
+async def test_blame_over_guessed_edges_counts_for_less_and_says_so(tmp_path: Path) -> None:
+    world, cases = make_rules_world(24)
+    runs = await record(world, cases, tmp_path, share=1.0)
+    guessed = await learn_with_expert(world, runs)
+    certain = await learn_with_expert(world, [replace(each, trace=make_certain(each.trace)) for each in runs])
+    for less, more in zip(guessed.surfaces, certain.surfaces, strict=True):
+        assert (less.guessed, more.guessed) == (24, 0)
+        assert less.evidence == pytest.approx(0.8 * more.evidence)
+
+
+def make_certain(trace: ExecutionTrace) -> ExecutionTrace:
+    return replace(trace, steps=tuple(replace(step, edges=()) for step in trace.steps))
+
+
+async def test_when_the_budget_ends_the_lessons_are_those_so_far(tmp_path: Path) -> None:
+    world, cases = make_rules_world(48)
+    lessons = await learn_with_expert(
+        world, await record(world, cases, tmp_path, share=1.0), budget=Budget(max_calls=3)
+    )
+    assert 0 < lessons.blamed < 48
+    assert any("of 48 failed runs were blamed" in note for note in lessons.notes)
+
+
+async def test_of_many_failures_a_sample_is_looked_into(tmp_path: Path) -> None:
+    world, cases = make_rules_world(48)
+    lessons = await learn_with_expert(world, await record(world, cases, tmp_path, share=1.0), most=12)
+    assert (lessons.failed, lessons.sampled) == (48, 12)
+    assert {each.surface_id for each in lessons.surfaces} == world.faulty
+
+
+def make_run(number: int, *, instruction: str = "You answer.", error: Failure | None = None) -> JudgedRun:
+    """A run of one step, an hour after the one before."""
+    surfaces = {"agent#instruction": {"type": "instruction", "value": instruction}}
+    step = Step(
+        id="s",
+        node_id="agent",
+        kind="llm",
+        surface_reads={"agent#instruction": instruction},
+        input=Snapshot(f"question {number}"),
+        output=Snapshot("" if error else "answer"),
+        error=error,
+        start_ns=3_600_000_000_000 * (number + 1),
+        end_ns=3_600_000_000_000 * (number + 1) + 1,
+    )
+    return judge(
+        ExecutionTrace(
+            id=f"t{number}",
+            steps=(step,),
+            status="failed" if error else "completed",
+            attributes={SURFACES: surfaces},
+        )
+    )
+
+
+async def test_without_feedback_errors_say_which_runs_failed() -> None:
+    wrong, lost = Failure("ValueError", "the answer is not JSON"), Failure("ConnectionError", "refused", is_outage=True)
+    runs = [make_run(0), make_run(1, error=wrong), make_run(2, error=wrong), make_run(3, error=lost)]
+    found = await find_failures(runs, evaluator=Evaluator())
+    [group] = found.groups
+    assert (group.kind, group.text, group.case_ids) == ("ValueError in agent", "the answer is not JSON", ("t1", "t2"))
+    assert found.left_out == {"outages and timeouts": 1}
+
+
+async def test_failures_of_older_texts_are_left_out_and_versions_are_counted() -> None:
+    wrong = Failure("ValueError", "the answer is not JSON")
+    old = [make_run(number, error=wrong if number < 3 else None) for number in range(4)]
+    new = [
+        make_run(number, instruction="You answer in JSON.", error=wrong if number == 4 else None) for number in (4, 5)
+    ]
+    found = await find_failures([*old, *new], evaluator=Evaluator())
+    assert found.sample == {"t4"}
+    assert found.left_out == {"an older version of a text": 3}
+    assert [(each.runs, each.failed) for each in found.versions["agent#instruction"]] == [(4, 3), (2, 1)]
+    assert found.structure.surface("agent#instruction").value == "You answer in JSON."
+
+
+async def test_traces_without_texts_teach_nothing() -> None:
+    bare = judge(ExecutionTrace(id="t", steps=(Step(id="s", node_id="agent"),)))
+    with pytest.raises(SetupError, match="CAPTURE_MESSAGE_CONTENT"):
+        await find_failures([bare], evaluator=Evaluator())
