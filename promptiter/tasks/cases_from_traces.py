@@ -23,7 +23,7 @@ from promptiter.llm.redaction import process_redactor
 from promptiter.tasks.case_selection import OUTCOMES, DraftCase, Outcome, drop_near_duplicates, sample_strata
 from promptiter.tasks.feedback import Feedback, FeedbackFile, normalize_id
 from promptiter.tasks.personal_data import CaseRedactor
-from promptiter.tasks.recorded_run import ANSWERING_TOOLS, RecordedRun, read_run
+from promptiter.tasks.recorded_run import ANSWERING_TOOLS, RecordedRun, read_turns
 from promptiter.wording import join_names, plural
 from traces import ExecutionTrace, ToolCall
 from traces.model import Json
@@ -38,7 +38,7 @@ MOST_TURNS = 20
 class TraceCases:
     """Cases of recorded runs, in the order in which they ran, and what became of the other runs.
 
-    `runs` is the number of traces, `left_out` how many of them are in no case and why. `redacted` counts what was
+    `runs` is the number of runs, `left_out` how many of them are in no case and why. `redacted` counts what was
     replaced in the cases by kind, `unmatched` the rows of feedback about other runs.
     """
 
@@ -78,10 +78,10 @@ def cases_from_traces(
     Secrets are always redacted, personal data unless it is to be kept. Raises EvalSetError if no run can become a case.
     """
     left_out: Counter[LeftOut] = Counter()
-    runs = [_read(trace, feedback) for trace in traces]
+    runs = [run for trace in traces for run in _read(trace, feedback)]
     unmatched = _count_unmatched(runs, feedback)
     asked = list(_drop_empty(runs, left_out))
-    talks = [_end_at_failure(talk, left_out) for talk in _group_turns(asked)]
+    talks = [_end_at_failure(talk, left_out) for talk in _group_turns(_judge_last_turns(asked))]
     secrets = process_redactor()
     drafts = [_make_case(talk, CaseRedactor(secrets, keep_personal_data=keep_personal_data)) for talk in talks]
     distinct = drop_near_duplicates(drafts)
@@ -118,19 +118,20 @@ class _JudgedRun:
         return "unknown" if is_good is None else "disliked"
 
 
-def _read(trace: ExecutionTrace, feedback: FeedbackFile | None) -> _JudgedRun:
-    run = read_run(trace)
-    return _JudgedRun(
-        run=run,
-        feedback=None if feedback is None else feedback.find(run.trace_ids, run.conversation_id),
-        route=frozenset(step.node_id for step in trace.steps),
-        ended_ns=trace.end_ns,
-        shows_text=any(
-            value not in (None, "", [], {})
-            for step in trace.steps
-            for value in (step.input.text, step.input.data, step.output.text, step.output.data)
-        ),
+def _read(trace: ExecutionTrace, feedback: FeedbackFile | None) -> Iterator[_JudgedRun]:
+    shows_text = any(
+        value not in (None, "", [], {})
+        for step in trace.steps
+        for value in (step.input.text, step.input.data, step.output.text, step.output.data)
     )
+    for run in read_turns(trace):
+        yield _JudgedRun(
+            run=run,
+            feedback=None if feedback is None else feedback.find(run.trace_ids, run.conversation_id),
+            route=frozenset(step.node_id for step in trace.steps),
+            ended_ns=trace.end_ns,
+            shows_text=shows_text,
+        )
 
 
 def _count_unmatched(runs: Sequence[_JudgedRun], feedback: FeedbackFile | None) -> int:
@@ -149,7 +150,7 @@ def _count_unmatched(runs: Sequence[_JudgedRun], feedback: FeedbackFile | None) 
     if len(unmatched) == len(feedback.rows):
         given = [row.trace_id or row.conversation_id for row in unmatched]
         is_by_trace = any(row.trace_id for row in unmatched)
-        known = [each.run.trace_ids[-1] if is_by_trace else each.run.conversation_id or "" for each in runs]
+        known = [each.run.trace_id if is_by_trace else each.run.conversation_id or "" for each in runs]
         raise EvalSetError(
             f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has the ids "
             f"{_show_ids(given)}, and the traces {_show_ids(known) or 'no conversation ids'}; use the ids of the traces"
@@ -183,10 +184,21 @@ def _drop_empty(runs: Sequence[_JudgedRun], left_out: Counter[LeftOut]) -> Itera
         )
 
 
+def _judge_last_turns(runs: Sequence[_JudgedRun]) -> list[_JudgedRun]:
+    """The runs in order. Feedback on a whole conversation is about its last turn, unless all of it was good."""
+    in_order = sorted(runs, key=lambda each: each.run.started_ns or 0)
+    last = {each.run.conversation_id: each for each in in_order}
+    return [
+        replace(each, feedback=None)
+        if _is_about_the_end(each.feedback) and each is not last[each.run.conversation_id]
+        else each
+        for each in in_order
+    ]
+
+
 def _group_turns(runs: Sequence[_JudgedRun]) -> Iterator[list[_JudgedRun]]:
     """The runs of each conversation, in order. A run that shows what was said before it needs no other."""
-    in_order = sorted(runs, key=lambda each: each.run.started_ns or 0)
-    talks = group_by(in_order, lambda each: None if each.run.earlier else each.run.conversation_id)
+    talks = group_by(runs, lambda each: None if each.run.earlier else each.run.conversation_id)
     for conversation_id, talk in talks.items():
         if conversation_id is None or len(talk) > MOST_TURNS or _overlap(talk):
             yield from ([each] for each in talk)
@@ -200,11 +212,7 @@ def _overlap(talk: Sequence[_JudgedRun]) -> bool:
 
 
 def _end_at_failure(talk: list[_JudgedRun], left_out: Counter[LeftOut]) -> list[_JudgedRun]:
-    """The turns up to the first that failed or was disliked. Feedback on a conversation is about its last turn."""
-    talk = [
-        replace(each, feedback=None) if _is_about_the_end(each.feedback) and each is not talk[-1] else each
-        for each in talk
-    ]
+    """The turns up to the first that failed or was disliked."""
     bad = next((at for at, each in enumerate(talk) if each.outcome in ("failed", "disliked")), len(talk) - 1)
     left_out["later_turn"] += len(talk) - 1 - bad
     return talk[: bad + 1]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
 
 from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.llm.messages import Message
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
+from traces.otel.recover.build import TRACE_IDS
 
-_TRACE_IDS = "promptiter.trace_ids"
 ANSWERING_TOOLS = "final_"
 """How the names of tools start that an agent calls to answer, such as `final_answer` and `final_result`."""
 _QUESTION_KEYS = ("input", "question", "query", "prompt", "message", "task", "text", "user_input", "content")
@@ -45,23 +47,43 @@ class RecordedRun:
 
 def read_run(trace: ExecutionTrace) -> RecordedRun:
     """Read the run of a trace. A text that the trace does not show is empty."""
-    asked = _find_question(trace)
+    turns = _find_turns(trace)
     answered_by = _find_last_steps(trace)
-    trace_ids = trace.attributes.get(_TRACE_IDS) or [trace.id]
+    trace_ids = _list_trace_ids(trace)
     return RecordedRun(
         trace_id=trace.id,
         conversation_id=trace.conversation_id,
-        question=asked.text,
-        earlier=asked.earlier,
+        question=turns[-1].text,
+        earlier=turns[-1].earlier,
         answer="\n".join(filter(None, (read_answer(step.output) for step in answered_by))),
         answered_by=tuple(step.id for step in answered_by),
-        tool_calls=tuple(
-            call for step in trace.steps if (step.start_ns or 0) >= asked.since_ns for call in step.tool_calls
-        ),
+        tool_calls=_list_calls(trace, turns[-1].since_ns),
         error=_find_error(trace),
         started_ns=trace.start_ns,
-        trace_ids=tuple(trace_ids[-1:] if asked.since_ns else trace_ids),
+        trace_ids=trace_ids[-1:] if len(turns) > 1 else trace_ids,
     )
+
+
+def read_turns(trace: ExecutionTrace) -> list[RecordedRun]:
+    """The runs of a trace: one, or several turns of a conversation that an import joined to one trace."""
+    turns, trace_ids = _find_turns(trace), _list_trace_ids(trace)
+    has_own_ids = len(trace_ids) == len(turns)
+    before = [
+        RecordedRun(
+            trace_id=trace_ids[at] if has_own_ids else trace.id,
+            conversation_id=trace.conversation_id,
+            question=turn.text,
+            earlier=turn.earlier,
+            answer=after.earlier[-1].content,
+            tool_calls=_list_calls(trace, turn.since_ns, before_ns=after.since_ns),
+            started_ns=turn.since_ns or trace.start_ns,
+            trace_ids=trace_ids[at : at + 1] if has_own_ids else (),
+        )
+        for at, (turn, after) in enumerate(pairwise(turns))
+    ]
+    last = read_run(trace)
+    own_id = last.trace_ids[0] if before and has_own_ids else trace.id
+    return [*before, replace(last, trace_id=own_id, started_ns=turns[-1].since_ns or trace.start_ns)]
 
 
 def read_answer(snapshot: Snapshot) -> str:
@@ -84,9 +106,13 @@ class _Question:
     since_ns: int = 0
 
 
-def _find_question(trace: ExecutionTrace) -> _Question:
-    first = _find_first_question(trace)
-    return _find_last_turn(trace, first) if first.text and trace.conversation_id is not None else first
+def _list_trace_ids(trace: ExecutionTrace) -> tuple[str, ...]:
+    return tuple(trace.attributes.get(TRACE_IDS) or [trace.id])
+
+
+def _list_calls(trace: ExecutionTrace, since_ns: int, before_ns: float = inf) -> tuple[ToolCall, ...]:
+    steps = (step for step in trace.steps if since_ns <= (step.start_ns or 0) < before_ns)
+    return tuple(call for step in steps for call in step.tool_calls)
 
 
 def _find_first_question(trace: ExecutionTrace) -> _Question:
@@ -100,22 +126,25 @@ def _find_first_question(trace: ExecutionTrace) -> _Question:
     return _Question()
 
 
-def _find_last_turn(trace: ExecutionTrace, question: _Question) -> _Question:
-    """The question of the last turn in a trace.
+def _find_turns(trace: ExecutionTrace) -> list[_Question]:
+    """The questions of all turns in a trace, at least one.
 
     A step of a later turn was shown the question before it, the answer that a step gave to it, and a message of the
     user that no step of the trace wrote.
     """
+    turns = [_find_first_question(trace)]
+    if not turns[0].text or trace.conversation_id is None:
+        return turns
     answers = {read_answer(step.output) for step in trace.steps}
     for step in sorted(trace.steps, key=lambda each: each.start_ns or 0):
         asked = _split_at_question(_read_messages(step.input.data))
-        known = len(question.earlier)
+        known = len(turns[-1].earlier)
         if asked is None or asked.text in answers or len(asked.earlier) < known + 2:
             continue
         before, after = asked.earlier[known], asked.earlier[-1]
-        if before.content == question.text and after.role == "assistant" and after.content in answers:
-            question = replace(asked, since_ns=step.start_ns or 0)
-    return question
+        if before.content == turns[-1].text and after.role == "assistant" and after.content in answers:
+            turns.append(replace(asked, since_ns=step.start_ns or 0))
+    return turns
 
 
 def _split_at_question(messages: Sequence[Message]) -> _Question | None:

@@ -119,6 +119,25 @@ def test_runs_of_a_conversation_are_turns_up_to_the_first_that_went_wrong() -> N
     assert made.left_out["later_turn"] == 1
 
 
+def test_turns_that_an_import_joined_are_judged_one_by_one() -> None:
+    talk = [
+        {"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Hello"), ("user", "Price?"))
+    ]
+    steps = (
+        Step(id="a", node_id="a", input=Snapshot("Hi"), output=Snapshot("Hello"), start_ns=1),
+        Step(id="b", node_id="a", predecessors=("a",), input=Snapshot(data=talk), output=Snapshot("30"), start_ns=2),
+    )
+    ids = {"promptiter.trace_ids": ["t1", "t2"]}
+    trace = ExecutionTrace(id="t1", steps=steps, conversation_id="talk", attributes=ids)
+    first, second = cases_from_traces([trace], judge(t1=True, t2=False)).cases
+    assert (first.id, first.turns, first.context) == ("t1", (Turn(user="Hi", expected="Hello"),), ())
+    assert (second.id, second.turns) == ("t2", (Turn(user="Price?"),))
+    assert second.context == (Message("user", "Hi"), Message("assistant", "Hello"))
+    corrected = FeedbackFile([Feedback(conversation_id="talk", is_good=False, expected="35")])
+    first, second = cases_from_traces([trace], corrected).cases
+    assert (first.turns[0].expected, second.turns[0].expected) == (None, "35")
+
+
 def test_feedback_on_a_conversation_that_is_not_good_is_about_its_last_turn() -> None:
     traces = [record(name, f"Question {name}?", hour=at, talk="talk") for at, name in enumerate("abc")]
     bad = FeedbackFile([Feedback(conversation_id="talk", is_good=False, expected="better")])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from promptiter.llm.messages import Message
-from promptiter.tasks.recorded_run import read_answer, read_run
+from promptiter.tasks.recorded_run import read_answer, read_run, read_turns
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall, read_otel
 from traces.model import Json
 
@@ -111,6 +111,10 @@ def test_feedback_on_a_turn_names_the_trace_of_that_turn() -> None:
     )
     ids = {"promptiter.trace_ids": ["t1", "t2"]}
     assert read_run(ExecutionTrace(id="t1", steps=steps, conversation_id="c", attributes=ids)).trace_ids == ("t2",)
+    first, last = read_turns(ExecutionTrace(id="t1", steps=steps, conversation_id="c", attributes=ids))
+    assert (first.question, first.earlier, first.answer, first.trace_ids) == ("Hi", (), "Hello", ("t1",))
+    assert (last.question, len(last.earlier), last.answer, last.trace_ids) == ("Price?", 2, "30", ("t2",))
+    assert (first.trace_id, last.trace_id) == ("t1", "t2")
     linked = ExecutionTrace(id="t1", steps=steps[:1], conversation_id="c", attributes=ids)
     assert read_run(linked).trace_ids == ("t1", "t2")
     assert read_run(ExecutionTrace(id="t1", steps=steps[:1])).trace_ids == ("t1",)
@@ -141,4 +145,6 @@ def test_the_tools_of_earlier_turns_are_not_those_of_the_run() -> None:
         Step(id="a", node_id="a", input=Snapshot("Hi"), output=Snapshot("Hello"), tool_calls=(first,), start_ns=1),
         Step(id="b", node_id="a", predecessors=("a",), input=Snapshot(data=talk), tool_calls=(second,), start_ns=2),
     )
-    assert read_run(ExecutionTrace(id="t", steps=steps, conversation_id="c")).tool_calls == (second,)
+    trace = ExecutionTrace(id="t", steps=steps, conversation_id="c")
+    assert read_run(trace).tool_calls == (second,)
+    assert [run.tool_calls for run in read_turns(trace)] == [(first,), (second,)]

@@ -95,7 +95,8 @@ def test_adk_before_its_version_2_writes_the_request_and_the_response_of_gemini(
         "gcp.vertex.agent.llm_request": json.dumps(request),
         "gcp.vertex.agent.llm_response": json.dumps(asked),
     }
-    trace = build(Tree("agent_run [desk]", 0, 9, Tree("call_llm", 1, 8, attributes=calls)))
+    merged = Tree("execute_tool (merged tools)", 8, 9, attributes={"gen_ai.tool.name": "(merged tools)"})
+    trace = build(Tree("agent_run [desk]", 0, 9, Tree("call_llm", 1, 8, attributes=calls), merged))
     (step,) = trace.steps
     assert (step.node_id, step.input.text) == ("desk", "Copper?")
     assert [(call.name, call.arguments) for call in step.tool_calls] == [("stock", {"n": 1})]

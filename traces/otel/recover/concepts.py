@@ -181,6 +181,8 @@ OTHER_KINDS = (
     "lmnr.span.type",
     "agentops.span.kind",
 )
+_MERGED_TOOLS = "(merged tools)"
+"""The name under which ADK repeats the results of several tool calls together."""
 _VERCEL: Mapping[str, Role] = {"doGenerate": "llm", "doStream": "llm", "toolCall": "tool", "doEmbed": "tool"}
 
 
@@ -205,7 +207,7 @@ def read_role(span: Span) -> Role:
         return "workflow"
     operation = attributes.get("gen_ai.operation.name")
     if isinstance(operation, str) and (found := _OPERATIONS.get(operation)) is not None and found != "chain":
-        return found
+        return "other" if attributes.get("gen_ai.tool.name") == _MERGED_TOOLS else found
     if isinstance(entity, str) and (known := _TRACELOOP.get(entity)) is not None:
         return known
     if kind is not None or operation is not None:
@@ -217,7 +219,7 @@ def read_role(span: Span) -> Role:
     if "gcp.vertex.agent.llm_request" in attributes:
         return "llm"
     if "gen_ai.tool.name" in attributes:
-        return "tool"
+        return "other" if attributes["gen_ai.tool.name"] == _MERGED_TOOLS else "tool"
     if span.name.startswith("agent_run ["):
         return "agent"
     if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):

@@ -161,7 +161,8 @@ def _read_message(value: Mapping[str, Any], default: str) -> Message:
         for part in value["parts"]:
             read_part(part, texts, calls, answers)
         text = "\n".join(filter(None, texts))
-        return Message(str(value.get("role") or default).lower(), text, tuple(calls), tuple(answers))
+        role = str(value.get("role") or default).lower()
+        return Message(_ROLES.get(role, role), text, tuple(calls), tuple(answers))
     return _read_other_message(value, default)
 
 
