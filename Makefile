@@ -55,6 +55,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_backward
 	$(BIN)/python -m benchmarks.bench_blame
 	$(BIN)/python -m benchmarks.bench_leaks
+	$(BIN)/python -m benchmarks.bench_learning
 	$(BIN)/python -m benchmarks.bench_journal
 	$(BIN)/python -m benchmarks.bench_rounds
 	$(BIN)/python -m benchmarks.bench_growth

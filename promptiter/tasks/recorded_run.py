@@ -16,8 +16,8 @@ from promptiter.backprop.step_text import json_text, snapshot_text
 from promptiter.llm.messages import Message
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
+from traces.otel.recover.build import TRACE_IDS
 
-_TRACE_IDS = "promptiter.trace_ids"
 ANSWERING_TOOLS = "final_"
 """How the names of tools start that an agent calls to answer, such as `final_answer` and `final_result`."""
 _QUESTION_KEYS = ("input", "question", "query", "prompt", "message", "task", "text", "user_input", "content")
@@ -107,7 +107,7 @@ class _Question:
 
 
 def _list_trace_ids(trace: ExecutionTrace) -> tuple[str, ...]:
-    return tuple(trace.attributes.get(_TRACE_IDS) or [trace.id])
+    return tuple(trace.attributes.get(TRACE_IDS) or [trace.id])
 
 
 def _list_calls(trace: ExecutionTrace, since_ns: int, before_ns: float = inf) -> tuple[ToolCall, ...]:

@@ -8,29 +8,18 @@ from random import Random
 
 import pytest
 
-from promptiter.backprop.llm.aggregator import LLMAggregator
-from promptiter.backprop.llm.attributor import LLMAttributor
-from promptiter.backprop.llm.backwarder import LLMBackwarder
-from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
-from promptiter.backprop.llm.optimizer import LLMOptimizer
-from promptiter.engine.engine import Engine
-from promptiter.engine.request import RunRequest
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.budget import Budget
-from promptiter.llm.gateway import Gateway
-from promptiter.structure import StructureSnapshot
-from promptiter.tasks.feedback import load_feedback
-from promptiter.tasks.learned_patches import LearnedPatches, write_patches
-from promptiter.tasks.learning import Lessons, find_failures, learn
+from promptiter.tasks.learning import find_failures
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run
 from tests.worlds import rules_world, triage_world
-from tests.worlds.planted_world import EXPERT, PlantedWorld
-from tests.worlds.production import change_node, run_in_production
-from tests.worlds.sighted_expert import SightedExpert
-from traces import ExecutionTrace, Failure, Snapshot, Step, read_otel
+from tests.worlds.lessons import learn_with_expert, record, validate
+from tests.worlds.planted_world import PlantedWorld
+from tests.worlds.production import change_node
+from traces import ExecutionTrace, Failure, Snapshot, Step
 from traces.otel.recover.surfaces import SURFACES
 
 pytestmark = pytest.mark.slow
@@ -44,39 +33,8 @@ def make_triage_world(count: int) -> tuple[PlantedWorld, EvalSet]:
     return triage_world.make_triage_world(1), triage_world.make_cases("prod", count, Random(5))
 
 
-async def record(world: PlantedWorld, cases: EvalSet, folder: Path, *, share: float = 0.3) -> list[JudgedRun]:
-    """Run the world in production, export it, and read what is left of it."""
-    production = await run_in_production(world, cases)
-    production.write_spans(folder / "spans.jsonl")
-    production.write_feedback(folder / "feedback.csv", share=share)
-    feedback = load_feedback(folder / "feedback.csv")
-    return [judge(trace, feedback) for trace in read_otel(folder / "spans.jsonl")]
-
-
-def judge(trace: ExecutionTrace, feedback: object = None) -> JudgedRun:
-    said = None if feedback is None else feedback.find([trace.id], trace.conversation_id)  # type: ignore[attr-defined]
-    return JudgedRun(trace=trace, run=read_run(trace), feedback=said)
-
-
-async def learn_with_expert(
-    world: PlantedWorld,
-    runs: list[JudgedRun],
-    *,
-    live: StructureSnapshot | None = None,
-    budget: Budget | None = None,
-    most: int = 100,
-) -> Lessons:
-    expert = SightedExpert(world.knowledge, seed=world.seed)
-    evaluator = Evaluator(gateway=Gateway(models={EXPERT: expert}, budget=budget))
-    found = await find_failures(runs, evaluator=evaluator, live=live, most=most)
-    return await learn(
-        found,
-        evaluator=evaluator,
-        backwarder=CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
-        aggregator=LLMAggregator(EXPERT),
-        optimizer=LLMOptimizer(EXPERT),
-        live=live,
-    )
+def judge(trace: ExecutionTrace) -> JudgedRun:
+    return JudgedRun(trace=trace, run=read_run(trace))
 
 
 @pytest.mark.long
@@ -109,10 +67,7 @@ async def test_patches_are_validated_with_an_agent_that_has_changed_since(
     assert lessons.matching is not None
     renamed = {each.live: each for each in lessons.matching.matches}[f"{node}_desk#instruction"]
     assert (renamed.recorded, renamed.is_edited) == (f"{node}#instruction", True)
-    write_patches(tmp_path / "patches.json", lessons.patches)
-    engine = Engine(live, world.build_evaluator(), search=LearnedPatches(patches=tmp_path / "patches.json"))
-    request = RunRequest(train=world.train, validation=world.validation, seed=1, run_id="learned")
-    result = await engine.run(request)
+    result = await validate(world, live, lessons, tmp_path)
     assert result.verdict in ("improved", "improved_on_validation")
     evaluator = world.build_evaluator()
     assert (await evaluator.evaluate(live, fresh, result.accepted_profile)).mean_score == 1.0
