@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.traces.recover.spans import Tree, build
 from traces.model import Usage
 
@@ -113,3 +115,25 @@ def test_arguments_and_results_of_langchain_tools_are_unwrapped() -> None:
     worker = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "worker"}
     (step,) = build(Tree("worker", 0, 9, Tree("look", 1, 8, attributes=attributes), attributes=worker)).steps
     assert [(call.arguments, call.result) for call in step.tool_calls] == [({"topic": "copper"}, "It rose.")]
+
+
+ANSWERS = ['{"queue": "defect", "days": 45}', '[{"id": 1}, {"id": 2}]', '{"type": "refund", "days": 3}', "[1, 2]", "[]"]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("key", ["llm.output_messages.0.message.content", "gen_ai.completion.0.content"])
+def test_an_answer_in_json_is_a_text(key: str, answer: str) -> None:
+    trace = build(Tree("chat", 0, 9, attributes={"openinference.span.kind": "LLM", "input.value": "Go.", key: answer}))
+    assert trace.steps[0].output.text == answer
+
+
+def test_an_answer_in_json_is_a_text_in_an_event_too() -> None:
+    events = [{"event.name": "gen_ai.choice", "message": ANSWERS[0]}]
+    chat = {"gen_ai.operation.name": "chat", "events": json.dumps(events)}
+    assert build(Tree("chat gpt", 0, 9, attributes=chat)).steps[0].output.text == ANSWERS[0]
+
+
+def test_parts_that_were_written_as_json_are_parts() -> None:
+    key = "llm.output_messages.0.message.content"
+    trace = build(Tree("chat", 0, 9, attributes={"openinference.span.kind": "LLM", key: '[{"text": "Yes."}]'}))
+    assert trace.steps[0].output.text == "Yes."

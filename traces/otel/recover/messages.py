@@ -175,7 +175,7 @@ def _read_other_message(value: Mapping[str, Any], default: str) -> Message:
         value = {key.removeprefix("message."): item for key, item in value.items()}
     role = str(value.get("role") or _LANGCHAIN_ROLES.get(str(value.get("type")), "") or default).lower()
     role = _ROLES.get(role, role.rpartition(".")[2])  # `ChatRole.SYSTEM`, as Python shows the members of an enumeration
-    content = load_json(value.get("parts", value.get("content", value.get("contents"))))
+    content = _load_parts(value.get("parts", value.get("content", value.get("contents"))))
     calls = list(list_calls(value))
     answers = [str(each) for each in (value.get("tool_call_id"), value.get("call_id")) if each]
     texts: list[str] = []
@@ -192,6 +192,22 @@ def _read_other_message(value: Mapping[str, Any], default: str) -> Message:
         answers = []
         role = "assistant"
     return Message(role, "\n".join(text for text in texts if text), tuple(calls), tuple(answers))
+
+
+_PART_KEYS = frozenset(
+    ("type", "text", "content", "toolUse", "toolResult", "function_call", "function_response", "message_content")
+)
+
+
+def _load_parts(content: Json) -> Json:
+    """Parts that were written as a text of JSON. Any other JSON is what was said: an answer in JSON is a text."""
+    if not isinstance(content, str):
+        return content
+    loaded = load_json(content)
+    are_parts = isinstance(loaded, list) and all(
+        isinstance(each, dict) and not _PART_KEYS.isdisjoint(each) for each in loaded
+    )
+    return loaded if loaded and are_parts else content
 
 
 _EVENT_ROLES = {
@@ -240,7 +256,8 @@ def _read_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Conversatio
 
 
 def _event_fields(details: Mapping[str, Any], key: str) -> dict[str, Any]:
-    content = load_json(details.get(key, details.get("content")))
-    if isinstance(content, dict) and _looks_like_message(content):
-        return content
+    content = details.get(key, details.get("content"))
+    loaded = load_json(content)
+    if isinstance(loaded, dict) and _looks_like_message(loaded):
+        return loaded
     return {**{name: value for name, value in details.items() if name != key}, "content": content, "type": None}
