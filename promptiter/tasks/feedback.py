@@ -6,11 +6,12 @@ word), `score` (a number), `comment` (what was wrong), `expected` (what the answ
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +76,16 @@ class FeedbackFile:
 
     def find(self, trace_ids: Iterable[str], conversation_id: str | None) -> Feedback | None:
         """What was said about a run; of several rows, those that found something wrong count."""
-        rows = [row for trace_id in trace_ids for row in self._by_trace.get(normalize_id(trace_id), ())]
+        rows = self.list_rows(trace_ids, conversation_id)
+        return join_rows(rows) if rows else None
+
+    def list_rows(self, trace_ids: Iterable[str], conversation_id: str | None = None) -> list[Feedback]:
+        """The rows about a run; those about its whole conversation count if there are no others."""
+        known = dict.fromkeys(map(normalize_id, trace_ids))
+        rows = [row for trace_id in known for row in self._by_trace.get(trace_id, ())]
         if not rows and conversation_id is not None:
             rows = list(self._by_conversation.get(conversation_id, ()))
-        return _join(rows) if rows else None
+        return rows
 
 
 def load_feedback(file: str | os.PathLike[str], *, good_from: float | None = None) -> FeedbackFile:
@@ -114,14 +121,14 @@ def read_judgements(trace: ExecutionTrace) -> Feedback | None:
     """What the spans of a run say about it themselves: evaluations and annotations with a score or a label."""
     rows = []
     for each in trace.attributes.get(JUDGEMENTS) or ():
-        score, word = each.get("score"), str(each.get("label") or "").strip().lower()
+        score, word = each.get("score"), _normalize_word(each.get("label") or "")
         is_good = word in _GOOD if word in _GOOD | _BAD else None
         if is_good is None and isinstance(score, int | float) and 0 <= score <= 1:
             is_good = score >= _SCALES[0][1]
         if is_good is not None:
             comment = ": ".join(str(each[name]) for name in ("name", "explanation") if each.get(name))
             rows.append(Feedback(trace_id=trace.id, is_good=is_good, comment=comment))
-    return _join(rows) if rows else None
+    return join_rows(rows) if rows else None
 
 
 def list_trace_ids(trace: ExecutionTrace) -> list[str]:
@@ -130,9 +137,13 @@ def list_trace_ids(trace: ExecutionTrace) -> list[str]:
 
 
 def normalize_id(trace_id: str) -> str:
-    """A trace id as OpenTelemetry writes it: exports and people also write `0x…`, capitals, or the dashes of a UUID."""
+    """A trace id as OpenTelemetry writes it: exports and people also write `0x…`, capitals, the dashes of a UUID, or
+    base64.
+    """
     plain = trace_id.strip().lower().removeprefix("0x")
     bare = plain.replace("-", "")
+    if re.fullmatch(r"[A-Za-z0-9+/]{22}==", trace_id.strip()):  # as protobuf's own JSON has it
+        return base64.b64decode(trace_id).hex()
     return bare if re.fullmatch(r"[0-9a-f]{32}", bare) else trace_id.strip()
 
 
@@ -140,14 +151,19 @@ _Row = tuple[Location, Mapping[str, Json]]
 
 
 def _read_csv(text: str, path: Path) -> Iterator[_Row]:
-    sample = text.partition("\n")[0]
+    lines = text.splitlines(keepends=True)
+    skipped = 1 if lines and lines[0].lower().startswith("sep=") else 0  # Excel says so which character separates cells
+    sample = lines[skipped] if len(lines) > skipped else ""
     delimiter = max(",;\t", key=sample.count)
-    reader = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    reader = csv.DictReader(lines[skipped:], delimiter=delimiter, strict=True)
     try:
-        names = _name_columns(reader.fieldnames or (), Location(str(path), line=1))
+        names = _name_columns(reader.fieldnames or (), Location(str(path), line=1 + skipped))
         for row in reader:
-            location = Location(str(path), line=reader.line_num)
-            yield location, {names[column]: cell for column, cell in row.items() if column in names and cell}
+            location = Location(str(path), line=reader.line_num + skipped)
+            found = {names[column]: cell for column, cell in row.items() if column in names and cell}
+            if delimiter != "," and "score" in found:
+                found["score"] = found["score"].replace(",", ".")
+            yield location, found
     except csv.Error as error:
         raise EvalSetError(f"{path}: is not a valid CSV file: {error}; quote cells that hold commas") from error
 
@@ -169,7 +185,11 @@ def _read_json(text: str, path: Path) -> Iterator[_Row]:
 
 
 def _name_columns(columns: Iterable[str], location: Location) -> dict[str, str]:
-    names = {column: _NAMES[key] for column in columns if (key := str(column).strip().lower()) in _NAMES}
+    keys = {column: _normalize_word(column) for column in columns}
+    names = {column: key for column, key in keys.items() if key in COLUMNS}
+    for column, key in keys.items():
+        if (name := _NAMES.get(key)) is not None and name not in names.values():
+            names[column] = name
     known = set(names.values())
     if not known & {"trace_id", "conversation_id"} or not known - {"trace_id", "conversation_id"}:
         near = "".join(nearest(str(column), COLUMNS) for column in columns)[:200]
@@ -202,6 +222,12 @@ def _read_row(row: Mapping[str, Json], location: Location, good_from: float | No
     )
 
 
+def _normalize_word(word: object) -> str:
+    """`Thumbs Up` and `thumbs-up` as `thumbs_up`; signs as they are."""
+    plain = str(word).strip().lower()
+    return re.sub(r"(?<=\w)[\s.-]+(?=\w)", "_", plain)
+
+
 def _read_score(row: Mapping[str, Json], location: Location) -> float | None:
     given = row.get("score")
     if given is None or given == "":
@@ -213,7 +239,7 @@ def _read_score(row: Mapping[str, Json], location: Location) -> float | None:
 
 
 def _read_rating(given: Json, location: Location) -> bool | None:
-    word = str(given).strip().lower() if given is not None else ""
+    word = _normalize_word(given) if given is not None else ""
     if not word or word in ("none", "null", "neutral"):
         return None
     if word in _GOOD or word in _BAD:
@@ -221,7 +247,8 @@ def _read_rating(given: Json, location: Location) -> bool | None:
     raise EvalSetError(f"{location}: the rating {shorten(given)} is not known; write up or down, good or bad, 1 or 0")
 
 
-def _join(rows: list[Feedback]) -> Feedback:
+def join_rows(rows: Sequence[Feedback]) -> Feedback:
+    """What several people said about one run: those who found something wrong count."""
     bad = [row for row in rows if row.is_good is False]
     chosen = bad or [row for row in rows if row.is_good] or rows
     comments = dict.fromkeys(row.comment for row in chosen if row.comment)

@@ -37,8 +37,17 @@ from promptiter.stages.optimizer import Optimizer, Rejection
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.tasks.failure_groups import FailureGroup, describe_failure, group_failures, sample_failures
 from promptiter.tasks.recorded_agent import CompletedMetric, FeedbackMetric, JudgedRun, RecordedAgent
-from promptiter.tasks.recorded_structure import SurfaceVersion, count_versions, is_current, recover_structure
+from promptiter.tasks.recorded_structure import (
+    RecordedStructure,
+    SurfaceVersion,
+    count_versions,
+    has_read,
+    list_given_up,
+    recover_structure,
+)
 from promptiter.tasks.surface_matching import Matching, match_surfaces, rename_structure, rename_trace
+from traces import ExecutionTrace, Step
+from traces.model import digest
 
 MOST_BLAMED = 100
 """Maximum number of failed runs that are blamed. Of more, a sample has some of every group of failures."""
@@ -124,15 +133,19 @@ async def find_failures(
     metrics: Sequence[Metric] = (),
     live: StructureSnapshot | None = None,
     most: int = MOST_BLAMED,
+    recorded: RecordedStructure | None = None,
+    unjudged: int = 0,
 ) -> FailedRuns:
     """Judge recorded runs by feedback and `metrics`, without either by their errors, and group those that failed.
 
-    With the structure of the `live` agent, what the traces show gets the names that it has there.
+    With the structure of the `live` agent, what the traces show gets the names that it has there. `recorded` is the
+    structure that all traces show, if `unjudged` others were read; by default it is that of the runs.
     """
-    if not runs:
-        raise SetupError("there are no traces to learn from")
-    structure = recover_structure(each.trace for each in runs)
-    matching = None
+    recorded = recorded or recover_structure(each.trace for each in runs)
+    structure, matching = recorded.snapshot, None
+    if recorded.templates:
+        digests = {surface_id: digest(text) for surface_id, text in recorded.templates.items()}
+        runs = [replace(each, trace=_read_templates(each.trace, digests)) for each in runs]
     if live is not None:
         matching = match_surfaces(structure, live)
         surfaces = {match.recorded: match.live for match in matching.matches}
@@ -146,8 +159,8 @@ async def find_failures(
         )
     has_feedback = any(each.feedback is not None for each in runs)
     judges: list[Metric] = [*([FeedbackMetric(runs)] if has_feedback else []), *metrics] or [CompletedMetric()]
-    asked = [each for each in runs if metrics or not has_feedback or _can_be_judged(each)]
-    left_out = Counter({"no feedback": len(runs) - len(asked)})
+    asked = [each for each in runs if metrics or not has_feedback or each.is_judged]
+    left_out = Counter({"no feedback": len(runs) - len(asked) + unjudged})
     by_id = {each.id: each for each in asked}
     cases = EvalSet(id="production", cases=tuple(each.as_case() for each in asked))
     judge = evaluator.with_metrics(judges)
@@ -158,7 +171,8 @@ async def find_failures(
     blamable = [row for row in failed if can_be_blamed(row)]
     failed_ids = {row.case_id for row in blamable}
     versions = count_versions([(each.trace, each.id in failed_ids) for each in asked], structure)
-    current = [row for row in blamable if is_current(by_id[row.case_id].trace, versions)]
+    given_up = list_given_up(versions)
+    current = [row for row in blamable if not has_read(by_id[row.case_id].trace, given_up)]
     notes: tuple[str, ...] = ()
     if current:
         left_out["an older version of a text"] = len(blamable) - len(current)
@@ -307,8 +321,15 @@ def _order_by_evidence(patches: PatchSet, signals: Sequence[AggregateResult]) ->
     return PatchSet(tuple(sorted(patches, key=lambda patch: (-support[patch.surface_id], patch.surface_id))))
 
 
-def _can_be_judged(run: JudgedRun) -> bool:
-    return run.run.error is not None or (run.feedback is not None and run.feedback.is_good is not None)
+def _read_templates(trace: ExecutionTrace, digests: Mapping[str, str]) -> ExecutionTrace:
+    """The trace as if its steps had read the template of each text that was filled in for them."""
+
+    def read(step: Step) -> Step:
+        if step.surface_reads is None or digests.keys().isdisjoint(step.surface_reads):
+            return step
+        return replace(step, surface_reads={name: digests.get(name, seen) for name, seen in step.surface_reads.items()})
+
+    return replace(trace, steps=tuple(map(read, trace.steps)))
 
 
 def _has_passed(row: CaseRow) -> bool:

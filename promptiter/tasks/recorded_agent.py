@@ -34,6 +34,11 @@ class JudgedRun:
     def id(self) -> str:
         return self.trace.id
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the run ended with an error, or somebody said whether it was good."""
+        return self.run.error is not None or (self.feedback is not None and self.feedback.is_good is not None)
+
     def as_case(self) -> EvalCase:
         """The case of the run. Its answer is the reference only if feedback says that it was good."""
         said = self.feedback

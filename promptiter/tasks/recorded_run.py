@@ -7,7 +7,7 @@ import joined several turns of a conversation to one trace, its run is the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -84,6 +84,40 @@ def read_turns(trace: ExecutionTrace) -> list[RecordedRun]:
     last = read_run(trace)
     own_id = last.trace_ids[0] if before and has_own_ids else trace.id
     return [*before, replace(last, trace_id=own_id, started_ns=turns[-1].since_ns or trace.start_ns)]
+
+
+def split_turns(trace: ExecutionTrace) -> list[ExecutionTrace]:
+    """A trace per turn, if an import joined turns that have trace ids of their own to one trace; else the trace."""
+    turns, trace_ids = _find_turns(trace), _list_trace_ids(trace)
+    if len(turns) < 2 or len(trace_ids) != len(turns):
+        return [trace]
+    attributes = {name: value for name, value in trace.attributes.items() if name != TRACE_IDS}
+    found = []
+    for trace_id, (first, after) in zip(
+        trace_ids, pairwise((0, *(turn.since_ns for turn in turns[1:]), inf)), strict=True
+    ):
+        steps = [step for step in trace.steps if first <= (step.start_ns or 0) < after]
+        kept = {step.id for step in steps}
+        if not steps:
+            return [trace]
+        found.append(
+            ExecutionTrace(
+                id=trace_id,
+                steps=tuple(_keep_sources(step, kept) for step in steps),
+                status=trace.status if after == inf else "completed",
+                conversation_id=trace.conversation_id,
+                attributes=attributes,
+            )
+        )
+    return found
+
+
+def _keep_sources(step: Step, kept: Container[str]) -> Step:
+    return replace(
+        step,
+        predecessors=tuple(each for each in step.predecessors if each in kept),
+        edges=tuple(edge for edge in step.edges if edge.source in kept),
+    )
 
 
 def read_answer(snapshot: Snapshot) -> str:

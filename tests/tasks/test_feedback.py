@@ -8,6 +8,7 @@ from promptiter.errors import EvalSetError
 from promptiter.tasks.feedback import Feedback, FeedbackFile, load_feedback, normalize_id
 
 ID = "0af7651916cd43dd8448eb211c80319c"
+BASE64 = "CvdlGRbNQ92ESOshHIAxnA=="
 
 
 def write(tmp_path: Path, text: str, name: str = "feedback.csv") -> Path:
@@ -31,7 +32,7 @@ def test_thumbs_scores_and_texts_by_trace_and_conversation(tmp_path: Path) -> No
     assert found.find(["other"], None) is None
 
 
-@pytest.mark.parametrize("written", [ID.upper(), f"0x{ID}", "0af76519-16cd-43dd-8448-eb211c80319c", f" {ID} "])
+@pytest.mark.parametrize("written", [ID.upper(), f"0x{ID}", "0af76519-16cd-43dd-8448-eb211c80319c", f" {ID} ", BASE64])
 def test_ids_are_found_however_they_are_written(written: str) -> None:
     assert normalize_id(written) == ID
     assert FeedbackFile([Feedback(trace_id=ID, is_good=True)]).find([written], None) is not None
@@ -111,3 +112,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("trace_id,comment\nt,süß\n".encode("latin-1"))
     with pytest.raises(EvalSetError, match="not UTF-8"):
         load_feedback(tmp_path / "latin.csv")
+
+
+def test_files_of_excel(tmp_path: Path) -> None:
+    text = f'\ufeffsep=;\r\nTrace ID;Score;Comment\r\n{ID};4,5;"good; really"\r\nt2;1,5;"two\r\nlines"\r\n'
+    found = load_feedback(write(tmp_path, text))
+    assert [(row.score, row.is_good) for row in found.rows] == [(4.5, True), (1.5, False)]
+    assert found.rows[0].comment == "good; really"
+
+
+@pytest.mark.parametrize("word", ["Thumbs Up", "thumbs-up", "THUMBS_UP", "+1", "👍"])
+def test_ratings_are_understood_however_they_are_written(tmp_path: Path, word: str) -> None:
+    assert load_feedback(write(tmp_path, f"trace-id,Thumbs\nt,{word}\n")).rows[0].is_good is True
+
+
+def test_the_usual_name_of_a_column_counts_before_others(tmp_path: Path) -> None:
+    found = load_feedback(write(tmp_path, "feedback,rating,trace_id\nnot what I asked,down,t\n"))
+    assert found.rows == (Feedback(trace_id="t", is_good=False),)

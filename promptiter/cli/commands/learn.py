@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,15 +10,13 @@ import typer
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
-from promptiter.errors import SetupError
-from promptiter.wording import plural
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
     from promptiter.tasks.feedback import FeedbackFile
     from promptiter.tasks.learning import FailedRuns, Lessons
-    from promptiter.tasks.recorded_agent import JudgedRun
+    from promptiter.tasks.production_runs import ProductionRuns
 
 
 def learn(
@@ -87,19 +84,21 @@ def learn(
     from promptiter.config.build import build_learning
     from promptiter.config.learned_run import list_own_cases, read_learned_run
     from promptiter.tasks.lesson_files import write_lesson_files
+    from promptiter.tasks.production_runs import read_production
+    from promptiter.tasks.trace_files import read_trace_files
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
     said = _load_feedback(feedback, good_from)
     with divert_prints():
         built = build_learning(parsed)
     try:
-        runs = _read_runs(files, said)
-        lessons = _learn(built, runs, metrics=metrics, most=most, dry_run=dry_run)
+        production = read_production(read_trace_files(files), said, keep_unjudged=metrics or said is None)
+        lessons = _learn(built, production, metrics=metrics, most=most, dry_run=dry_run)
     finally:
         built.gateway.cache.close()
     if lessons is None:
         return
-    files = write_lesson_files(folder, lessons, runs, said, own=list_own_cases(built.config))
+    files = write_lesson_files(folder, lessons, production.runs, said, own=list_own_cases(built.config))
     texts = {"lessons.json": view.lessons_as_json(lessons), "lessons.md": view.lessons_as_markdown(lessons)}
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -130,33 +129,11 @@ def _load_feedback(file: Path | None, good_from: float | None) -> FeedbackFile |
     return None if file is None else load_feedback(file, good_from=good_from)
 
 
-def _read_runs(files: Sequence[Path], feedback: FeedbackFile | None) -> list[JudgedRun]:
-    from promptiter.tasks.feedback import list_trace_ids, read_judgements
-    from promptiter.tasks.recorded_agent import JudgedRun
-    from promptiter.tasks.recorded_run import read_run
-    from promptiter.tasks.trace_files import read_trace_files
-
-    runs = []
-    for trace in read_trace_files(files):
-        said = read_judgements(trace)
-        if feedback is not None:
-            said = feedback.find(list_trace_ids(trace), trace.conversation_id) or said
-        runs.append(JudgedRun(trace=trace, run=read_run(trace), feedback=said))
-    if feedback is not None and not any(run.feedback is not None for run in runs):
-        row = feedback.rows[0]
-        raise SetupError(
-            f"no row of {feedback.source} is about one of the {plural(len(runs), 'trace')}: it has "
-            f"{(row.trace_id or row.conversation_id)!r}, the traces {runs[0].id!r}"
-            if runs
-            else "there are no traces"
-        )
-    return runs
-
-
 def _learn(
-    built: ConfiguredLearning, runs: Sequence[JudgedRun], *, metrics: bool, most: int, dry_run: bool
+    built: ConfiguredLearning, production: ProductionRuns, *, metrics: bool, most: int, dry_run: bool
 ) -> Lessons | None:
     import asyncio
+    from dataclasses import replace
 
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.judge_check import show_judging
@@ -164,11 +141,20 @@ def _learn(
     from promptiter.tasks.learning_forecast import forecast_learning
 
     evaluator = built.evaluator
-    chosen = evaluator.metrics if metrics or not any(run.feedback is not None for run in runs) else ()
+    chosen = evaluator.metrics if metrics or not production.has_feedback else ()
     chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
 
     async def find() -> FailedRuns:
-        return await find_failures(runs, evaluator=evaluator, metrics=chosen, live=built.live, most=most)
+        found = await find_failures(
+            production.runs,
+            evaluator=evaluator,
+            metrics=chosen,
+            live=built.live,
+            most=most,
+            recorded=production.structure,
+            unjudged=production.unjudged,
+        )
+        return replace(found, notes=(*production.notes, *found.notes))
 
     async def work() -> Lessons:
         found = await find()
