@@ -87,7 +87,8 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
     around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
-        surfaces.setdefault(surface.id, as_data(surface.to_json()))
+        if surface.id not in surfaces:
+            surfaces[surface.id] = as_data(surface.to_json())
     failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
     attributes: dict[str, Json] = {}
     model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)

@@ -30,7 +30,8 @@ def _read_judgements(span: Span) -> Iterator[dict[str, Json]]:
     for event in span.events:
         if event.name == "gen_ai.evaluation.result":
             yield {name: event.attributes[key] for name, key in _FIELDS.items() if key in event.attributes}
-    for prefix in _LISTS:
+    keys = " ".join(span.attributes)
+    for prefix in _LISTS if "annotations." in keys or "evaluations." in keys else ():
         if any(key.startswith(prefix) for key in span.attributes):
             for each in unflatten(span.attributes, prefix):
                 inner = next(iter(each.values()), None)
