@@ -269,6 +269,8 @@ def _read_time(nanoseconds: int | str | None) -> int | None:
     if not nanoseconds:
         return None
     if isinstance(nanoseconds, str):
+        if len(nanoseconds) == 19 and nanoseconds.isdecimal():  # all between 2001 and 2286
+            return int(nanoseconds) or None
         if not nanoseconds.isdecimal():
             raise ValueError(f"{nanoseconds!r} is not a time in nanoseconds")
         nanoseconds = int(nanoseconds)

@@ -88,7 +88,7 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
         if surface.id not in surfaces:
-            surfaces[surface.id] = as_data(surface.to_json())
+            surfaces[surface.id] = surface.fields
     failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
     attributes: dict[str, Json] = {}
     model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)
@@ -212,13 +212,14 @@ def _read_failure(span: Span) -> Failure:
 def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     figures: dict[str, float] = {}
     for node in calls:
-        details = load_json(node.span.attributes.get("langfuse.observation.usage_details"))
-        attributes = node.span.attributes if not isinstance(details, dict) else {**details, **node.span.attributes}
-        for name, keys in _USAGE.items():
+        attributes: Mapping[str, Json] = node.span.attributes
+        if isinstance(details := load_json(attributes.get("langfuse.observation.usage_details")), dict):
+            attributes = {**details, **attributes}
+        for name, keys in _USAGE:
             value = first(attributes, keys)
             if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
+            if type(value) in (int, float) and 0 <= value < 2**63:
                 figures[name] = figures.get(name, 0) + value
     if not figures:
         return None
@@ -226,12 +227,12 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     return Usage(**{name: int(value) for name, value in figures.items()}, cost_usd=cost)
 
 
-_USAGE = {
-    "input_tokens": (*concepts.INPUT_TOKENS, "prompt_tokens", "input"),
-    "output_tokens": (*concepts.OUTPUT_TOKENS, "completion_tokens", "output"),
-    "cached_input_tokens": concepts.CACHED_TOKENS,
-    "cost_usd": concepts.COST,
-}
+_USAGE = (
+    ("input_tokens", (*concepts.INPUT_TOKENS, "prompt_tokens", "input")),
+    ("output_tokens", (*concepts.OUTPUT_TOKENS, "completion_tokens", "output")),
+    ("cached_input_tokens", concepts.CACHED_TOKENS),
+    ("cost_usd", concepts.COST),
+)
 
 
 def _name_nodes(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, str]:
