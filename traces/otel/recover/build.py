@@ -89,11 +89,8 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
     for surface in seen:
         if surface.id not in surfaces:
             surfaces[surface.id] = surface.fields
-    failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
-    attributes: dict[str, Json] = {}
-    model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)
-    if model is not None:
-        attributes["gen_ai.request.model"] = str(model)
+    failed = [node.span for node in (*item.wrappers, *draft.calls) if node.span.is_error]
+    model = first((draft.calls[0] if draft.calls else item.span).span.attributes, concepts.MODEL)
     return Step(
         id=draft.id,
         node_id=node_id,
@@ -104,11 +101,11 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
         input=_build_input(draft, own, around),
         output=_build_output(draft, own, around),
         tool_calls=_build_tool_calls(draft, own),
-        error=_read_failure(failed.span) if failed is not None else None,
+        error=_read_failure(failed[0]) if failed else None,
         usage=_sum_usage(draft.calls or [item.span]),
         start_ns=draft.start or None,
         end_ns=draft.end or None,
-        attributes=attributes,
+        attributes={} if model is None else {"gen_ai.request.model": str(model)},
     )
 
 
@@ -149,20 +146,15 @@ def _read_value(draft: Draft, keys: tuple[str, ...]) -> Snapshot:
 
 
 def _build_tool_calls(draft: Draft, own: Sequence[Conversation]) -> tuple[ToolCall, ...]:
-    calls = [_read_tool_call(node) for node in sorted(draft.tools, key=lambda node: (node.start, node.id))]
-    known = {call.id for call in calls if call.id is not None}
-    if not calls:
-        answers = {each: message.text for talk in own for message in talk.asked for each in message.answers}
-        for talk in own:
-            for message in talk.answered:
-                calls += [
-                    ToolCall(
-                        name=call.name, id=call.id, arguments=as_data(call.arguments), result=answers.get(call.id or "")
-                    )
-                    for call in message.calls
-                    if call.id not in known
-                ]
-    return tuple(calls)
+    if draft.tools:
+        return tuple(map(_read_tool_call, sorted(draft.tools, key=lambda node: (node.start, node.id))))
+    answers = {each: message.text for talk in own for message in talk.asked for each in message.answers}
+    return tuple(
+        ToolCall(name=call.name, id=call.id, arguments=as_data(call.arguments), result=answers.get(call.id or ""))
+        for talk in own
+        for message in talk.answered
+        for call in message.calls
+    )
 
 
 def _read_tool_call(node: SpanNode) -> ToolCall:
@@ -213,10 +205,13 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     figures: dict[str, float] = {}
     for node in calls:
         attributes: Mapping[str, Json] = node.span.attributes
-        if isinstance(details := load_json(attributes.get("langfuse.observation.usage_details")), dict):
-            attributes = {**details, **attributes}
+        if "langfuse.observation.usage_details" in attributes:
+            details = load_json(attributes["langfuse.observation.usage_details"])
+            attributes = {**details, **attributes} if isinstance(details, dict) else attributes
         for name, keys in _USAGE:
             value = first(attributes, keys)
+            if value is None:
+                continue
             if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
             if type(value) in (int, float) and 0 <= value < 2**63:

@@ -23,15 +23,20 @@ _LISTS = ("annotations.", "evaluations.", "trace.annotations.", "trace.evaluatio
 
 def list_judgements(nodes: Iterable[SpanNode]) -> list[Json]:
     """The judgements of a run, in the order of its spans."""
-    return [each for node in nodes for each in _read_judgements(node.span) if len(each) > ("name" in each)]
+    found = (each for node in nodes if _may_judge(node.span) for each in _read_judgements(node.span))
+    return [each for each in found if len(each) > ("name" in each)]
+
+
+def _may_judge(span: Span) -> bool:
+    keys = " ".join(span.attributes)
+    return "annotations." in keys or "evaluations." in keys or bool(span.events)
 
 
 def _read_judgements(span: Span) -> Iterator[dict[str, Json]]:
     for event in span.events:
         if event.name == "gen_ai.evaluation.result":
             yield {name: event.attributes[key] for name, key in _FIELDS.items() if key in event.attributes}
-    keys = " ".join(span.attributes)
-    for prefix in _LISTS if "annotations." in keys or "evaluations." in keys else ():
+    for prefix in _LISTS:
         if any(key.startswith(prefix) for key in span.attributes):
             for each in unflatten(span.attributes, prefix):
                 inner = next(iter(each.values()), None)
