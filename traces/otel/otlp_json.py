@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
+from sys import intern
 
 import msgspec
 import orjson
@@ -296,7 +297,8 @@ def _read_link(link: _Link) -> Link:
 def _read_attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
     # Almost all values are strings, and this is the hottest line when reading.
     return {
-        item.key: _read_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
+        intern(item.key): _read_value(item.value, depth) if (text := item.value.stringValue) is None else text
+        for item in items
     }
 
 

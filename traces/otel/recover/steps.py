@@ -248,6 +248,8 @@ def _flatten(items: Iterable[Item]) -> Iterator[Item]:
 
 def _settle(items: list[Item]) -> list[Item]:
     """Make steps of the model calls that no step owns, and give them their tool calls."""
+    if not items:
+        return []
     asked: list[Item] = []
     tools: list[Item] = []
     settled = _settle_level(items, asked, tools)
@@ -275,7 +277,7 @@ def _settle(items: list[Item]) -> list[Item]:
             left.append(tool)
         else:
             owner.tools.append(tool.span)
-    return sorted([*settled, *left], key=_order_key)
+    return sorted([*settled, *left], key=_order_key) if left or len(settled) > 1 else settled
 
 
 def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> list[Item]:
