@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
+from sys import intern
 
 import msgspec
 import orjson
@@ -148,8 +149,9 @@ def _read_document(raw: bytes, place: Place, intake: Intake, *, is_first: bool) 
             intake.warn("a batch of metrics was left out", place)
             return []
         return _read_other(raw, place, ValueError("it has no `resourceSpans`"), intake)
+    known: dict[str, str] = {}
     found: list[Span | Log] = [
-        _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place)
+        _read_span(span, scope_spans.scope.name if scope_spans.scope else "", service, place, known)
         for request in requests
         for resource_spans in request.resourceSpans or ()
         for service in [_read_service(resource_spans.resource)]
@@ -221,15 +223,20 @@ def _check_version(resource_spans: _ResourceSpans, place: Place) -> list[_ScopeS
     return resource_spans.scopeSpans
 
 
-def _read_span(span: _Span, scope: str, service: str, place: Place) -> Span:
-    trace_id, span_id, status = span.traceId.lower(), span.spanId.lower(), span.status
+def _read_span(span: _Span, scope: str, service: str, place: Place, known: dict[str, str]) -> Span:
+    """A span. `known` are the trace ids of the document so far: many spans share one."""
+    trace_id, span_id, status = span.traceId, span.spanId.lower(), span.status
     parent_id = span.parentSpanId.lower() if span.parentSpanId else None
     is_error = status is not None and status.code == 2
     try:
-        if len(trace_id) != 32 or len(span_id) != 16 or not is_hex(trace_id + span_id):
-            trace_id, span_id = read_id(span.traceId, 32), read_id(span.spanId, 16)
+        if trace_id not in known:
+            known[trace_id] = read_id(trace_id, 32)
+        trace_id = known[trace_id]
+        if len(span_id) != 16 or not is_hex(span_id) or len(span.traceId) != 32:
+            span_id = read_id(span.spanId, 16)
             parent_id = read_id(span.parentSpanId, 16) if span.parentSpanId else None
-        check_count(len(span.attributes or ()))
+        if span.attributes:
+            check_count(len(span.attributes))
         attributes = _read_attributes(span.attributes) if span.attributes else {}
         events: tuple[Event, ...] = ()
         if span.events:
@@ -269,6 +276,8 @@ def _read_time(nanoseconds: int | str | None) -> int | None:
     if not nanoseconds:
         return None
     if isinstance(nanoseconds, str):
+        if len(nanoseconds) == 19 and nanoseconds.isdecimal():  # all between 2001 and 2286
+            return int(nanoseconds) or None
         if not nanoseconds.isdecimal():
             raise ValueError(f"{nanoseconds!r} is not a time in nanoseconds")
         nanoseconds = int(nanoseconds)
@@ -288,7 +297,8 @@ def _read_link(link: _Link) -> Link:
 def _read_attributes(items: list[_KeyValue], depth: int = 0) -> dict[str, Json]:
     # Almost all values are strings, and this is the hottest line when reading.
     return {
-        item.key: _read_value(item.value, depth) if (text := item.value.stringValue) is None else text for item in items
+        intern(item.key): _read_value(item.value, depth) if (text := item.value.stringValue) is None else text
+        for item in items
     }
 
 

@@ -29,7 +29,7 @@ from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.edges import Texts, find_edges
-from traces.otel.recover.forest import SpanNode, build_forest, take_apart, walk
+from traces.otel.recover.forest import SpanNode, build_forest, take_apart
 from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
@@ -45,37 +45,37 @@ TRACE_IDS = "promptiter.trace_ids"
 def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
     """The trace of the spans of one run; None if none of them is a step."""
     dropped: Counter[str] = Counter()
-    roots = build_forest(spans, dropped)
-    drafts = arrange(find_steps(roots), NamedPredecessors(roots))
+    nodes = build_forest(spans, dropped)
+    drafts = arrange(find_steps(nodes), NamedPredecessors(nodes))
     coverage.add_spans(len(spans), dropped)
     if not drafts:
-        coverage.add_folded(sum(1 for _ in walk(roots)), is_trace=False)
-        take_apart(roots)
+        coverage.add_folded(len(nodes), is_trace=False)
+        take_apart(nodes)
         return None
     texts = {draft: Texts(draft) for draft in drafts}
-    edges = find_edges(drafts, roots, texts)
+    edges = find_edges(drafts, nodes, texts)
     names = _name_nodes(drafts, texts)
     surfaces: dict[str, Json] = {}
     steps = [_build_step(draft, names[draft], edges[draft], texts[draft], surfaces) for draft in drafts]
     trace = ExecutionTrace(
-        id=_find_run_id(roots),
+        id=nodes[0].span.trace_id,
         steps=tuple(steps),
-        status=_find_status(roots, drafts),
-        conversation_id=_find_conversation(roots),
-        attributes=_list_attributes(roots, surfaces),
+        status=_find_status(nodes, drafts),
+        conversation_id=_find_conversation(nodes),
+        attributes=_list_attributes(nodes, surfaces),
     )
-    coverage.add_trace(trace, spans=sum(1 for node in walk(roots) if not node.is_lost))
-    take_apart(roots)
+    coverage.add_trace(trace, spans=sum([not node.is_lost for node in nodes]))
+    take_apart(nodes)
     return trace
 
 
-def _list_attributes(roots: Sequence[SpanNode], surfaces: dict[str, Json]) -> dict[str, Json]:
+def _list_attributes(nodes: Sequence[SpanNode], surfaces: dict[str, Json]) -> dict[str, Json]:
     """What is known about the run as a whole; what is empty is left out."""
-    trace_ids = list(dict.fromkeys(root.span.trace_id for root in roots))
+    trace_ids = list(dict.fromkeys(node.span.trace_id for node in nodes if node.parent is None))
     known: dict[str, Json] = {
-        APPLICATION: _name_application(roots),
+        APPLICATION: _name_application(nodes[0]),
         SURFACES: surfaces,
-        JUDGEMENTS: list_judgements(roots),
+        JUDGEMENTS: list_judgements(nodes),
         TRACE_IDS: trace_ids if len(trace_ids) > 1 else None,
     }
     return {name: value for name, value in known.items() if value or name == APPLICATION}
@@ -87,12 +87,10 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
     around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
     for surface in seen:
-        surfaces.setdefault(surface.id, as_data(surface.to_json()))
-    failed = next((node for node in (*item.wrappers, *draft.calls) if node.span.is_error), None)
-    attributes: dict[str, Json] = {}
-    model = next((first(node.span.attributes, concepts.MODEL) for node in (*draft.calls, item.span)), None)
-    if model is not None:
-        attributes["gen_ai.request.model"] = str(model)
+        if surface.id not in surfaces:
+            surfaces[surface.id] = surface.fields
+    failed = [node.span for node in (*item.wrappers, *draft.calls) if node.span.is_error]
+    model = first((draft.calls[0] if draft.calls else item.span).span.attributes, concepts.MODEL)
     return Step(
         id=draft.id,
         node_id=node_id,
@@ -103,11 +101,11 @@ def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts,
         input=_build_input(draft, own, around),
         output=_build_output(draft, own, around),
         tool_calls=_build_tool_calls(draft, own),
-        error=_read_failure(failed.span) if failed is not None else None,
+        error=_read_failure(failed[0]) if failed else None,
         usage=_sum_usage(draft.calls or [item.span]),
         start_ns=draft.start or None,
         end_ns=draft.end or None,
-        attributes=attributes,
+        attributes={} if model is None else {"gen_ai.request.model": str(model)},
     )
 
 
@@ -148,20 +146,15 @@ def _read_value(draft: Draft, keys: tuple[str, ...]) -> Snapshot:
 
 
 def _build_tool_calls(draft: Draft, own: Sequence[Conversation]) -> tuple[ToolCall, ...]:
-    calls = [_read_tool_call(node) for node in sorted(draft.tools, key=lambda node: (node.start, node.id))]
-    known = {call.id for call in calls if call.id is not None}
-    if not calls:
-        answers = {each: message.text for talk in own for message in talk.asked for each in message.answers}
-        for talk in own:
-            for message in talk.answered:
-                calls += [
-                    ToolCall(
-                        name=call.name, id=call.id, arguments=as_data(call.arguments), result=answers.get(call.id or "")
-                    )
-                    for call in message.calls
-                    if call.id not in known
-                ]
-    return tuple(calls)
+    if draft.tools:
+        return tuple(map(_read_tool_call, sorted(draft.tools, key=lambda node: (node.start, node.id))))
+    answers = {each: message.text for talk in own for message in talk.asked for each in message.answers}
+    return tuple(
+        ToolCall(name=call.name, id=call.id, arguments=as_data(call.arguments), result=answers.get(call.id or ""))
+        for talk in own
+        for message in talk.answered
+        for call in message.calls
+    )
 
 
 def _read_tool_call(node: SpanNode) -> ToolCall:
@@ -211,13 +204,17 @@ def _read_failure(span: Span) -> Failure:
 def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     figures: dict[str, float] = {}
     for node in calls:
-        details = load_json(node.span.attributes.get("langfuse.observation.usage_details"))
-        attributes = node.span.attributes if not isinstance(details, dict) else {**details, **node.span.attributes}
-        for name, keys in _USAGE.items():
+        attributes: Mapping[str, Json] = node.span.attributes
+        if "langfuse.observation.usage_details" in attributes:
+            details = load_json(attributes["langfuse.observation.usage_details"])
+            attributes = {**details, **attributes} if isinstance(details, dict) else attributes
+        for name, keys in _USAGE:
             value = first(attributes, keys)
+            if value is None:
+                continue
             if isinstance(value, str) and value.isdecimal() and len(value) < 20:
                 value = int(value)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
+            if type(value) in (int, float) and 0 <= value < 2**63:
                 figures[name] = figures.get(name, 0) + value
     if not figures:
         return None
@@ -225,12 +222,12 @@ def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
     return Usage(**{name: int(value) for name, value in figures.items()}, cost_usd=cost)
 
 
-_USAGE = {
-    "input_tokens": (*concepts.INPUT_TOKENS, "prompt_tokens", "input"),
-    "output_tokens": (*concepts.OUTPUT_TOKENS, "completion_tokens", "output"),
-    "cached_input_tokens": concepts.CACHED_TOKENS,
-    "cost_usd": concepts.COST,
-}
+_USAGE = (
+    ("input_tokens", (*concepts.INPUT_TOKENS, "prompt_tokens", "input")),
+    ("output_tokens", (*concepts.OUTPUT_TOKENS, "completion_tokens", "output")),
+    ("cached_input_tokens", concepts.CACHED_TOKENS),
+    ("cost_usd", concepts.COST),
+)
 
 
 def _name_nodes(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, str]:
@@ -253,9 +250,9 @@ def _name_node(draft: Draft, texts: Texts) -> str:
     return (name or item.span.span.name or "step").replace("#", "-")
 
 
-def _name_application(roots: Sequence[SpanNode]) -> str:
+def _name_application(root: SpanNode) -> str:
     """The name of the outermost span, which every export has, without the numbers and ids that it may contain."""
-    return _NUMBER.sub("*", roots[0].span.name)
+    return _NUMBER.sub("*", root.span.name)
 
 
 _NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")
@@ -267,21 +264,17 @@ def _find_agent_name(node: SpanNode) -> str | None:
     return name if method == "run" and name[:1].islower() else None
 
 
-def _find_run_id(roots: Sequence[SpanNode]) -> str:
-    return roots[0].span.trace_id
-
-
-def _find_conversation(roots: Sequence[SpanNode]) -> str | None:
-    for node in walk(roots):
+def _find_conversation(nodes: Iterable[SpanNode]) -> str | None:
+    for node in nodes:
         if (value := first(node.span.attributes, concepts.CONVERSATION)) is not None:
             return str(value)
     return None
 
 
-def _find_status(roots: Sequence[SpanNode], drafts: Sequence[Draft]) -> TraceStatus:
-    if any(root.span.is_error for root in roots if not root.is_lost):
+def _find_status(nodes: Sequence[SpanNode], drafts: Sequence[Draft]) -> TraceStatus:
+    if any(node.span.is_error for node in nodes if node.parent is None and not node.is_lost):
         return "failed"
-    if any(node.is_lost for node in walk(roots)) or any(draft.item.span.span.end_ns is None for draft in drafts):
+    if any(node.is_lost for node in nodes) or any(draft.item.span.span.end_ns is None for draft in drafts):
         return "incomplete"
     return "completed"
 

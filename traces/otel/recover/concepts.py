@@ -196,9 +196,19 @@ def first(attributes: Mapping[str, Json], keys: tuple[str, ...]) -> Json:
     return None
 
 
+_ROLE_KEYS = frozenset(OTHER_KINDS).union(
+    ("openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name", "gen_ai.request.model"),
+    ("llm.request.type", "llm.input_messages.0.message.role", "gcp.vertex.agent.llm_request"),
+    ("gen_ai.tool.name", "agent_name", "ai.operationId"),
+)
+"""A span without any of these says nothing about its role but by its name."""
+
+
 def read_role(span: Span) -> Role:
     """What a span stands for, by the first vocabulary that says so, else by what it holds."""
     attributes = span.attributes
+    if _ROLE_KEYS.isdisjoint(attributes):  # spans of the transport
+        return "agent" if span.name.startswith("agent_run [") else "other"
     kind = attributes.get("openinference.span.kind")
     if isinstance(kind, str) and (role := _OPENINFERENCE.get(kind)) is not None and role != "chain":
         return role
@@ -264,7 +274,7 @@ def read_graph_place(span: Span) -> GraphPlace | None:
         if isinstance(parsed, dict) and "langgraph_node" in parsed:
             found, prefix = parsed, ""
     if prefix is None:
-        if _NODE_KEYS.isdisjoint(attributes):
+        if attributes.keys().isdisjoint(_NODE_KEYS):
             return None
         prefix = next(each for each in _PREFIXES if f"{each}langgraph_node" in attributes)
     node = found[f"{prefix}langgraph_node"]
@@ -283,10 +293,10 @@ def as_data(value: Json) -> Json:
 
 
 def _is_data(value: Json, depth: int) -> bool:
-    if value is None or isinstance(value, str | bool):
+    if value is None or value is True or value is False or isinstance(value, str):
         return True
-    if isinstance(value, int | float):
-        return -(2**63) <= value < 2**63
+    if type(value) in (int, float):
+        return bool(-(2**63) <= value < 2**63)
     if depth == MAX_DEPTH:
         return False
     for each in value.values() if isinstance(value, dict) else value:
@@ -323,7 +333,10 @@ def _read_number(value: Json) -> int | None:
 
 def load_json(text: Json) -> Json:
     """Parse JSON if a text is that; anything else is returned as it is."""
-    if not isinstance(text, str | bytes) or text[:1] not in ("{", "[", '"', b"{", b"[", b'"'):
+    if isinstance(text, str):
+        if not text.startswith(("{", "[", '"')):
+            return text
+    elif not isinstance(text, bytes) or not text.startswith((b"{", b"[", b'"')):
         return text
     try:
         return orjson.loads(text)

@@ -16,7 +16,7 @@ from math import inf
 from traces.model import Edge
 from traces.otel.recover.concepts import INPUT, OUTPUT, first, load_json
 from traces.otel.recover.content import GivenTexts, TextIndex
-from traces.otel.recover.forest import SpanNode, walk, walk_up
+from traces.otel.recover.forest import SpanNode, walk_up
 from traces.otel.recover.messages import Conversation
 from traces.otel.recover.order import Draft, Evidence
 
@@ -55,12 +55,12 @@ class Texts:
 
 
 def find_edges(
-    drafts: Sequence[Draft], roots: Sequence[SpanNode], texts: Mapping[Draft, Texts]
+    drafts: Sequence[Draft], nodes: Sequence[SpanNode], texts: Mapping[Draft, Texts]
 ) -> dict[Draft, list[Edge]]:
     """The edges to each step's predecessors. What a step only read, and did not follow, is an edge of kind data."""
     sources = find_sources(drafts, texts)
     read_by_others = Counter(source for read in sources.values() for source in read)
-    linked = _find_linked(drafts, roots)
+    linked = _find_linked(drafts, nodes)
     linked_by_others = Counter(each for found in linked.values() for each in found)
     ancestors = _Ancestors()
     edges: dict[Draft, list[Edge]] = {}
@@ -193,19 +193,19 @@ def _find_owners(drafts: Sequence[Draft]) -> dict[str, Draft]:
     return owners
 
 
-def _find_linked(drafts: Sequence[Draft], roots: Sequence[SpanNode]) -> dict[Draft, set[Draft]]:
+def _find_linked(drafts: Sequence[Draft], nodes: Sequence[SpanNode]) -> dict[Draft, set[Draft]]:
     """For each step the steps that its spans link to, also through spans of the transport between them."""
-    nodes = {node.id: node for node in walk(roots)}
-    if not any(node.span.links for node in nodes.values()):
+    if not any(node.span.links for node in nodes):
         return {draft: set() for draft in drafts}
+    by_id = {node.span.span_id: node for node in nodes}
     owners = _find_owners(drafts)
     carriers: dict[str | None, SpanNode] = {}  # of spans of the transport, the nearest one at or above with links
-    for node in nodes.values():
+    for node in nodes:
         if node.role == "other" and node.id not in owners:
             carrier = node if node.span.links else carriers.get(node.parent.id if node.parent else None)
             if carrier is not None:
                 carriers[node.id] = carrier
-    return {draft: _follow_links(draft, nodes, owners, carriers) for draft in drafts}
+    return {draft: _follow_links(draft, by_id, owners, carriers) for draft in drafts}
 
 
 def _follow_links(

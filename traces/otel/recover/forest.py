@@ -57,7 +57,10 @@ class SpanNode:
 
 
 def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]:
-    """The trees of these spans, each level in the order of start times. Counts spans that were dropped, and why."""
+    """The nodes of the trees of these spans, parents first and each level in the order of start times.
+
+    Counts spans that were dropped, and why.
+    """
     chosen: dict[str, Span] = {}
     for span in spans:
         if span.attributes.get("logfire.span_type") == "pending_span":
@@ -73,7 +76,7 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
     nodes = {span_id: SpanNode(span) for span_id, span in chosen.items()}
     lost: dict[str, SpanNode] = {}
     roots: list[SpanNode] = []
-    for node in list(nodes.values()):
+    for node in nodes.values():
         parent_id = node.span.parent_id
         if parent_id is None or parent_id == node.id:
             roots.append(node)
@@ -87,19 +90,24 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
             roots.append(parent)
         node.parent = parent
         parent.children.append(node)
-    roots += _break_cycles(nodes.values(), roots)
-    for node in reversed(list(walk(roots))):
-        for child in node.children:
-            node.end = max(node.end, child.end) if node.is_lost or node.span.end_ns is None else node.end
-        if node.is_lost and node.children:
-            node.start = min(child.start for child in node.children)
-        node.children.sort(key=_start_key)
+    reached = list(walk(roots))
+    if len(reached) < len(nodes) + len(lost):
+        roots += _break_cycles(nodes.values(), reached)
+        reached = list(walk(roots))
+    for node in reversed(reached):
+        if children := node.children:
+            if node.is_lost or node.span.end_ns is None:
+                node.end = max(node.end, *[child.end for child in children])
+            if node.is_lost:
+                node.start = min([child.start for child in children])
+            if len(children) > 1:
+                children.sort(key=_start_key)
     roots.sort(key=_start_key)
-    placed = _place_lost(roots) if lost else roots
-    for node in walk(placed):
-        if node.parent is not None:
-            node.agent = node.parent if node.parent.role == "agent" else node.parent.agent
-    return placed
+    ordered = list(walk(_place_lost(roots) if lost else roots))
+    for node in ordered:
+        if (parent := node.parent) is not None:
+            node.agent = parent if parent.role == "agent" else parent.agent
+    return ordered
 
 
 def walk(roots: Sequence[SpanNode]) -> Iterator[SpanNode]:
@@ -119,9 +127,9 @@ def walk_up(node: SpanNode | None) -> Iterator[SpanNode]:
         node = node.parent
 
 
-def take_apart(roots: Sequence[SpanNode]) -> None:
+def take_apart(nodes: Iterable[SpanNode]) -> None:
     """Cut the nodes from each other, so that they are freed at once: parents and children refer to each other."""
-    for node in walk(roots):
+    for node in nodes:
         node.parent = node.agent = None
         node.children = []
 
@@ -152,9 +160,9 @@ def _encloses(outer: SpanNode, inner: SpanNode) -> bool:
     return outer.start <= inner.start and inner.end <= outer.end and outer.span.trace_id == inner.span.trace_id
 
 
-def _break_cycles(nodes: Iterable[SpanNode], roots: Sequence[SpanNode]) -> list[SpanNode]:
+def _break_cycles(nodes: Iterable[SpanNode], below_roots: Iterable[SpanNode]) -> list[SpanNode]:
     """Spans that are their own ancestors become roots."""
-    reached = {id(node) for node in walk(roots)}
+    reached = set(map(id, below_roots))
     added: list[SpanNode] = []
     for node in nodes:
         if id(node) in reached:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from traces.model import Json
-from traces.otel.recover.forest import SpanNode, walk
+from traces.otel.recover.forest import SpanNode
 from traces.otel.recover.parts import unflatten
 from traces.otel.spans import Span
 
@@ -21,9 +21,15 @@ _FIELDS = {
 _LISTS = ("annotations.", "evaluations.", "trace.annotations.", "trace.evaluations.")
 
 
-def list_judgements(roots: Sequence[SpanNode]) -> list[Json]:
+def list_judgements(nodes: Iterable[SpanNode]) -> list[Json]:
     """The judgements of a run, in the order of its spans."""
-    return [each for node in walk(roots) for each in _read_judgements(node.span) if len(each) > ("name" in each)]
+    found = (each for node in nodes if _may_judge(node.span) for each in _read_judgements(node.span))
+    return [each for each in found if len(each) > ("name" in each)]
+
+
+def _may_judge(span: Span) -> bool:
+    keys = " ".join(span.attributes)
+    return "annotations." in keys or "evaluations." in keys or bool(span.events)
 
 
 def _read_judgements(span: Span) -> Iterator[dict[str, Json]]:

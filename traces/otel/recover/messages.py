@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from traces.model import Json
@@ -55,14 +56,27 @@ _OUTPUT = ("gen_ai.output.messages", "gen_ai.completion", "llm.output_messages")
 _INPUT_VALUE = ("input.value", "langfuse.observation.input", "mlflow.spanInputs", "lmnr.span.input", "ai.prompt")
 _OUTPUT_VALUE = ("output.value", "langfuse.observation.output", "mlflow.spanOutputs", "lmnr.span.output")
 _SYSTEM_ROLES = ("system", "developer")
+_FLAT_KEYS = {key: frozenset((f"{key}.0.role", f"{key}.0.content")) for key in (*_INPUT, *_OUTPUT)}
+_NESTED = ("role", "content", "tool_calls.0.tool_call.function.name")
+_NESTED_KEYS = {key: frozenset(f"{key}.0.message.{each}" for each in _NESTED) for key in (*_INPUT, *_OUTPUT)}
+_CONTENT_KEYS = frozenset(("gen_ai.system_instructions", "events", "all_messages_events")).union(
+    (*_INPUT, *_OUTPUT, *_INPUT_VALUE, *_OUTPUT_VALUE),
+    *_FLAT_KEYS.values(),
+    *_NESTED_KEYS.values(),
+    ("gcp.vertex.agent.llm_request", "gen_ai.response.content", "ai.response.text", "ai.response.toolCalls"),
+)
+"""A span without events has messages only if it has one of these."""
+_NOTHING = Conversation("", (), ())
 
 
 def read_conversation(span: Span) -> Conversation:
     """The messages of a model call or an agent run, however they were recorded."""
     attributes = span.attributes
+    if not span.events and _CONTENT_KEYS.isdisjoint(attributes):
+        return _NOTHING
     asked = _read_side(attributes, _INPUT, "user")
     answered = _read_side(attributes, _OUTPUT, "assistant")
-    system = join_parts(load_json(attributes.get("gen_ai.system_instructions")))
+    system = _read_system(attributes.get("gen_ai.system_instructions"))
     if events := _list_events(span):
         of_events = _read_events(events)
         system = system or of_events.system
@@ -71,7 +85,8 @@ def read_conversation(span: Span) -> Conversation:
         system, asked, answered = _read_gemini(attributes)
     if not answered and (text := first(attributes, ("gen_ai.response.content", "ai.response.text"))):
         answered = [Message("assistant", str(text))]
-    if (listed := load_json(attributes.get("ai.response.toolCalls"))) and isinstance(listed, list):
+    listed = load_json(attributes["ai.response.toolCalls"]) if "ai.response.toolCalls" in attributes else None
+    if listed and isinstance(listed, list):
         answered.append(
             _read_message(
                 {"content": [{"type": "tool-call", **each} for each in listed if isinstance(each, dict)]}, "assistant"
@@ -87,6 +102,18 @@ def read_conversation(span: Span) -> Conversation:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
     return Conversation(system, tuple(asked), tuple(answered))
+
+
+def _read_system(value: Json) -> str:
+    """The text of system instructions. They are the same in many spans, so those read last are remembered."""
+    if isinstance(value, str) and len(value) < 20_000:
+        return _remember_system(value)
+    return join_parts(load_json(value))
+
+
+@lru_cache(maxsize=256)
+def _remember_system(value: str) -> str:
+    return join_parts(load_json(value))
 
 
 def _read_gemini(attributes: Mapping[str, Json]) -> tuple[str, list[Message], list[Message]]:
@@ -113,13 +140,9 @@ def _read_side(attributes: Mapping[str, Json], keys: Iterable[str], role: str) -
                 return messages
             if isinstance(value, str) and value:
                 return [Message(role, value)]
-        elif f"{key}.0.role" in attributes or f"{key}.0.content" in attributes:
+        elif not _FLAT_KEYS[key].isdisjoint(attributes):
             return [_read_message(each, role) for each in unflatten(attributes, f"{key}.")]
-        elif (
-            f"{key}.0.message.role" in attributes
-            or f"{key}.0.message.content" in attributes
-            or (f"{key}.0.message.tool_calls.0.tool_call.function.name" in attributes)
-        ):
+        elif not _NESTED_KEYS[key].isdisjoint(attributes):
             return [_read_message(each.get("message", each), role) for each in unflatten(attributes, f"{key}.")]
     return []
 
@@ -132,9 +155,12 @@ def _read_list(value: Json, role: str) -> list[Message]:
         return []
     while len(value) == 1 and isinstance(value[0], list):
         value = value[0]
-    if not all(isinstance(each, dict) and _looks_like_message(each) for each in value):
-        return []
-    return [_read_message(each, role) for each in value]
+    messages: list[Message] = []
+    for each in value:
+        if not isinstance(each, dict) or _MESSAGE_KEYS.isdisjoint(each):
+            return []
+        messages.append(_read_message(each, role))
+    return messages
 
 
 _MESSAGE_KEYS = frozenset(
@@ -160,7 +186,7 @@ def _read_message(value: Mapping[str, Any], default: str) -> Message:
         answers: list[str] = []
         for part in value["parts"]:
             read_part(part, texts, calls, answers)
-        text = "\n".join(filter(None, texts))
+        text = texts[0] if len(texts) == 1 else "\n".join(filter(None, texts))
         role = str(value.get("role") or default).lower()
         return Message(_ROLES.get(role, role), text, tuple(calls), tuple(answers))
     return _read_other_message(value, default)

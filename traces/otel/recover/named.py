@@ -18,8 +18,8 @@ _SEND = re.compile(r"Send\(node='([^']+)'")
 class NamedPredecessors:
     """Finds the stated predecessors among the items of one level; `edges` is the static graph, if there is one."""
 
-    def __init__(self, roots: Sequence[SpanNode]) -> None:
-        self.edges = read_static_edges(roots)
+    def __init__(self, nodes: Iterable[SpanNode]) -> None:
+        self.edges = read_static_edges(nodes)
 
     def __call__(self, items: Sequence[Item]) -> Mapping[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
@@ -188,11 +188,13 @@ def _read_handover(item: Item) -> str | None:
     return None if name in around else name
 
 
-def read_static_edges(roots: Sequence[SpanNode]) -> dict[str, set[str]]:
+def read_static_edges(nodes: Iterable[SpanNode]) -> dict[str, set[str]]:
     """The edges of the graph that some instrumentations write on a span: for each node, those after it."""
     edges: dict[str, set[str]] = {}
-    for node in walk(roots):
+    for node in nodes:
         attributes = node.span.attributes
+        if "gen_ai.workflow.edges" not in attributes and "workflow.definition" not in attributes:
+            continue
         listed = load_json(attributes.get("gen_ai.workflow.edges"))
         for each in listed if isinstance(listed, list) else ():
             source, arrow, target = str(each).partition(" -> ")

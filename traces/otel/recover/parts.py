@@ -21,6 +21,7 @@ class AskedCall(NamedTuple):
 
 
 def read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: list[str]) -> None:
+    """Add what a part of a message holds to its texts, the calls that it asks for, and the ids of those it answers."""
     if isinstance(part, str):
         texts.append(part)
         return
@@ -28,12 +29,37 @@ def read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: lis
         if part is not None:
             texts.append(dump(part))
         return
+    kind = part.get("type")
+    if kind == "text" and len(part) == 2 and isinstance(text := part.get("content"), str):  # most parts are this
+        texts.append(text)
+        return
     if isinstance(inner := part.get("message_content"), dict):
         part = inner
-    kind = part.get("type")
+        kind = part.get("type")
     if kind is None and any(key.startswith("message_content.") for key in part):
         part = {key.removeprefix("message_content."): item for key, item in part.items()}
         kind = part.get("type")
+    if not _PROVIDER_KEYS.isdisjoint(part) and _read_provider_part(part, texts, calls, answers):
+        return
+    if kind in ("tool_call", "tool_use", "function_call", "tool-call"):
+        call_id, name = first(part, ("id", "call_id", "toolCallId")), first(part, ("name", "toolName"))
+        arguments = first(part, ("arguments", "input", "args"))
+        calls.append(AskedCall(text_or_none(call_id), str(name), load_json(arguments)))
+    elif kind in ("tool_call_response", "tool_result", "function_call_output", "tool-result"):
+        if (answered := first(part, ("id", "tool_use_id", "call_id", "toolCallId"))) is not None:
+            answers.append(str(answered))
+        answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
+        texts.append(answer if isinstance(answer, str) else dump(answer))
+    elif kind not in ("reasoning", "thinking"):
+        text = part.get("content", part.get("text"))
+        texts.append(text if isinstance(text, str) else "" if text is None else dump(text))
+
+
+_PROVIDER_KEYS = frozenset(("toolUse", "toolResult", "function_call", "function_response"))
+
+
+def _read_provider_part(part: Mapping[str, Any], texts: list[str], calls: list[AskedCall], answers: list[str]) -> bool:
+    """The same for a part as Bedrock or Gemini writes it. Returns whether it is one."""
     if isinstance(tool_use := part.get("toolUse"), dict):
         calls.append(
             AskedCall(text_or_none(tool_use.get("toolUseId")), str(tool_use.get("name")), tool_use.get("input"))
@@ -46,20 +72,9 @@ def read_part(part: Json, texts: list[str], calls: list[AskedCall], answers: lis
     elif isinstance(response := part.get("function_response"), dict):
         answers += [str(response["id"])] if response.get("id") else []
         texts.append(dump(response.get("response")))
-    elif kind in ("tool_call", "tool_use", "function_call", "tool-call"):
-        call_id, name = first(part, ("id", "call_id", "toolCallId")), first(part, ("name", "toolName"))
-        arguments = first(part, ("arguments", "input", "args"))
-        calls.append(AskedCall(text_or_none(call_id), str(name), load_json(arguments)))
-    elif kind in ("tool_call_response", "tool_result", "function_call_output", "tool-result"):
-        if (answered := first(part, ("id", "tool_use_id", "call_id", "toolCallId"))) is not None:
-            answers.append(str(answered))
-        answer = part.get("response", part.get("result", part.get("content", part.get("output"))))
-        texts.append(answer if isinstance(answer, str) else dump(answer))
-    elif kind in ("reasoning", "thinking"):
-        return
     else:
-        text = part.get("content", part.get("text"))
-        texts.append(text if isinstance(text, str) else "" if text is None else dump(text))
+        return False
+    return True
 
 
 def list_calls(value: Mapping[str, Any]) -> Iterator[AskedCall]:

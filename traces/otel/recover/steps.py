@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from traces.otel.recover.concepts import FINISH_REASON, INPUT, OUTPUT, TOOL_CALL_ID, first
-from traces.otel.recover.forest import SpanNode, is_explicit, walk
+from traces.otel.recover.forest import SpanNode, is_explicit
 from traces.otel.recover.messages import has_messages
 
 ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
@@ -66,18 +66,21 @@ class Item:
         self.start, self.end = span.start, span.end
 
 
-def find_steps(roots: Iterable[SpanNode]) -> list[Item]:
-    """The items of a run: steps and groups of steps, as nested as their spans."""
-    roots = list(roots)
-    results: dict[int, list[Item]] = {}
-    for node in reversed(list(walk(roots))):
-        below = [(child, results.pop(id(child))) for child in node.children]
+def find_steps(nodes: Sequence[SpanNode]) -> list[Item]:
+    """The items of a run: steps and groups of steps, as nested as their spans. Parents come before their children."""
+    results: dict[SpanNode, list[Item]] = {}
+    for node in reversed(nodes):
+        if not node.children:
+            results[node] = _visit(node, [])
+            continue
+        below = [(child, results.pop(child)) for child in node.children]
         if node.role in ("workflow", "chain", "other"):
             below = _cover_calls(below)
         inner = [item for _, items in below for item in items]
-        inner.sort(key=_order_key)
-        results[id(node)] = _visit(node, inner)
-    top = [item for root in roots for item in results[id(root)]]
+        if len(inner) > 1:
+            inner.sort(key=_order_key)
+        results[node] = _visit(node, inner)
+    top = [item for node in nodes if node.parent is None for item in results[node]]
     return _settle(top)
 
 
@@ -109,7 +112,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 return [Item("group", node, settled)]
             return [_make_step(node, inner, explicit=False)] if node.role == "agent" else []
         case _:
-            if sum(item.kind != "tool" for item in inner) < 2:
+            if len(inner) < 2 or sum(item.kind != "tool" for item in inner) < 2:
                 return inner
             group = Item("group", node, inner)
             group.is_soft = True
@@ -245,6 +248,8 @@ def _flatten(items: Iterable[Item]) -> Iterator[Item]:
 
 def _settle(items: list[Item]) -> list[Item]:
     """Make steps of the model calls that no step owns, and give them their tool calls."""
+    if not items:
+        return []
     asked: list[Item] = []
     tools: list[Item] = []
     settled = _settle_level(items, asked, tools)
@@ -272,7 +277,7 @@ def _settle(items: list[Item]) -> list[Item]:
             left.append(tool)
         else:
             owner.tools.append(tool.span)
-    return sorted([*settled, *left], key=_order_key)
+    return sorted([*settled, *left], key=_order_key) if left or len(settled) > 1 else settled
 
 
 def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> list[Item]:

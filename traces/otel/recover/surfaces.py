@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import Any, NamedTuple, TypeAlias
 
 from traces.model import Json, digest
-from traces.otel.recover.concepts import MODEL, first, load_json
+from traces.otel.recover.concepts import MODEL, as_data, first, load_json
 from traces.otel.recover.forest import SpanNode
 from traces.otel.recover.messages import Conversation
 from traces.otel.recover.parts import unflatten
-from traces.otel.spans import Span
 
 SURFACES = "promptiter.surfaces"
 """Trace attribute: the surfaces that its steps read, by id, each with type and value."""
@@ -20,51 +20,86 @@ _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty
 _PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
 _PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
+_FLAT_KEYS = frozenset(
+    ("llm.tools.0.tool.json_schema", "llm.request.functions.0.name", "gen_ai.tool.description", "tool.description")
+)
+"""These say that a definition of tools is spread over several attributes."""
+_SURFACE_KEYS = _FLAT_KEYS.union(
+    MODEL,
+    _PARAMETER_KEYS,
+    _PARAMETER_SETS,
+    ("gen_ai.tool.definitions", "model_request_parameters", "gcp.vertex.agent.llm_request", "llm.tools"),
+)
+_MAX_REMEMBERED = 20_000
+"""Spans that show their surfaces in more characters than this are read each time, so that memory is bounded."""
 
 
 class SeenSurface(NamedTuple):
-    """A surface with the value that a step read. `arguments` is the JSON schema of a tool."""
+    """A surface with the value that a step read: its id, the digest of its value, and its type and value as JSON.
+
+    A surface of a tool also has `arguments`, its JSON schema.
+    """
 
     id: str
-    type: str
-    value: Json
-    arguments: Mapping[str, Json] | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        fields: dict[str, Json] = {"type": self.type, "value": self.value}
-        if self.arguments:
-            fields["arguments"] = dict(self.arguments)
-        return fields
-
-    @property
-    def digest(self) -> str:
-        return _digest_text(self.value) if isinstance(self.value, str) else digest(self.value)
-
-
-@lru_cache(maxsize=256)
-def _digest_text(text: str) -> str:
-    """The digest of a text. Prompts and descriptions are the same in many steps and runs."""
-    return digest(text)
+    digest: str
+    fields: Json
 
 
 def list_surfaces(
     node_id: str, calls: Iterable[SpanNode], around: Iterable[SpanNode], system: str
 ) -> list[SeenSurface]:
     """The surfaces of a node that the spans of one of its steps show."""
-    spans = [node.span for node in (*calls, *around)]
     found: dict[str, SeenSurface] = {}
     if system:
-        found["instruction"] = SeenSurface(f"{node_id}#instruction", "instruction", system)
-    for span in spans:
-        model = first(span.attributes, MODEL)
-        if model is not None and "model" not in found and str(model).lower() != "unknown":
-            found["model"] = SeenSurface(f"{node_id}#model", "model", str(model))
-        for name, value in _list_parameters(span):
-            found.setdefault(f"parameter.{name}", SeenSurface(f"{node_id}#parameter.{name}", "parameter", value))
-        for name, description, arguments in _list_tools(span):
-            part = f"tool.{name}"
-            found.setdefault(part, SeenSurface(f"{node_id}#{part}", "tool", description, arguments))
+        found["instruction"] = SeenSurface(f"{node_id}#instruction", *_describe("instruction", system))
+    for node in (*calls, *around):
+        for part, value_digest, fields in _read_surfaces(node.span.attributes):
+            if part not in found:
+                found[part] = SeenSurface(f"{node_id}#{part}", value_digest, fields)
     return list(found.values())
+
+
+Shown: TypeAlias = tuple[str, str, Json]
+"""A surface before it is known whose it is: the end of its id, then as in SeenSurface."""
+
+
+def _read_surfaces(attributes: Mapping[str, Json]) -> Sequence[Shown]:
+    """The surfaces that one span shows. They are the same in many spans, so those read last are remembered."""
+    keys = [key for key in attributes if key in _SURFACE_KEYS]
+    if not keys:
+        return ()
+    if _FLAT_KEYS.isdisjoint(keys):
+        values = [attributes[key] for key in keys]
+        if sum([len(value) for value in values if isinstance(value, str)]) < _MAX_REMEMBERED:
+            try:
+                return _remember_surfaces(tuple(keys), *values)
+            except TypeError:  # a list or an object, which has no hash
+                pass
+    return list(_list_shown(attributes))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _remember_surfaces(keys: tuple[str, ...], *values: Json) -> Sequence[Shown]:
+    return list(_list_shown(dict(zip(keys, values, strict=True))))
+
+
+def _list_shown(attributes: Mapping[str, Json]) -> Iterator[Shown]:
+    model = first(attributes, MODEL)
+    if model is not None and str(model).lower() != "unknown":
+        yield "model", *_describe("model", str(model))
+    for name, value in _list_parameters(attributes):
+        yield f"parameter.{name}", *_describe("parameter", value)
+    for name, description, arguments in _list_tools(attributes):
+        value_digest, fields = _describe("tool", description)
+        if arguments:
+            fields = {**fields, "arguments": as_data(arguments)}
+        yield f"tool.{name}", value_digest, fields
+
+
+@lru_cache(maxsize=256, typed=True)
+def _describe(kind: str, value: str | float) -> tuple[str, Json]:
+    """The digest of a value, and a surface with it as JSON. Prompts are the same in many steps and runs."""
+    return digest(value), {"type": kind, "value": as_data(value)}
 
 
 def find_system(conversations: Iterable[Conversation], around: Iterable[Conversation]) -> str:
@@ -72,17 +107,19 @@ def find_system(conversations: Iterable[Conversation], around: Iterable[Conversa
     return next((each.system for each in (*conversations, *around) if each.system), "")
 
 
-def _list_parameters(span: Span) -> Iterator[tuple[str, Json]]:
+def _list_parameters(attributes: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
     for key, name in _PARAMETER_KEYS.items():
-        value = span.attributes.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if key in attributes and _is_number(value := attributes[key]):
             yield name, value
-    parameters = load_json(first(span.attributes, _PARAMETER_SETS))
+    parameters = load_json(first(attributes, _PARAMETER_SETS))
     if isinstance(parameters, dict):
         for name in _PARAMETERS:
-            value = parameters.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if _is_number(value := parameters.get(name)):
                 yield name, value
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def _list_gemini_tools(attributes: Mapping[str, Json]) -> list[Json]:
@@ -93,8 +130,7 @@ def _list_gemini_tools(attributes: Mapping[str, Json]) -> list[Json]:
     return [function for functions in declared if isinstance(functions, list) for function in functions]
 
 
-def _list_tools(span: Span) -> Iterator[tuple[str, str, Mapping[str, Json] | None]]:
-    attributes = span.attributes
+def _list_tools(attributes: Mapping[str, Json]) -> Iterator[tuple[str, str, Mapping[str, Json] | None]]:
     listed = load_json(attributes.get("gen_ai.tool.definitions"))
     if not isinstance(listed, list):
         requested = load_json(attributes.get("model_request_parameters"))
