@@ -6,24 +6,42 @@ Cases from the traces join the user's own: those that taught the patches join th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_document
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.data.evalset import load_eval_set
+from promptiter.llm.budget import Budget, Budgets
 from promptiter.tasks.lesson_files import LEARNED_CASES, OTHER_CASES, PATCHES
 from traces.model import Json
 
 
-def read_learned_run(parsed: ParsedConfig, folder: Path) -> ParsedConfig:
-    """The configuration of the run that validates the lessons of a folder."""
+def read_learned_run(parsed: ParsedConfig, folder: Path, *, budget: Budget | Budgets | None = None) -> ParsedConfig:
+    """The configuration of the run that validates the lessons of a folder. Of the `budget` it gets what is left."""
     learned, others = (file if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES))
     changed: dict[str, Json] = {
         "search": {"name": "learned_patches", "options": {"patches": str((folder / PATCHES).absolute())}},
         **_add_sets(parsed.config, learned, others),
     }
+    if left := find_budget_left(budget):
+        changed["budget"] = left
     settings = merge_settings(parsed.settings, changed)
     return read_document(parsed.document, file=parsed.file or Path(FILE_NAME), settings=settings)
+
+
+def find_budget_left(budget: Budget | Budgets | None) -> dict[str, Json]:
+    """What is left of each cap, by name."""
+    if not isinstance(budget, Budget):
+        return {}
+    spent = {"max_calls": budget.state.calls, "max_tokens": budget.state.tokens, "max_usd": budget.state.cost_usd}
+    return {name: max(0, cap - spent[name]) for name, cap in asdict(budget.caps).items() if cap is not None}
+
+
+def has_cases_to_show(config: RunConfig, folder: Path) -> bool:
+    """Whether the run has cases that can show a fault: of the user, or of runs that failed."""
+    own = config.train or config.validation or config.cases or config.data
+    return bool(own) or (folder / LEARNED_CASES).exists()
 
 
 def list_own_cases(config: RunConfig) -> Iterable[EvalCase]:

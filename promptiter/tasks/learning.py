@@ -24,6 +24,7 @@ from promptiter.backprop.loss import can_be_blamed, extract_losses
 from promptiter.backprop.patch_writing import PatchWriter, collect_patches
 from promptiter.backprop.record import PatchesWritten, TraceBlame
 from promptiter.backprop.support_aggregator import SupportAggregator
+from promptiter.engine.interrupts import Interrupt
 from promptiter.errors import BudgetEndedError, SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
@@ -160,12 +161,14 @@ async def learn(
     optimizer: Optimizer | None = None,
     live: StructureSnapshot | None = None,
     notify: Notify = lambda: None,
+    interrupt: Interrupt | None = None,
 ) -> Lessons:
     """Blame the sampled failures, and write a patch for each text with enough evidence.
 
     With the structure of the `live` agent, patches change its texts as they are now. Stages default to those that need
-    no model. If the budget ends, the lessons are those of what was blamed until then.
+    no model. If the budget ends, or a person interrupts, the lessons are those of what was blamed until then.
     """
+    interrupt = interrupt or Interrupt()
     traces, losses = await _select_traces(found, evaluator)
     work = BackwardPass(
         structure=found.structure,
@@ -184,12 +187,17 @@ async def learn(
     with evaluator.gateway.active():
         try:
             for first in range(0, len(losses), CHUNK):
+                if interrupt.reason is not None:
+                    break
                 chunk = losses[first : first + CHUNK]
                 blames += await work.attribute(chunk, attributor)
                 for _ in chunk:
                     notify()
         except BudgetEndedError as error:
             notes.append(f"{error}; {len(blames)} of {len(losses)} failed runs were blamed")
+        if interrupt.reason is not None:
+            notes.append(f"{interrupt.reason}: {len(blames)} of {len(losses)} failed runs were blamed; no patches")
+            aggregator, optimizer = None, None
         if problem := describe_failed_attribution(blames, attributor):
             notes.append(problem)
         gradients = group_by_surface(blames)
@@ -201,7 +209,7 @@ async def learn(
                 all_cases=len(losses),
             )
             signals, weak = merged.signals, merged.below_support
-            wanted = [each for each in signals if each.surface_id in target.surface_ids]
+            wanted = [] if interrupt.reason else [each for each in signals if each.surface_id in target.surface_ids]
             writer = PatchWriter(
                 optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
                 structure=target,
@@ -214,7 +222,7 @@ async def learn(
             notes += written.notes
         except BudgetEndedError as error:
             notes.append(f"{error}; patches are missing")
-    if not gradients:
+    if not gradients and interrupt.reason is None:
         notes += await work.explain_no_blame(losses)
     return Lessons(
         structure=target,

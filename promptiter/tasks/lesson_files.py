@@ -26,10 +26,12 @@ def write_lesson_files(
     feedback: FeedbackFile | None,
     *,
     own: Iterable[EvalCase] = (),
+    need_references: bool = True,
 ) -> list[Path]:
     """Write the patches, the cases of runs that they were learned from, and those of other runs, each as a file.
 
-    A case needs a reference, which feedback gives it, and must not ask what a case of the user's `own` asks.
+    If metrics `need_references`, a case needs one, which feedback gives it. No case asks what one of the user's `own`
+    asks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = {_list_questions(case) for case in own}
@@ -42,7 +44,8 @@ def write_lesson_files(
     ):
         (folder / name).unlink(missing_ok=True)
         made = cases_from_traces([run.trace for run in chosen], feedback).cases if chosen else ()
-        cases = [case for case in made if case.turns[-1].expected is not None and _list_questions(case) not in known]
+        usable = (case for case in made if case.turns[-1].expected is not None or not need_references)
+        cases = [case for case in usable if _list_questions(case) not in known]
         known |= {_list_questions(case) for case in cases}
         if cases:
             (folder / name).write_bytes(write_lines(cases[:MOST_CASES]))

@@ -11,6 +11,9 @@ from random import Random
 import orjson
 import pytest
 
+from promptiter.config.build import build_learning
+from promptiter.config.file import read_config
+from promptiter.config.learned_run import has_cases_to_show
 from promptiter.evaluation.data.evalset_rows import write_lines
 from tests.cli.conftest import Run
 from tests.worlds import triage_world
@@ -105,3 +108,23 @@ def test_lessons_need_no_configuration_and_no_model(
     monkeypatch.chdir(tmp_path)
     shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", "--json")
     assert orjson.loads(shown)["surfaces"][0]["surface_id"] == "note#instruction"
+
+
+def test_learning_and_validation_share_the_budget(run: Run, recorded: Path, project: Path) -> None:
+    (project / "promptiter.yaml").write_text(CONFIG + "budget: {max_calls: 20}\n")
+    run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", code=6)
+    [folder] = (project / "runs").glob("[!.]*")
+    assert "15 of 15 calls (max_calls) are spent" in run("show", folder)
+
+
+def test_without_metrics_and_without_references_nothing_is_validated(run: Run, recorded: Path, project: Path) -> None:
+    spans, feedback = recorded / "spans.jsonl", recorded / "feedback.csv"
+    built = build_learning(read_config(project / "promptiter.yaml"))
+    assert has_cases_to_show(built.config, project)
+    alone = CONFIG.replace("train: train.jsonl\n", "").replace("validation: validation.jsonl\n", "")
+    (project / "promptiter.yaml").write_text(alone)
+    assert not has_cases_to_show(build_learning(read_config(project / "promptiter.yaml")).config, project)
+    (project / "promptiter.yaml").unlink()
+    run("learn", spans, "--feedback", feedback, "--agent", "live_desk:agent")
+    assert (project / "lessons" / "learned_cases.jsonl").exists()
+    assert not (project / "runs").exists()

@@ -8,18 +8,23 @@ from random import Random
 
 import pytest
 
+from promptiter.backprop.llm.attributor import LLMAttributor
+from promptiter.engine.interrupts import Interrupt
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.budget import Budget
-from promptiter.tasks.learning import find_failures
+from promptiter.llm.gateway import Gateway
+from promptiter.tasks.learning import find_failures, learn
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run
 from tests.worlds import rules_world, triage_world
 from tests.worlds.lessons import learn_with_expert, record, validate
-from tests.worlds.planted_world import PlantedWorld
+from tests.worlds.planted_world import EXPERT, PlantedWorld
 from tests.worlds.production import change_node
+from tests.worlds.sighted_expert import SightedExpert
 from traces import ExecutionTrace, Failure, Snapshot, Step
+from traces.model import digest
 from traces.otel.recover.surfaces import SURFACES
 
 pytestmark = pytest.mark.slow
@@ -98,6 +103,36 @@ async def test_when_the_budget_ends_the_lessons_are_those_so_far(tmp_path: Path)
     assert any("of 48 failed runs were blamed" in note for note in lessons.notes)
 
 
+async def test_when_a_person_interrupts_the_lessons_are_those_so_far(tmp_path: Path) -> None:
+    world, cases = make_rules_world(48)
+    interrupt = Interrupt()
+    expert = SightedExpert(world.knowledge, seed=world.seed)
+    evaluator = Evaluator(gateway=Gateway(models={EXPERT: expert}))
+    found = await find_failures(await record(world, cases, tmp_path, share=1.0), evaluator=evaluator)
+    lessons = await learn(
+        found,
+        evaluator=evaluator,
+        backwarder=LLMAttributor(EXPERT),
+        notify=lambda: interrupt.stop("Ctrl-C"),
+        interrupt=interrupt,
+    )
+    assert {each.surface_id for each in lessons.surfaces} == world.faulty
+    assert not lessons.patches
+    assert lessons.notes == ("Ctrl-C: 16 of 48 failed runs were blamed; no patches",)
+
+
+async def test_a_text_that_is_filled_in_for_each_run_teaches_its_template() -> None:
+    wrong = Failure("ValueError", "the answer is not JSON")
+    text = "Today is 2026-11-{:02}. You answer questions of customers, always as a JSON object."
+    runs = [make_run(number, instruction=text.format(number), error=wrong) for number in range(6)]
+    found = await find_failures(runs, evaluator=Evaluator())
+    assert len(found.sample) == 6
+    value = found.structure.surface("agent#instruction").value
+    assert value == text.replace("{:02}", "{…}")
+    lessons = await learn(found, evaluator=Evaluator())
+    assert all("{…}" in str(patch.value) for patch in lessons.patches)
+
+
 async def test_of_many_failures_a_sample_is_looked_into(tmp_path: Path) -> None:
     world, cases = make_rules_world(48)
     lessons = await learn_with_expert(world, await record(world, cases, tmp_path, share=1.0), most=12)
@@ -112,7 +147,7 @@ def make_run(number: int, *, instruction: str = "You answer.", error: Failure | 
         id="s",
         node_id="agent",
         kind="llm",
-        surface_reads={"agent#instruction": instruction},
+        surface_reads={"agent#instruction": digest(instruction)},
         input=Snapshot(f"question {number}"),
         output=Snapshot("" if error else "answer"),
         error=error,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptiter.cli.exit_codes import CANCELLED
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
@@ -14,6 +15,7 @@ from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, w
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
+    from promptiter.engine.interrupts import Interrupt
     from promptiter.tasks.feedback import FeedbackFile
     from promptiter.tasks.learning import FailedRuns
     from promptiter.tasks.lessons import Lessons
@@ -85,22 +87,30 @@ def learn(
     from promptiter.cli.views.lessons_diagram import lessons_as_svg
     from promptiter.config.build import build_learning
     from promptiter.config.learned_run import list_own_cases, read_learned_run
+    from promptiter.engine.interrupts import Interrupt
     from promptiter.tasks.lesson_files import write_lesson_files
     from promptiter.tasks.production_runs import read_production
     from promptiter.tasks.trace_files import read_trace_files
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
-    said = _load_feedback(feedback, good_from)
+    said, interrupt = _load_feedback(feedback, good_from), Interrupt()
     with divert_prints():
         built = build_learning(parsed)
     try:
         production = read_production(read_trace_files(files), said, keep_unjudged=metrics or said is None)
-        lessons = _learn(built, production, metrics=metrics, most=most, dry_run=dry_run)
+        lessons = _learn(built, production, interrupt, metrics=metrics, most=most, dry_run=dry_run)
     finally:
         built.gateway.cache.close()
     if lessons is None:
         return
-    files = write_lesson_files(folder, lessons, production.runs, said, own=list_own_cases(built.config))
+    files = write_lesson_files(
+        folder,
+        lessons,
+        production.runs,
+        said,
+        own=list_own_cases(built.config),
+        need_references=any(metric.needs_reference for metric in built.evaluator.metrics),
+    )
     texts = {
         "lessons.json": view.lessons_as_json(lessons),
         "lessons.md": view.lessons_as_markdown(lessons),
@@ -112,12 +122,30 @@ def learn(
         write_text(texts["lessons.json"], None)
     else:
         view.print_lessons(console(), lessons, [folder / "lessons.md", *files])
+    if interrupt.reason is not None:
+        raise typer.Exit(CANCELLED)
     if not lessons.patches or built.live is None or not validate:
         return
-    if built.config.metrics is None:
-        echo("The patches are not validated: the configuration has no metrics to judge the live agent by.", err=True)
+    if (problem := _find_obstacle(built, folder)) is not None:
+        echo(f"The patches are not validated: {problem}.", err=True)
         return
-    execute_run(read_learned_run(parsed, folder))
+    execute_run(read_learned_run(parsed, folder, budget=built.gateway.budget))
+
+
+def _find_obstacle(built: ConfiguredLearning, folder: Path) -> str | None:
+    """Why the patches cannot be validated with the live agent; None if they can."""
+    from promptiter.config.file import FILE_NAME
+    from promptiter.config.learned_run import find_budget_left, has_cases_to_show
+
+    if built.config.metrics is None:
+        return f"there are no metrics to judge the live agent by; list them in {FILE_NAME} (see `promptiter init`)"
+    if not has_cases_to_show(built.config, folder):
+        return (
+            "the metrics compare with a reference, and no failed run has one; give eval sets, or `expected` in the "
+            "feedback"
+        )
+    spent = [name for name, left in find_budget_left(built.gateway.budget).items() if not left]
+    return f"the budget is spent ({', '.join(spent)})" if spent else None
 
 
 def _read_config(config: Path | None, **options: object) -> ParsedConfig:
@@ -136,13 +164,21 @@ def _load_feedback(file: Path | None, good_from: float | None) -> FeedbackFile |
 
 
 def _learn(
-    built: ConfiguredLearning, production: ProductionRuns, *, metrics: bool, most: int, dry_run: bool
+    built: ConfiguredLearning,
+    production: ProductionRuns,
+    interrupt: Interrupt,
+    *,
+    metrics: bool,
+    most: int,
+    dry_run: bool,
 ) -> Lessons | None:
     import asyncio
     from dataclasses import replace
+    from functools import partial
 
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.judge_check import show_judging
+    from promptiter.engine.interrupts import run_blocking
     from promptiter.tasks.learning import find_failures, learn
     from promptiter.tasks.learning_forecast import forecast_learning
 
@@ -166,7 +202,9 @@ def _learn(
         found = await find()
         view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
         with show_judging(len(found.sample), "looking for causes") as advance:
-            return await learn(found, evaluator=evaluator, live=built.live, notify=advance, **built.stages)
+            return await learn(
+                found, evaluator=evaluator, live=built.live, notify=advance, interrupt=interrupt, **built.stages
+            )
 
     if dry_run:
         with divert_prints():
@@ -175,4 +213,4 @@ def _learn(
         view.print_groups(console(), found.groups)
         return None
     with divert_prints():
-        return asyncio.run(work())
+        return run_blocking(work, interrupt, notify=partial(echo, err=True))
