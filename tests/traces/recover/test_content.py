@@ -20,7 +20,7 @@ def write(start: int, words: int) -> str:
 
 
 @pytest.mark.parametrize("before", range(STRIDE))
-@pytest.mark.parametrize("start", (0, 5, 40 - CERTAIN))
+@pytest.mark.parametrize("start", [0, 5, 40 - CERTAIN])
 def test_eleven_words_of_a_long_text_are_found_wherever_they_are(before: int, start: int) -> None:
     quote = write(start, CERTAIN)
     assert find(write(0, 40), f"{write(100, 20 + before)} {quote} {write(200, 30)}")
