@@ -8,8 +8,8 @@ help is for the live agent to show: see `learned_patches`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.backward_pass import (
     BackwardPass,
@@ -33,9 +33,10 @@ from promptiter.profile import PatchSet, Profile
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.stages.contracts import AggregateResult, Aggregator, Attributor, Backwarder, SurfaceGradient
 from promptiter.stages.losses import CaseLoss
-from promptiter.stages.optimizer import Optimizer, Rejection
+from promptiter.stages.optimizer import Optimizer
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.tasks.failure_groups import FailureGroup, describe_failure, group_failures, sample_failures
+from promptiter.tasks.lessons import Lessons, SurfaceLesson
 from promptiter.tasks.recorded_agent import CompletedMetric, FeedbackMetric, JudgedRun, RecordedAgent
 from promptiter.tasks.recorded_structure import (
     RecordedStructure,
@@ -60,50 +61,6 @@ CHUNK = 16
 
 Notify = Callable[[], None]
 """Called for each failed run that was blamed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurfaceLesson:
-    """What runs say about one surface. `evidence` is the number of runs behind it, each by how sure its blame is.
-
-    `guessed` of the runs were blamed over guessed edges. `versions` are the texts that runs have read, the latest last.
-    Times are None if the traces have none.
-    """
-
-    surface_id: str
-    evidence: float
-    case_ids: tuple[str, ...]
-    guessed: int
-    text: str
-    first_ns: int | None
-    last_ns: int | None
-    versions: tuple[SurfaceVersion, ...] = ()
-    is_patchable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
-    """What was learned. `surfaces` are ordered by evidence; `patches` are for those with enough of it.
-
-    `left_out` counts runs by why they taught nothing. `blamed` is the number of failed runs whose blame was found,
-    and `sampled` the number that it was looked for. `structure` is what the patches change: that of the live agent, or
-    what the traces show.
-    """
-
-    structure: StructureSnapshot
-    runs: int
-    judged: int
-    failed: int
-    sampled: int
-    blamed: int
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    groups: tuple[FailureGroup, ...] = ()
-    surfaces: tuple[SurfaceLesson, ...] = ()
-    patches: PatchSet = field(default_factory=PatchSet)
-    refused: tuple[Rejection, ...] = ()
-    matching: Matching | None = None
-    notes: tuple[str, ...] = ()
-    learned_from: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +218,7 @@ async def learn(
         notes += await work.explain_no_blame(losses)
     return Lessons(
         structure=target,
+        recorded=found.structure,
         runs=len(found.runs) + found.left_out.get("no feedback", 0),
         judged=len(found.runs),
         failed=found.failed,
@@ -268,7 +226,7 @@ async def learn(
         blamed=len({blame.case_id for blame in blames if blame.gradients}),
         left_out=found.left_out,
         groups=found.groups,
-        surfaces=tuple(_list_lessons((*signals, *weak), gradients, found, live)),
+        surfaces=tuple(_list_lessons(signals, weak, gradients, found, live)),
         patches=_order_by_evidence(written.patches, signals),
         refused=written.refused,
         matching=found.matching,
@@ -291,13 +249,14 @@ async def _select_traces(found: FailedRuns, evaluator: Evaluator) -> tuple[Judge
 
 
 def _list_lessons(
-    signals: Iterable[AggregateResult],
+    supported: Sequence[AggregateResult],
+    weak: Sequence[AggregateResult],
     gradients: Mapping[str, tuple[SurfaceGradient, ...]],
     found: FailedRuns,
     live: StructureSnapshot | None,
 ) -> list[SurfaceLesson]:
     lessons = []
-    for signal in signals:
+    for signal in (*supported, *weak):
         times = [start for each in signal.case_ids if (start := found.runs[each].run.started_ns) is not None]
         guessed = {each.case_id for each in gradients[signal.surface_id] if each.trust < 1.0}
         lessons.append(
@@ -311,6 +270,7 @@ def _list_lessons(
                 last_ns=max(times, default=None),
                 versions=found.versions.get(signal.surface_id, ()),
                 is_patchable=live is None or signal.surface_id in live.surface_ids,
+                is_supported=signal in supported,
             )
         )
     return sorted(lessons, key=lambda lesson: (-lesson.evidence, lesson.surface_id))

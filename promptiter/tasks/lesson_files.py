@@ -10,7 +10,7 @@ from promptiter.evaluation.data.evalset_rows import write_lines
 from promptiter.tasks.cases_from_traces import cases_from_traces
 from promptiter.tasks.feedback import FeedbackFile
 from promptiter.tasks.learned_patches import write_patches
-from promptiter.tasks.learning import Lessons
+from promptiter.tasks.lessons import Lessons
 from promptiter.tasks.recorded_agent import JudgedRun
 
 PATCHES, LEARNED_CASES, OTHER_CASES = "patches.json", "learned_cases.jsonl", "other_cases.jsonl"

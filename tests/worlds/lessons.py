@@ -20,7 +20,8 @@ from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.feedback import load_feedback
 from promptiter.tasks.learned_patches import LearnedPatches, write_patches
-from promptiter.tasks.learning import Lessons, find_failures, learn
+from promptiter.tasks.learning import find_failures, learn
+from promptiter.tasks.lessons import Lessons
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run
 from tests.worlds.planted_world import EXPERT, PlantedWorld

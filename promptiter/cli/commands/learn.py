@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
     from promptiter.tasks.feedback import FeedbackFile
-    from promptiter.tasks.learning import FailedRuns, Lessons
+    from promptiter.tasks.learning import FailedRuns
+    from promptiter.tasks.lessons import Lessons
     from promptiter.tasks.production_runs import ProductionRuns
 
 
@@ -81,6 +82,7 @@ def learn(
     """
     from promptiter.cli.commands.run import execute_run
     from promptiter.cli.views import learn as view
+    from promptiter.cli.views.lessons_diagram import lessons_as_svg
     from promptiter.config.build import build_learning
     from promptiter.config.learned_run import list_own_cases, read_learned_run
     from promptiter.tasks.lesson_files import write_lesson_files
@@ -99,9 +101,13 @@ def learn(
     if lessons is None:
         return
     files = write_lesson_files(folder, lessons, production.runs, said, own=list_own_cases(built.config))
-    texts = {"lessons.json": view.lessons_as_json(lessons), "lessons.md": view.lessons_as_markdown(lessons)}
+    texts = {
+        "lessons.json": view.lessons_as_json(lessons),
+        "lessons.md": view.lessons_as_markdown(lessons),
+        view.PICTURE: lessons_as_svg(lessons),
+    }
     for name, text in texts.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     if as_json:
         write_text(texts["lessons.json"], None)
     else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table, print_rows
@@ -15,12 +17,16 @@ from promptiter.cli.views.forecast import describe_cost
 from promptiter.forecast.costs import Cost
 from promptiter.runlog.codec import to_plain
 from promptiter.tasks.failure_groups import FailureGroup
-from promptiter.tasks.learning import FailedRuns, Lessons, SurfaceLesson
+from promptiter.tasks.learning import FailedRuns
+from promptiter.tasks.lessons import Lessons, SurfaceLesson
 from promptiter.tasks.surface_matching import Matching
 from promptiter.wording import join_names, plural
-from traces.text import one_line
+from traces.text import cut, one_line
 
+PICTURE = "lessons.svg"
 SHOWN_GROUPS, SHOWN_SURFACES = 8, 10
+MOST_TEXT = 200
+"""Characters of what was wrong with runs, on a terminal."""
 
 
 def print_forecast(screen: Console, found: FailedRuns, cost: Cost) -> None:
@@ -37,8 +43,6 @@ def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) ->
     if lessons.surfaces:
         patched = lessons.patches.surface_ids
         table = new_table(">evidence", ">runs", ">guessed", "first", "last", "surface", "")
-        for column, name in zip(table.columns, ("evidence", "runs", "guessed"), strict=False):
-            column.min_width = len(name)
         for lesson in lessons.surfaces[:SHOWN_SURFACES]:
             table.add_row(
                 f"{lesson.evidence:.1f}",
@@ -49,6 +53,7 @@ def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) ->
                 Text(one_line(lesson.surface_id)),
                 _say_what_is_done(lesson, is_patched=lesson.surface_id in patched),
             )
+        _keep_whole(table, 5)
         screen.print()
         screen.print(table)
         _print_rest(screen, len(lessons.surfaces) - SHOWN_SURFACES, "surface", "surfaces")
@@ -65,13 +70,22 @@ def print_groups(screen: Console, groups: Sequence[FailureGroup]) -> None:
     if not groups:
         return
     table = new_table(">runs", "first", "last", "what failed")
-    table.columns[0].min_width = len("runs")
     for group in groups[:SHOWN_GROUPS]:
         what = f"{group.kind}: {group.text}" if group.text else group.kind
-        table.add_row(str(len(group.case_ids)), _date(group.first_ns), _date(group.last_ns), Text(one_line(what)))
+        table.add_row(
+            str(len(group.case_ids)), _date(group.first_ns), _date(group.last_ns), Text(cut(one_line(what), MOST_TEXT))
+        )
+    _keep_whole(table, 3)
     screen.print()
     screen.print(table)
     _print_rest(screen, len(groups) - SHOWN_GROUPS, "kind of failure", "kinds of failures")
+
+
+def _keep_whole(table: Table, count: int) -> None:
+    """Keep the first columns, figures and dates, as wide as they are; the others wrap."""
+    for at, column in enumerate(table.columns):
+        column.no_wrap = at < count
+        column.overflow = "fold"
 
 
 def lessons_as_json(lessons: Lessons) -> str:
@@ -82,6 +96,8 @@ def lessons_as_json(lessons: Lessons) -> str:
 def lessons_as_markdown(lessons: Lessons) -> str:
     """A page for people: what fails where, how often, since when, and the proposed texts."""
     lines = ["# What production taught", "", _headline(lessons), ""]
+    if lessons.surfaces:
+        lines += [f"![The nodes, with the evidence against their texts]({PICTURE})", ""]
     if lessons.groups:
         lines += ["## What failed", "", "| runs | first | last | what |", "|---:|---|---|---|"]
         lines += [
@@ -100,6 +116,8 @@ def lessons_as_markdown(lessons: Lessons) -> str:
         ]
         lines.append("")
         for lesson in lessons.surfaces:
+            if (change := _describe_change(lesson)) is not None:
+                lines += [f"{_cell(change)}.", ""]
             if len(lesson.versions) > 1:
                 lines += [f"Versions of {_cell(lesson.surface_id)}:", ""]
                 lines += [f"- {each}" for each in _list_versions(lesson)] + [""]
@@ -107,7 +125,8 @@ def lessons_as_markdown(lessons: Lessons) -> str:
         before = lessons.structure.surface(patch.surface_id).value
         lines += [f"## {_cell(patch.surface_id)}", "", _cell(patch.reason), "", "Now:", "", _quote(before), ""]
         lines += ["Proposed:", "", _quote(patch.value), ""]
-    lines += [f"- {name}: {_cell(text)}" for name, text in _list_remarks(lessons)]
+    told = ("Changed", "Versions")
+    lines += [f"- {name}: {_cell(text)}" for name, text in _list_remarks(lessons) if name not in told]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -124,7 +143,9 @@ def _headline(lessons: Lessons) -> str:
 def _say_what_is_done(lesson: SurfaceLesson, *, is_patched: bool) -> str:
     if is_patched:
         return "patched"
-    return "too little evidence, or no patch" if lesson.is_patchable else "not in the live agent"
+    if not lesson.is_patchable:
+        return "not in the live agent"
+    return "no patch" if lesson.is_supported else "weak evidence"
 
 
 def _list_remarks(lessons: Lessons) -> Iterator[tuple[str, str]]:
@@ -136,6 +157,8 @@ def _list_remarks(lessons: Lessons) -> Iterator[tuple[str, str]]:
             "which step read which is partly guessed in these traces; blame that rests on it counts for less",
         )
     for lesson in lessons.surfaces:
+        if (change := _describe_change(lesson)) is not None:
+            yield "Changed", change
         if len(lesson.versions) > 1:
             yield "Versions", f"{lesson.surface_id}: {'; '.join(_list_versions(lesson))}"
     yield from _describe_matching(lessons.matching)
@@ -159,9 +182,24 @@ def _describe_matching(matching: Matching | None) -> Iterator[tuple[str, str]]:
 
 def _list_versions(lesson: SurfaceLesson) -> list[str]:
     return [
-        f"{each.digest[:8]} since {_date(each.first_ns) or '?'}: {each.failed} of {plural(each.runs, 'run')} failed"
+        f"{each.digest[:8]} since {_time(each.first_ns) or '?'}: {each.failed} of {plural(each.runs, 'run')} failed"
         for each in lesson.versions
     ]
+
+
+def _describe_change(lesson: SurfaceLesson) -> str | None:
+    """Since which change of the text more runs fail, if they do."""
+    if (at := lesson.worse_since) is None:
+        return None
+    earlier, later = lesson.versions[:at], lesson.versions[at:]
+    before, since = (
+        f"{sum(each.failed for each in part)} of {plural(sum(each.runs for each in part), 'judged run')}"
+        for part in (earlier, later)
+    )
+    return (
+        f"{lesson.surface_id} fails more often since it was changed, about {_time(later[0].first_ns)}: {since} failed "
+        f"since then, {before} before"
+    )
 
 
 def _print_rest(screen: Console, count: int, one: str, many: str) -> None:
@@ -173,9 +211,14 @@ def _date(nanoseconds: int | None) -> str:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).strftime("%Y-%m-%d") if nanoseconds else ""
 
 
+def _time(nanoseconds: int | None) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC") if nanoseconds else ""
+
+
 def _cell(text: object) -> str:
-    return one_line(str(text)).replace("|", "\\|").replace("<", "&lt;")
+    """A text of the traces in a page: no markup, so no pictures and links of others."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", one_line(str(text))).replace("<", "&lt;")
 
 
 def _quote(value: object) -> str:
-    return "\n".join(f"    {line}" for line in str(value).splitlines() or [""])
+    return "\n".join(f"    {one_line(line)}" for line in str(value).splitlines() or [""])
