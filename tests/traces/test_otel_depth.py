@@ -27,6 +27,14 @@ def nest(depth: int, *kinds: dict[str, Any]) -> list[Span]:
     ]
 
 
+def test_agents_that_call_each_other_deeper_than_the_stack_are_a_chain() -> None:
+    depth = 1_500
+    chats = [make_span(depth + level, level, CHAT, start=level, end=level + 1) for level in range(0, depth, 300)]
+    [trace] = build_traces([*nest(depth, AGENT, TOOL), *chats])
+    assert len(trace.steps) == depth // 2
+    assert sum(len(step.predecessors) for step in trace.steps) == depth // 2 - 1
+
+
 @pytest.mark.slow
 def test_one_model_call_below_five_thousand_spans_is_one_step() -> None:
     spans = [*nest(5_000, {}), make_span(5_000, 4_999, CHAT, start=5_000, end=5_001)]

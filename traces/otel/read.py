@@ -32,9 +32,7 @@ def read(source: TraceSource) -> Iterator[ExecutionTrace]:
         if holds_traces(file):
             yield from parse_traces(name, file)
         else:
-            limit = DEFAULT_LIMIT_BYTES
-            found = _stream([(name, file)], None, Intake(), limit_bytes=limit)
-            yield from correct_edges(found, Corrector(None, None), limit_bytes=limit)
+            yield from _stream([(name, file)], Corrector(None, None), Intake(), limit_bytes=DEFAULT_LIMIT_BYTES)
 
 
 def holds_traces(file: TraceReader) -> bool:
@@ -72,14 +70,14 @@ def stream_otel(
     """Yield the traces that `read_otel` returns, one after the other, without keeping all of them in memory.
 
     Exports have no order, so the first trace comes after the last span was read. Until then, spans that take more than
-    about `limit_bytes` in memory wait in a temporary file. So do traces, until their edges are corrected.
+    about `limit_bytes` in memory wait in a temporary file. So do traces, until their edges are corrected: an eighth of
+    the limit is for them.
     """
     corrector = Corrector(edges, coverage)
     intake = Intake(coverage, max_attribute_mb=max_attribute_mb)
     with ExitStack() as stack:
         files = [stack.enter_context(open_source(source)) for source in sources]
-        found = _stream(files, coverage, intake, limit_bytes=limit_bytes)
-        yield from correct_edges(found, corrector, limit_bytes=limit_bytes)
+        yield from _stream(files, corrector, intake, coverage, limit_bytes=limit_bytes)
 
 
 def drop_duplicates(spans: list[Span]) -> list[Span]:
@@ -99,7 +97,23 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
     return list(by_id.values())
 
 
+_TRACES_SHARE = 1 / 8
+"""The share of the limit on memory that is for traces whose edges are not corrected yet. The rest is for spans."""
+
+
 def _stream(
+    files: Sequence[tuple[str, TraceReader]],
+    corrector: Corrector,
+    intake: Intake,
+    coverage: Coverage | None = None,
+    *,
+    limit_bytes: float,
+) -> Iterator[ExecutionTrace]:
+    found = _build(files, coverage, intake, limit_bytes=limit_bytes * (1 - _TRACES_SHARE))
+    yield from correct_edges(found, corrector, limit_bytes=limit_bytes * _TRACES_SHARE)
+
+
+def _build(
     files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None, intake: Intake, *, limit_bytes: float
 ) -> Iterator[ExecutionTrace]:
     foreign: list[UnknownConventionError] = []

@@ -10,6 +10,8 @@ K = TypeVar("K", bound=Hashable)
 
 WINDOW = 8
 """A passage of this many words is the same text wherever it occurs; a shorter text only as a whole."""
+STRIDE = 4
+"""Of what a step read, every fourth passage is looked up: this finds 11 words in a row wherever they are."""
 MIN_LENGTH = 12
 """A shorter text must be a whole message or line to count."""
 MAX_PRODUCERS = 64
@@ -44,7 +46,7 @@ class TextIndex:
         self._passages: dict[int, tuple[int, ...]] = {}
         self._lines: dict[str, tuple[int, ...]] = {}
         self._has_long = False
-        self._short: dict[bytes, set[int]] = {}  # the lengths of texts shorter than a window, by their longest words
+        self._short: dict[bytes, set[int]] = {}  # the lengths of passages of short texts, by their longest words
 
     def add(self, place: int, texts: Iterable[str]) -> None:
         """Remember what a step produced. Steps are added in their order."""
@@ -52,10 +54,11 @@ class TextIndex:
             words = _split(text)
             length = min(len(words), WINDOW)
             if length and len(text) >= MIN_LENGTH:
-                if length == WINDOW:
-                    self._has_long = True
+                if len(words) < 2 * WINDOW:
+                    for at in range(len(words) - length + 1):
+                        self._short.setdefault(max(words[at : at + length], key=len), set()).add(length)
                 else:
-                    self._short.setdefault(max(words, key=len), set()).add(length)
+                    self._has_long = True
                 passages = set(_hash_passages(words, length))
                 _add_producer(self._passages, passages - self._given.list_passages(length), place)
             _add_producer(self._lines, set(_list_lines(text)) - self._given.lines, place)
@@ -63,15 +66,18 @@ class TextIndex:
     def find_producers(self, texts: Iterable[str]) -> set[tuple[int, ...]]:
         """For each passage of the texts that steps produced, the places of these steps."""
         found: set[tuple[int, ...]] = set()
-        passages, lines = self._passages.keys(), self._lines.keys()
+        get_producers = self._passages.get
         for text in texts:
             words = _split(text)
-            lengths = {length for word in self._short.keys() & words for length in self._short[word]}
-            if self._has_long:
-                lengths.add(WINDOW)
+            lengths: set[int] = set()
+            if self._short:
+                lengths = {length for word in self._short.keys() & words for length in self._short[word]}
             for length in lengths:
-                found.update(map(self._passages.__getitem__, passages & _hash_passages(words, length)))
-            found.update(map(self._lines.__getitem__, lines & _list_lines(text)))
+                found.update(filter(None, map(get_producers, _hash_passages(words, length))))
+            if self._has_long and WINDOW not in lengths:
+                found.update(filter(None, map(get_producers, _hash_passages(words, WINDOW, stride=STRIDE))))
+                found.update(filter(None, map(get_producers, _hash_passages(words[-WINDOW:], WINDOW))))
+            found.update(filter(None, map(self._lines.get, map(str.strip, text.splitlines()))))
         return found
 
 
@@ -90,8 +96,8 @@ def _split(text: str) -> list[bytes]:
     return text.encode(errors="surrogatepass").translate(_TO_WORDS).split()
 
 
-def _hash_passages(words: Sequence[bytes], length: int) -> Iterator[int]:
-    return map(hash, zip(*(words[at:] for at in range(length)), strict=False))
+def _hash_passages(words: Sequence[bytes], length: int, *, stride: int = 1) -> Iterator[int]:
+    return map(hash, zip(*(words[at::stride] for at in range(length)), strict=False))
 
 
 def _list_lines(text: str) -> set[str]:

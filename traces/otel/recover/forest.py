@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -139,25 +140,61 @@ def _start_key(node: SpanNode) -> tuple[int, int, str]:
 
 
 def _place_lost(roots: list[SpanNode]) -> list[SpanNode]:
-    """Put what a lost span held below the deepest span around it in time, as long as only one comes into question."""
-    whole = [root for root in roots if not root.is_lost]
+    """Put what a lost span held below the deepest span around it in time, as long as only one comes into question.
+
+    Roots are ordered by start, and so are the questions to each level.
+    """
+    whole: dict[str, list[SpanNode]] = {}
+    for root in roots:
+        if not root.is_lost:
+            whole.setdefault(root.span.trace_id, []).append(root)
+    top = {trace_id: _Level(level) for trace_id, level in whole.items()}
+    below: dict[tuple[SpanNode, str], _Level] = {}
     kept: list[SpanNode] = []
     for root in roots:
+        trace_id = root.span.trace_id
         above: SpanNode | None = None
-        around = [each for each in whole if _encloses(each, root)] if root.is_lost else []
-        while len(around) == 1:
+        level = top.get(trace_id) if root.is_lost else None
+        while level is not None and len(around := level.find_around(root)) == 1:
             above = around[0]
-            around = [each for each in above.children if each.role != "llm" and _encloses(each, root)]
-        if above is None:
+            level = below.get((above, trace_id))
+            if level is None:
+                inner = [each for each in above.children if each.role != "llm" and each.span.trace_id == trace_id]
+                level = below[above, trace_id] = _Level(inner)
+        if above is None or level is None:
             kept.append(root)
         else:
             root.parent = above
-            above.children = sorted([*above.children, root], key=_start_key)
+            above.children.append(root)
+            level.add(root)
+    for node, _ in below:
+        node.children.sort(key=_start_key)
     return kept
 
 
-def _encloses(outer: SpanNode, inner: SpanNode) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end and outer.span.trace_id == inner.span.trace_id
+class _Level:
+    """Spans of one trace, side by side, and which of them are around another one in time."""
+
+    def __init__(self, nodes: Iterable[SpanNode]) -> None:
+        ordered = sorted(nodes, key=_start_key)
+        self._starts = [node.start for node in ordered]
+        self._last: list[list[SpanNode]] = [[]]  # of the first none, one, two and so on, the two that end last
+        for node in ordered:
+            self._last.append(_choose_last(*self._last[-1], node))
+        self._added: list[SpanNode] = []
+
+    def add(self, node: SpanNode) -> None:
+        """Add a span that starts no later than any that is asked for after it."""
+        self._added = _choose_last(*self._added, node)
+
+    def find_around(self, node: SpanNode) -> list[SpanNode]:
+        """The spans around another one in time; of several, two."""
+        last = self._last[bisect_right(self._starts, node.start)]
+        return [each for each in _choose_last(*last, *self._added) if node.end <= each.end]
+
+
+def _choose_last(*nodes: SpanNode) -> list[SpanNode]:
+    return sorted(nodes, key=lambda node: node.end, reverse=True)[:2]
 
 
 def _break_cycles(nodes: Iterable[SpanNode], below_roots: Iterable[SpanNode]) -> list[SpanNode]:

@@ -184,8 +184,8 @@ def _read_handover(item: Item) -> str | None:
     name = item.span.span.attributes.get("graph.node.parent_id")
     if not isinstance(name, str) or not name:
         return None
-    around = {each.span.attributes.get("graph.node.id") for each in walk_up(item.span.parent)}
-    return None if name in around else name
+    is_around = any(each.span.attributes.get("graph.node.id") == name for each in walk_up(item.span.parent))
+    return None if is_around else name
 
 
 def read_static_edges(nodes: Iterable[SpanNode]) -> dict[str, set[str]]:

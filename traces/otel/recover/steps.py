@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -224,15 +224,23 @@ def _is_task(node: SpanNode) -> bool:
 
 def _drop_hollow(items: list[Item]) -> list[Item]:
     """The items without agents that contain nothing: some write an agent beside what it did, at the same time."""
-
-    def is_hollow(item: Item) -> bool:
-        return (
-            item.is_agent
-            and not (item.is_explicit or item.calls or item.tools or item.inner)
-            and any(item.start <= each.start and each.end <= item.end for each in items if each is not item)
-        )
-
-    return [item for item in items if not is_hollow(item)]
+    empty = [
+        item for item in items if item.is_agent and not (item.is_explicit or item.calls or item.tools or item.inner)
+    ]
+    if not empty:
+        return items
+    ordered = sorted(items, key=_order_key)
+    starts = [item.start for item in ordered]
+    first_to_end: list[list[Item]] = [[]]  # from the last item on, the two that end first
+    for item in reversed(ordered):
+        first_to_end.append(sorted([*first_to_end[-1], item], key=lambda each: each.end)[:2])
+    first_to_end.reverse()
+    hollow = {
+        item
+        for item in empty
+        if any(each is not item and each.end <= item.end for each in first_to_end[bisect_left(starts, item.start)])
+    }
+    return [item for item in items if item not in hollow]
 
 
 def _flatten(items: Iterable[Item]) -> Iterator[Item]:
