@@ -120,8 +120,9 @@ class _Application:
         awaited = [max(timed, key=end_of.__getitem__)] if timed else []
         awaited += [edge.source for edge in step.edges if edge.evidence != "time" and edge.source in numbers]
         for source in awaited:
-            self._awaited[number] |= 1 << numbers[source]
-            self.followed |= 1 << numbers[source]
+            bit = 1 << numbers[source]
+            self._awaited[number] |= bit
+            self.followed |= bit
         for edge in step.edges:
             if edge.kind == "data" and edge.evidence == "text" and edge.source in numbers:
                 self._read[number][numbers[edge.source]] += 1
@@ -157,13 +158,14 @@ class _Application:
 
     def number_steps(self, ordered: Iterable[Step], *, grow: bool = False) -> dict[str, int]:
         """The number of the execution of each step, without those that cannot be told apart."""
-        counts: Counter[str] = Counter()
+        counts: dict[str, int] = {}
         numbers: dict[str, int] = {}
         for step in ordered:
-            counts[step.node_id] += 1
-            if step.node_id in self._unordered:
+            node_id = step.node_id
+            counts[node_id] = count = counts.get(node_id, 0) + 1
+            if node_id in self._unordered:
                 continue
-            execution = step.node_id, counts[step.node_id]
+            execution = node_id, count
             number = self._numbers.get(execution)
             if number is None and grow and len(self._numbers) < MOST_EXECUTIONS:
                 number = self._numbers[execution] = len(self._numbers)

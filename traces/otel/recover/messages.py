@@ -180,11 +180,12 @@ _GENAI_KEYS = frozenset(("role", "parts", "name", "finish_reason"))
 
 
 def _read_message(value: Mapping[str, Any], default: str) -> Message:
-    if value.keys() <= _GENAI_KEYS and isinstance(value.get("parts"), list):  # as the conventions say, and most do
+    parts = value.get("parts")
+    if isinstance(parts, list) and value.keys() <= _GENAI_KEYS:  # as the conventions say, and most do
         texts: list[str] = []
         calls: list[AskedCall] = []
         answers: list[str] = []
-        for part in value["parts"]:
+        for part in parts:
             read_part(part, texts, calls, answers)
         text = texts[0] if len(texts) == 1 else "\n".join(filter(None, texts))
         role = str(value.get("role") or default).lower()

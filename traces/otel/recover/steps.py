@@ -95,6 +95,8 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
         case "llm":
             call = Item("call", node)
             call.calls = [node]
+            if not inner:
+                return [call]
             repeated = [item for item in inner if item.kind == "call"]  # the same call, instrumented twice
             for item in repeated:
                 call.wrappers += item.wrappers
@@ -102,7 +104,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
-            settled = [item for item in _settle(inner) if item.kind != "tool"]
+            settled = [item for item in _settle(inner) if item.kind != "tool"] if inner else []
             for item in settled:
                 item.via_tool = item.via_tool or node
             return [Item("tool", node), *settled]

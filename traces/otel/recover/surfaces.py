@@ -30,8 +30,9 @@ _SURFACE_KEYS = _FLAT_KEYS.union(
     _PARAMETER_SETS,
     ("gen_ai.tool.definitions", "model_request_parameters", "gcp.vertex.agent.llm_request", "llm.tools"),
 )
+_MAX_KEYS = 100
 _MAX_REMEMBERED = 20_000
-"""Spans that show their surfaces in more characters than this are read each time, so that memory is bounded."""
+"""Spans with more attributes, or more characters in those with surfaces, are not remembered: memory is bounded."""
 
 
 class SeenSurface(NamedTuple):
@@ -65,17 +66,22 @@ Shown: TypeAlias = tuple[str, str, Json]
 
 def _read_surfaces(attributes: Mapping[str, Json]) -> Sequence[Shown]:
     """The surfaces that one span shows. They are the same in many spans, so those read last are remembered."""
-    keys = [key for key in attributes if key in _SURFACE_KEYS]
+    keys = _choose_keys(tuple(attributes)) if len(attributes) < _MAX_KEYS else tuple(_SURFACE_KEYS & attributes.keys())
     if not keys:
         return ()
     if _FLAT_KEYS.isdisjoint(keys):
         values = [attributes[key] for key in keys]
         if sum([len(value) for value in values if isinstance(value, str)]) < _MAX_REMEMBERED:
             try:
-                return _remember_surfaces(tuple(keys), *values)
+                return _remember_surfaces(keys, *values)
             except TypeError:  # a list or an object, which has no hash
                 pass
     return list(_list_shown(attributes))
+
+
+@lru_cache(maxsize=256)
+def _choose_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key in _SURFACE_KEYS)
 
 
 @lru_cache(maxsize=256, typed=True)
