@@ -6,6 +6,7 @@ import base64
 import gzip
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -285,8 +286,8 @@ def test_zstd_gives_the_same_trace(run: str) -> None:
         read_otel(pack(raw)[:-20])
 
 
-@pytest.mark.skipif(HAS_ZSTD, reason="needs an environment without zstandard")
-def test_without_the_extra_zstd_says_what_to_install() -> None:
+def test_without_the_extra_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UnreadableTraceError, match=r"pip install 'promptiter\[zstd\]'"):
         read_otel(b"\x28\xb5\x2f\xfd" + b"x" * 50)
 

@@ -336,17 +336,18 @@ async def test_runs_under_one_profile_are_concurrent(file: Prompt, state: State)
 
 async def test_a_switch_comes_before_runs_that_arrive_after_it(file: Prompt, state: State) -> None:
     order: list[str] = []
-    go = asyncio.Event()
+    asked, go = asyncio.Event(), asyncio.Event()
 
     async def answer(question: str) -> str:
         order.append(file.text)
+        asked.set()
         await go.wait()
         return ""
 
     async with bot(file, state, answer) as agent, asyncio.TaskGroup() as group:
         for text in ("A", "B", "A"):
             group.create_task(run(agent, text))
-            await asyncio.sleep(0.05)
+            await asked.wait()
         assert order == ["A"]
         go.set()
     assert order == ["A", "B", "A"]
@@ -376,15 +377,16 @@ async def test_a_function_that_timed_out_keeps_its_profile_until_it_returns(file
 
 
 async def test_runs_that_are_cancelled_while_they_wait_leave_the_turn_to_others(file: Prompt, state: State) -> None:
-    go = asyncio.Event()
+    asked, go = asyncio.Event(), asyncio.Event()
 
     async def answer(question: str) -> str:
+        asked.set()
         await go.wait()
         return file.text
 
     async with bot(file, state, answer) as agent:
         first = asyncio.create_task(run(agent, "A"))
-        await asyncio.sleep(0.05)
+        await asked.wait()
         waiting = asyncio.create_task(run(agent, "B"))
         behind = asyncio.create_task(run(agent, "A"))
         await asyncio.sleep(0.02)
@@ -526,15 +528,16 @@ async def test_a_file_that_changes_between_description_and_first_run_is_reported
 
 @pytest.mark.slow
 async def test_an_agent_reads_the_saved_baseline_while_another_one_is_running(file: Prompt, state: State) -> None:
-    go = asyncio.Event()
+    asked, go = asyncio.Event(), asyncio.Event()
 
     async def answer(question: str) -> str:
+        asked.set()
         await go.wait()
         return ""
 
     async with bot(file, state, answer) as agent:
         running = asyncio.create_task(run(agent, "A"))
-        await asyncio.sleep(0.05)
+        await asked.wait()
         assert file.text == "A"
         assert bot(file, state).describe().surface("bot#instruction").value == TEXT
         with pytest.raises(SetupError, match=r"process \d+ is running with a candidate"):
@@ -575,15 +578,16 @@ async def test_a_leftover_lock_is_taken_over(file: Prompt, state: State) -> None
 
 async def test_a_state_folder_in_use_for_other_sources_is_refused(file: Prompt, state: State) -> None:
     other = file.sibling("other.md", "other")
-    go = asyncio.Event()
+    asked, go = asyncio.Event(), asyncio.Event()
 
     async def answer(question: str) -> str:
+        asked.set()
         await go.wait()
         return ""
 
     async with bot(file, state, answer) as agent:
         running = asyncio.create_task(run(agent, "A"))
-        await asyncio.sleep(0.05)
+        await asked.wait()
         with pytest.raises(SetupError, match="give each agent its own state_folder"):
             bot(other, state).describe()
         go.set()
