@@ -390,7 +390,7 @@ def test_a_half_written_last_frame_is_a_counted_warning() -> None:
         (b"PK\x03\x04" + b"x" * 40, "zip archive"),
         (b"name,span_kind,parent_id,start_time\n" * 3, "is text, but not JSON: it starts with 'name,span_kind"),
         (b"PAR1" + b"\0" * 40, "Parquet"),
-        (gzip.compress(b'{"resourceSpans": []}\n' * 100)[:-3], "damaged gzip file"),
+        (gzip.compress(b'{"resourceSpans": []}\n' * 100, mtime=0)[:-3], "damaged gzip file"),
         (b'{"hello": 1}', "neither spans nor a span id, but 'hello'"),
         (b'{"data": [], "total": 0}', "the empty answer of a query"),
         (b"[" * 100_000, "nested too deeply"),
