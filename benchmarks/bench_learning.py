@@ -3,7 +3,7 @@
 Each world has answered 200 cases, of which only spans of OpenTelemetry's GenAI conventions are left, with feedback on
 30% of the runs. A sighted expert, who knows nothing but what prompts show, blames and patches. The live agent has a
 renamed node and an edited prompt. Named: both faulty texts come first. Innocent: the largest evidence of another text,
-as a share of the smaller evidence of the two. Fresh: the score on cases that nobody has seen, before and after.
+as a share of the smaller evidence of the two. Fresh: the score on new cases, before and after.
 
 Goals: both named in every world, innocent at most 0.5, every verdict improved or improved_on_validation.
 

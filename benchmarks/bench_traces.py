@@ -8,7 +8,7 @@ tuples, and builds a plain networkx graph of the steps, with the garbage collect
 checks every field, builds the steps, and orders and verifies each trace. Goal: at most twice the lower bound.
 
 Spans of other frameworks (see foreign_spans) are compared in CPU time with a bound of their own, in which nothing is
-folded and nobody follows anybody: orjson reads the lines into flat tuples with a dict of attributes, and the texts of
+folded and no step is looked for: orjson reads the lines into flat tuples with a dict of attributes, and the texts of
 messages into their JSON; networkx gets a node with five attributes for each span and an edge for each parent and link,
 and sorts them. Goal: parsing, folding and the edges that links, names and calls state take at most twice that. Finding
 whose text a step read is measured by itself, in megabytes of text. Memory is that of reading as a stream and dropping

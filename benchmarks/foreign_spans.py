@@ -115,7 +115,7 @@ class _Run:
         result, answer = self.write(50), self.write(80)
         self.call_model(agent, name, asked, start + 1, asks=("search", call_id, query))
         self.call_tool(agent, "search", call_id, query, result, start + 3.1, start + 4)
-        self.call_model(agent, name, asked, start + 5, asks=("search", call_id, query), told=result, answer=answer)
+        self.call_model(agent, name, asked, start + 5, asks=("search", call_id, query), result=result, answer=answer)
         return answer
 
     def run_editor(self, parent: int, asked: str, start: float) -> tuple[str, int]:
@@ -125,7 +125,7 @@ class _Run:
         self.call_model(agent, "editor", asked, start + 1, asks=("write", call_id, order))
         tool = self.call_tool(agent, "write", call_id, order, "", start + 4, start + 18)
         draft = self.run_agent(tool, "writer", order, start + 5)
-        self.call_model(agent, "editor", asked, start + 19, asks=("write", call_id, order), told=draft, answer=answer)
+        self.call_model(agent, "editor", asked, start + 19, asks=("write", call_id, order), result=draft, answer=answer)
         return answer, self.add(agent, "message.send", {"messaging.system": "local"}, start + 23, start + 24)
 
     def call_model(
@@ -136,7 +136,7 @@ class _Run:
         start: float,
         *,
         asks: tuple[str, str, str],
-        told: str | None = None,
+        result: str | None = None,
         answer: str | None = None,
     ) -> None:
         tool, call_id, argument = asks
@@ -144,8 +144,8 @@ class _Run:
         call = {"type": "tool_call", "id": call_id, "name": tool, "arguments": {"query": argument}}
         shown: list[dict[str, Any]] = [{"role": "user", "parts": [text]}]
         given = {"role": "assistant", "parts": [call], "finish_reason": "tool_call"}
-        if told is not None:
-            response = {"type": "tool_call_response", "id": call_id, "response": told}
+        if result is not None:
+            response = {"type": "tool_call_response", "id": call_id, "response": result}
             shown += [{"role": "assistant", "parts": [call]}, {"role": "tool", "parts": [response]}]
         if answer is not None:
             given = {"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}

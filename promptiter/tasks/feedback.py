@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.errors import EvalSetError, nearest
-from promptiter.evaluation.data.labels import FAILING, PASSING
+from promptiter.evaluation.data.labels import FAILING, PASSING, read_utf8
 from promptiter.grouping import group_by
 from promptiter.user_files import Location
 from promptiter.wording import join_names, shorten
@@ -95,12 +95,7 @@ def load_feedback(file: str | os.PathLike[str], *, good_from: float | None = Non
     70 of 100.
     """
     path = Path(file)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise EvalSetError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise EvalSetError(f"{str(path)!r} is not UTF-8; save it as UTF-8") from error
+    text = read_utf8(path)
     rows = list(_read_json(text, path) if path.suffix in (".json", ".jsonl") else _read_csv(text, path))
     if not rows:
         raise EvalSetError(f"{path}: has no rows of feedback")

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 
 from promptiter.backprop.step_text import json_text, snapshot_text
-from promptiter.llm.messages import Message
+from promptiter.llm.messages import Message, MessageRole
 from traces import ExecutionTrace, Failure, Snapshot, Step, ToolCall
 from traces.model import Json
 from traces.otel.recover.build import TRACE_IDS
@@ -218,14 +218,22 @@ def _read_messages(data: Json) -> list[Message]:
         data = data["messages"]
     if not isinstance(data, list) or not data or not all(isinstance(each, Mapping) and "role" in each for each in data):
         return []
-    roles: dict[str, str] = {"human": "user", "ai": "assistant", "model": "assistant"}
-    found = []
-    for each in data:
-        role = str(each["role"]).lower()
-        role = roles.get(role, role)
-        if role in ("system", "user", "assistant", "tool"):
-            found.append(Message(role, _read_text(each.get("parts", each.get("content")))))  # type: ignore[arg-type]
-    return found
+    return [
+        Message(role, _read_text(each.get("parts", each.get("content"))))
+        for each in data
+        if (role := _ROLES.get(str(each["role"]).lower())) is not None
+    ]
+
+
+_ROLES: Mapping[str, MessageRole] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "human": "user",
+    "ai": "assistant",
+    "model": "assistant",
+}
 
 
 def _find_final_call(data: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +30,8 @@ from traces.otel.recover.surfaces import SURFACES
 
 pytestmark = pytest.mark.slow
 
+MakeWorld = Callable[[int], tuple[PlantedWorld, EvalSet]]
+
 
 def make_rules_world(count: int) -> tuple[PlantedWorld, EvalSet]:
     return rules_world.make_rules_world("coupled", 1), rules_world.make_cases("prod", count)
@@ -44,8 +47,8 @@ def judge(trace: ExecutionTrace) -> JudgedRun:
 
 @pytest.mark.long
 @pytest.mark.parametrize("make_world", [make_rules_world, make_triage_world])
-async def test_both_faulty_texts_are_named_first(make_world: object, tmp_path: Path) -> None:
-    world, cases = make_world(200)  # type: ignore[operator]
+async def test_both_faulty_texts_are_named_first(make_world: MakeWorld, tmp_path: Path) -> None:
+    world, cases = make_world(200)
     lessons = await learn_with_expert(world, await record(world, cases, tmp_path))
     assert {each.surface_id for each in lessons.surfaces[:2]} == world.faulty
     least = min(each.evidence for each in lessons.surfaces[:2])
@@ -63,9 +66,9 @@ async def test_both_faulty_texts_are_named_first(make_world: object, tmp_path: P
     ],
 )
 async def test_patches_are_validated_with_an_agent_that_has_changed_since(
-    make_world: object, node: str, fresh: EvalSet, tmp_path: Path
+    make_world: MakeWorld, node: str, fresh: EvalSet, tmp_path: Path
 ) -> None:
-    world, cases = make_world(24)  # type: ignore[operator]
+    world, cases = make_world(24)
     live = change_node(world.agent, node, new_name=f"{node}_desk", added="Write plain English.")
     runs = await record(world, cases, tmp_path, share=1.0)
     lessons = await learn_with_expert(world, runs, live=live.describe())

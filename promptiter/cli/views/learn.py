@@ -125,8 +125,8 @@ def lessons_as_markdown(lessons: Lessons) -> str:
         before = lessons.structure.surface(patch.surface_id).value
         lines += [f"## {_cell(patch.surface_id)}", "", _cell(patch.reason), "", "Now:", "", _quote(before), ""]
         lines += ["Proposed:", "", _quote(patch.value), ""]
-    told = ("Changed", "Versions")
-    lines += [f"- {name}: {_cell(text)}" for name, text in _list_remarks(lessons) if name not in told]
+    listed_above = ("Changed", "Versions")
+    lines += [f"- {name}: {_cell(text)}" for name, text in _list_remarks(lessons) if name not in listed_above]
     return "\n".join(lines).rstrip() + "\n"
 
 

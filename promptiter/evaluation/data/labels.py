@@ -81,12 +81,7 @@ def load_labels(
     another scale, such as (1, 5).
     """
     path = Path(file)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise EvalSetError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise EvalSetError(f"{str(path)!r} is not UTF-8; save it as CSV UTF-8") from error
+    text = read_utf8(path)
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         columns = {name: _rename(name) for name in reader.fieldnames or ()}
@@ -110,6 +105,16 @@ def load_labels(
     different = tuple(known_answers.values())[::-1]
     repeated = len(answers) - len(different)
     return LabelSet(answers=different, is_graded=is_graded, repeated=repeated, source=str(path))
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file that people wrote. Raises EvalSetError if it cannot be read, or has another encoding."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise EvalSetError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise EvalSetError(f"{str(path)!r} is not UTF-8; save it as UTF-8") from error
 
 
 def _rename(column: str) -> str:

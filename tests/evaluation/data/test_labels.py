@@ -84,7 +84,7 @@ def test_an_answer_counts_once_for_each_label(write: Write) -> None:
 
 def test_a_file_in_another_encoding_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("input,output,label\nWhy?,Für dich.,pass\n", encoding="latin-1")
-    with pytest.raises(EvalSetError, match=r"labels.csv' is not UTF-8; save it as CSV UTF-8$"):
+    with pytest.raises(EvalSetError, match=r"labels.csv' is not UTF-8; save it as UTF-8$"):
         load_labels(tmp_path / "labels.csv")
 
 
