@@ -34,8 +34,8 @@ class TestFolderStore(StoreContract):
             file.write(b'{"checksum":"0123abcd","event":{"schema_vers')
 
     @pytest.mark.long  # test_kills.py does so with a larger run
-    async def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
-        await super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)
+    def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
+        super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)
 
 
 class TestMemoryStore(StoreContract):
