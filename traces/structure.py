@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 
 from traces.model import EdgeKind, ExecutionTrace, Json, Step, StepKind, digest
@@ -56,11 +56,12 @@ class StructureEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructureValue:
-    """A value of a surface, and how many steps read it. The value is None if the traces have only its digest."""
+    """A value of a surface, and how many steps and traces read it. It is None if the traces have only its digest."""
 
     digest: str
     value: Json
     steps: int
+    traces: int
     first_ns: int | None = None
     last_ns: int | None = None
 
@@ -69,7 +70,8 @@ class StructureValue:
 class StructureSurface:
     """A surface with the values that were seen, the most frequent first; `others` were not kept.
 
-    If texts differ only here and there, `template` is what they share, with `{…}` where they differ.
+    If texts differ only here and there, `template` is what they share, with `{…}` where they differ. `arguments` is the
+    JSON schema of a tool's arguments, as seen last.
     """
 
     id: str
@@ -78,6 +80,7 @@ class StructureSurface:
     values: tuple[StructureValue, ...]
     others: int = 0
     template: str | None = None
+    arguments: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ class TraceStructure:
 
 def to_structure(traces: Iterable[ExecutionTrace]) -> TraceStructure:
     """The static graph and the surfaces that a set of traces shows. Reads the traces once, one after the other."""
-    reader = _Reader()
+    reader = StructureReader()
     for trace in traces:
         reader.add(trace)
     return reader.finish()
@@ -115,7 +118,9 @@ def merge_template(template: str, text: str) -> str | None:
     return re.sub(rf"{re.escape(GAP)}(?:\s*{re.escape(GAP)})+", GAP, "".join(merged))
 
 
-class _Reader:
+class StructureReader:
+    """Reads the structure from traces that are added one after the other."""
+
     def __init__(self) -> None:
         self.traces = 0
         self.nodes: dict[str, _Node] = {}
@@ -137,7 +142,7 @@ class _Reader:
                 surface = self.surfaces.setdefault(surface_id, _Surface())
                 fields = values.get(surface_id)
                 is_known = digests.get(surface_id) == seen
-                surface.add(seen, fields if is_known and isinstance(fields, dict) else {}, step)
+                surface.add(seen, fields if is_known and isinstance(fields, dict) else {}, step, self.traces)
 
     def finish(self) -> TraceStructure:
         return TraceStructure(
@@ -162,12 +167,14 @@ class _Seen:
     """How often, and when first and last."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.traces = self.latest = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
 
-    def see(self, step: Step) -> None:
+    def see(self, step: Step, trace: int) -> None:
         self.steps += 1
+        self.traces += self.latest != trace
+        self.latest = trace
         if step.start_ns is not None:
             self.first_ns = min(self.first_ns or step.start_ns, step.start_ns)
             self.last_ns = max(self.last_ns or step.start_ns, step.start_ns)
@@ -177,13 +184,10 @@ class _Node(_Seen):
     def __init__(self, kind: StepKind) -> None:
         super().__init__()
         self.kind = kind
-        self.traces = self.latest = 0
         self.models: Counter[str] = Counter()
 
     def add(self, step: Step, trace: int) -> None:
-        self.see(step)
-        self.traces += self.latest != trace
-        self.latest = trace
+        self.see(step, trace)
         if isinstance(model := step.attributes.get(MODEL), str):
             self.models[model] += 1
 
@@ -216,31 +220,42 @@ class _Edge:
 class _Surface:
     def __init__(self) -> None:
         self.type: str | None = None
-        self.values: dict[str, tuple[_Seen, Json]] = {}
+        self.seen: dict[str, _Seen] = {}
+        self.values: dict[str, Json] = {}
         self.others = 0
         self.template: str | None = None
+        self.arguments: Mapping[str, Json] = {}
 
-    def add(self, seen: str, fields: Mapping[str, Json], step: Step) -> None:
+    def add(self, seen: str, fields: Mapping[str, Json], step: Step, trace: int) -> None:
         self.type = self.type or fields.get("type")
-        value = fields.get("value")
-        if seen not in self.values:
-            if len(self.values) >= MOST_VALUES:
-                self.others += 1
-                return
-            if isinstance(value, str):
-                texts = [text for _, text in self.values.values() if isinstance(text, str)]
-                if not texts:
-                    self.template = value
-                elif self.template is not None:
-                    self.template = merge_template(self.template, value)
-            self.values[seen] = _Seen(), value
-        self.values[seen][0].see(step)
+        self.arguments = fields.get("arguments") or self.arguments
+        if seen not in self.seen and len(self.seen) >= MOST_VALUES:
+            self.others += 1
+            return
+        self.seen.setdefault(seen, _Seen()).see(step, trace)
+        if seen not in self.values and "value" in fields:
+            self._merge(fields["value"])
+            self.values[seen] = fields["value"]
+
+    def _merge(self, value: Json) -> None:
+        if isinstance(value, str):
+            if not any(isinstance(each, str) for each in self.values.values()):
+                self.template = value
+            elif self.template is not None:
+                self.template = merge_template(self.template, value)
 
     def finish(self, surface_id: str) -> StructureSurface:
         node_id, _, name = surface_id.rpartition("#")
         values = [
-            StructureValue(digest=seen, value=value, steps=times.steps, first_ns=times.first_ns, last_ns=times.last_ns)
-            for seen, (times, value) in self.values.items()
+            StructureValue(
+                digest=seen,
+                value=self.values.get(seen),
+                steps=times.steps,
+                traces=times.traces,
+                first_ns=times.first_ns,
+                last_ns=times.last_ns,
+            )
+            for seen, times in self.seen.items()
         ]
         values.sort(key=lambda value: (-value.steps, value.first_ns or 0, value.digest))
         return StructureSurface(
@@ -250,6 +265,7 @@ class _Surface:
             values=tuple(values),
             others=self.others,
             template=self.template if len(values) > 1 else None,
+            arguments=self.arguments,
         )
 
 

@@ -41,7 +41,8 @@ class EditReason:
 class BlameReason:
     """Why a surface was blamed: the signal of one pass, and the cases behind it.
 
-    The reason for a change also has that of the optimizer (`patch_reason`) and those of single `edits`, if known.
+    The reason for a change also has that of the optimizer (`patch_reason`) and those of single `edits`, if known. What
+    one of them says, the others do not repeat.
     """
 
     round: int
@@ -111,12 +112,14 @@ class ChangeReasons:
                 text = signal.text if signal is not None and signal.text else patch.reason
                 if text:
                     cases = patch.evidence.cases if signal is None else signal.case_ids
+                    edits = tuple(_explain_edit(edit, signal, known=text) for edit in patch.edits)
+                    is_said = patch.reason in (text, *(edit.reason for edit in edits if not edit.points))
                     reason = BlameReason(
                         round=each.round,
                         text=text,
                         case_ids=cases,
-                        patch_reason=patch.reason if patch.reason != text else "",
-                        edits=tuple(_explain_edit(edit, signal) for edit in patch.edits),
+                        patch_reason="" if is_said else patch.reason,
+                        edits=edits,
                     )
                     found[patch.surface_id] = (*found.get(patch.surface_id, ()), reason)
             self._by_candidate[candidate.profile.digest] = found
@@ -129,15 +132,17 @@ class ChangeReasons:
         return self._by_candidate.get(self._accepted, {})
 
 
-def _explain_edit(edit: PatchEdit, signal: AggregateResult | None) -> EditReason:
-    """The reason for an edit. It answers the points whose gradients are all behind it."""
-    known = set(edit.evidence.gradients)
+def _explain_edit(edit: PatchEdit, signal: AggregateResult | None, *, known: str) -> EditReason:
+    """The reason for an edit, unless it is `known`. It answers the points whose gradients are all behind it."""
+    gradients = set(edit.evidence.gradients)
     numbered = list(enumerate(signal.points, start=1)) if signal is not None and _has_numbers(signal) else []
     return EditReason(
         before=edit.before,
         after=edit.after,
-        reason=edit.reason,
-        points=tuple(number for number, each in numbered if each.gradient_ids and known.issuperset(each.gradient_ids)),
+        reason="" if edit.reason == known else edit.reason,
+        points=tuple(
+            number for number, each in numbered if each.gradient_ids and gradients.issuperset(each.gradient_ids)
+        ),
         case_ids=edit.evidence.cases,
     )
 

@@ -48,7 +48,7 @@ from promptiter.tasks.recorded_structure import (
     recover_structure,
 )
 from promptiter.tasks.surface_matching import Matching, match_surfaces, rename_structure, rename_trace
-from traces import ExecutionTrace, Step
+from traces import ExecutionTrace, Step, to_structure
 from traces.model import digest
 
 MOST_BLAMED = 100
@@ -76,6 +76,7 @@ class FailedRuns:
     sample: frozenset[str]
     left_out: Mapping[str, int]
     versions: Mapping[str, tuple[SurfaceVersion, ...]]
+    guessed_edges: frozenset[tuple[str, str]] = frozenset()
     matching: Matching | None = None
     notes: tuple[str, ...] = ()
 
@@ -99,8 +100,8 @@ async def find_failures(
     With the structure of the `live` agent, what the traces show gets the names that it has there. `recorded` is the
     structure that all traces show, if `unjudged` others were read; by default it is that of the runs.
     """
-    recorded = recorded or recover_structure(each.trace for each in runs)
-    structure, matching = recorded.snapshot, None
+    recorded = recorded or recover_structure(to_structure(each.trace for each in runs))
+    structure, guessed, matching = recorded.snapshot, recorded.guessed, None
     if recorded.templates:
         digests = {surface_id: digest(text) for surface_id, text in recorded.templates.items()}
         runs = [replace(each, trace=_read_templates(each.trace, digests)) for each in runs]
@@ -110,6 +111,7 @@ async def find_failures(
         nodes = matching.rename_nodes(structure, live)
         runs = [replace(each, trace=rename_trace(each.trace, surfaces, nodes)) for each in runs]
         structure = rename_structure(structure, surfaces, nodes, live)
+        guessed = frozenset((nodes.get(source, source), nodes.get(target, target)) for source, target in guessed)
     if not any(surface.type in TEXT_TYPES for surface in structure.surfaces):
         raise SetupError(
             "the traces show no prompt and no tool description, so nothing can be patched; switch on the capture of "
@@ -147,6 +149,7 @@ async def find_failures(
         sample=sample_failures(groups, most),
         left_out={reason: count for reason, count in left_out.items() if count},
         versions=versions,
+        guessed_edges=guessed,
         matching=matching,
         notes=notes,
     )
@@ -227,6 +230,7 @@ async def learn(
     return Lessons(
         structure=target,
         recorded=found.structure,
+        guessed_edges=found.guessed_edges,
         runs=len(found.runs) + found.left_out.get("no feedback", 0),
         judged=len(found.runs),
         failed=found.failed,

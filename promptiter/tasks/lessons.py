@@ -54,11 +54,12 @@ class Lessons:
 
     `left_out` counts runs by why they taught nothing. `blamed` is the number of failed runs whose blame was found,
     and `sampled` the number that it was looked for. `structure` is what the patches change: that of the live agent, or
-    what the traces show, which is `recorded`.
+    what the traces show, which is `recorded`; some of its edges may be guessed (`guessed_edges`).
     """
 
     structure: StructureSnapshot
     recorded: StructureSnapshot
+    guessed_edges: frozenset[tuple[str, str]] = frozenset()
     runs: int
     judged: int
     failed: int

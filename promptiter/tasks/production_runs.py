@@ -12,9 +12,10 @@ from promptiter.errors import SetupError
 from promptiter.tasks.feedback import Feedback, FeedbackFile, join_rows, list_trace_ids, read_judgements
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run, split_turns
-from promptiter.tasks.recorded_structure import RecordedStructure, StructureReader
+from promptiter.tasks.recorded_structure import RecordedStructure, recover_structure
 from promptiter.wording import plural
 from traces import ExecutionTrace
+from traces.structure import StructureReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ def read_production(
                 runs.append(run)
             else:
                 unjudged += 1
-    structure = reader.finish()
+    structure = recover_structure(reader.finish())
     notes = []
     if feedback is not None:
         if not used:

@@ -7,21 +7,28 @@ run, with a date or the name of a customer. What is filled in is not part of the
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from promptiter.errors import SetupError
-from promptiter.structure import TEXT_TYPES, Node, StructureEdge, StructureSnapshot, Surface
+from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, Node, StructureEdge, StructureSnapshot, Surface
 from traces import ExecutionTrace
-from traces.model import Json
-from traces.otel.recover.surfaces import SURFACES
-from traces.structure import merge_template
-
-MOST_TEXTS = 50
-"""Texts of a surface that are compared to find its template."""
+from traces.structure import StructureValue, TraceStructure
 
 MIN_TEXTS = 3
 """With fewer texts, a text was changed, and is not filled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStructure:
+    """What traces show. `templates` are the texts that are filled in for each run, with `{…}` where they differ.
+
+    `guessed` are the edges that texts and times suggest, and nothing else.
+    """
+
+    snapshot: StructureSnapshot
+    templates: Mapping[str, str] = field(default_factory=dict)
+    guessed: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,103 +42,54 @@ class SurfaceVersion:
     last_ns: int
 
 
-@dataclass(slots=True)
-class _Texts:
-    """The values that runs have read of one text: when each was first and last read, and some of them."""
+def recover_structure(seen: TraceStructure) -> RecordedStructure:
+    """The structure of an agent from what its traces show. A surface has its template, or the value that was read last.
 
-    times: dict[str, tuple[int, int]] = field(default_factory=dict)
-    values: dict[str, str] = field(default_factory=dict)
-
-    def add(self, digest: str, value: str, at_ns: int) -> None:
-        first, last = self.times.get(digest, (at_ns, at_ns))
-        self.times[digest] = min(first, at_ns), max(last, at_ns)
-        if len(self.values) < MOST_TEXTS:
-            self.values.setdefault(digest, value)
-
-    def find_template(self) -> str | None:
-        """What the texts share, if they are filled in for each run: their figures differ, or they take turns."""
-        if len(self.times) < MIN_TEXTS or not (self._differ_in_figures() or self._take_turns()):
-            return None
-        first, *others = self.values.values()
-        template: str | None = first
-        for text in others:
-            template = template and merge_template(template, text)
-        return template
-
-    def _differ_in_figures(self) -> bool:
-        """Dates and numbers change from run to run, and nothing else does."""
-        return len({re.sub(r"\d+", "0", text) for text in self.values.values()}) * MIN_TEXTS <= len(self.values)
-
-    def _take_turns(self) -> bool:
-        """Whether most texts were read again after another one, or only once. Versions follow one another."""
-        spans = sorted(self.times.values())
-        again = sum(spans[at][1] > spans[at + 1][0] for at in range(len(spans) - 1))
-        once = sum(first == last for first, last in spans)
-        return again + once > len(spans) / 2
+    Raises SetupError if there was no trace.
+    """
+    if not seen.nodes:
+        raise SetupError("there are no traces to learn from")
+    nodes = tuple(Node(id=node.id, kind=node.kind) for node in seen.nodes)
+    names = {node.id for node in nodes}
+    templates, surfaces = {}, []
+    for each in seen.surfaces:
+        known = [value for value in each.values if value.value is not None]
+        kind = next((name for name in SURFACE_TYPES if name == each.type), None)
+        if not known or kind is None or each.node_id not in names:
+            continue
+        latest = max(known, key=lambda value: value.last_ns or 0)
+        if each.template is not None and kind in TEXT_TYPES and _is_filled_in(known):
+            templates[each.id] = each.template
+        part, value = each.id.rpartition("#")[2].partition(".")[2], templates.get(each.id, latest.value)
+        surfaces.append(Surface(node_id=each.node_id, type=kind, part=part, value=value, arguments=each.arguments))
+    edges = {(edge.source, edge.target): edge for edge in seen.edges if edge.kind == "control"}
+    return RecordedStructure(
+        snapshot=StructureSnapshot(
+            nodes=nodes,
+            edges=tuple(StructureEdge(source=source, target=target) for source, target in edges),
+            surfaces=tuple(surfaces),
+        ),
+        templates=templates,
+        guessed=frozenset(pair for pair, edge in edges.items() if edge.is_guessed),
+    )
 
 
-class StructureReader:
-    """Reads the structure from traces, one after the other. A surface has the value that was read last."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._edges: dict[tuple[str, str], StructureEdge] = {}
-        self._latest: dict[str, tuple[int, Mapping[str, Json]]] = {}
-        self._texts: dict[str, _Texts] = {}
-
-    def add(self, trace: ExecutionTrace) -> None:
-        names = {step.id: step.node_id for step in trace.steps}
-        at_ns = trace.start_ns or 0
-        reads: dict[str, str] = {}
-        for step in trace.steps:
-            self._nodes.setdefault(step.node_id, Node(id=step.node_id, kind=step.kind))
-            reads |= step.surface_reads or {}
-            for source in step.followed:
-                pair = names[source], step.node_id
-                self._edges.setdefault(pair, StructureEdge(source=pair[0], target=pair[1]))
-        for surface_id, seen in (trace.attributes.get(SURFACES) or {}).items():
-            if surface_id not in self._latest or self._latest[surface_id][0] <= at_ns:
-                self._latest[surface_id] = at_ns, seen
-            if isinstance(seen["value"], str) and surface_id in reads:
-                self._texts.setdefault(surface_id, _Texts()).add(reads[surface_id], seen["value"], at_ns)
-
-    def finish(self) -> RecordedStructure:
-        """What was read. Raises SetupError if there was no trace."""
-        if not self._nodes:
-            raise SetupError("there are no traces to learn from")
-        templates, surfaces = {}, []
-        for surface_id in sorted(self._latest):
-            node_id, _, slot = surface_id.rpartition("#")
-            kind, _, part = slot.partition(".")
-            _, seen = self._latest[surface_id]
-            template = self._texts[surface_id].find_template() if surface_id in self._texts else None
-            if template is not None and kind in TEXT_TYPES:
-                templates[surface_id] = template
-            value, arguments = templates.get(surface_id, seen["value"]), seen.get("arguments") or {}
-            if node_id in self._nodes:
-                surfaces.append(
-                    Surface(node_id=node_id, type=seen["type"], part=part, value=value, arguments=arguments)
-                )
-        snapshot = StructureSnapshot(
-            nodes=tuple(self._nodes.values()), edges=tuple(self._edges.values()), surfaces=tuple(surfaces)
-        )
-        return RecordedStructure(snapshot=snapshot, templates=templates)
+def _is_filled_in(values: Sequence[StructureValue]) -> bool:
+    """Whether texts are filled in for each run: only their figures differ, or they take turns."""
+    return len(values) >= MIN_TEXTS and (_differ_in_figures(values) or _take_turns(values))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStructure:
-    """What traces show. `templates` are the texts that are filled in for each run, with `{…}` where they differ."""
-
-    snapshot: StructureSnapshot
-    templates: Mapping[str, str] = field(default_factory=dict)
+def _differ_in_figures(values: Sequence[StructureValue]) -> bool:
+    """Dates and numbers change from run to run, and nothing else does."""
+    return len({re.sub(r"\d+", "0", str(each.value)) for each in values}) * MIN_TEXTS <= len(values)
 
 
-def recover_structure(traces: Iterable[ExecutionTrace]) -> RecordedStructure:
-    """The nodes, edges and surfaces that traces show."""
-    reader = StructureReader()
-    for trace in traces:
-        reader.add(trace)
-    return reader.finish()
+def _take_turns(values: Sequence[StructureValue]) -> bool:
+    """Whether most texts were read again after another one, or in one run only. Versions follow one another."""
+    spans = sorted((each.first_ns or 0, each.last_ns or 0) for each in values)
+    again = sum(spans[at][1] > spans[at + 1][0] for at in range(len(spans) - 1))
+    once = sum(each.traces == 1 for each in values)
+    return again + once > len(spans) / 2
 
 
 def count_versions(

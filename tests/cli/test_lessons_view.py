@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -116,6 +117,15 @@ def test_texts_of_traces_are_no_markup() -> None:
 def test_the_picture_shows_where_failures_come_from() -> None:
     drawn = lessons_as_svg(make_lessons())
     assert "30 of 40 judged runs failed" in drawn
-    assert drawn.count('class="failed"') + drawn.count('class="box failed"') >= 1
+    assert drawn.count('class="blamed"') == 2  # a box, and the legend
+    assert ">blamed for failures<" in drawn
     assert "instruction: blamed in 30 runs" in drawn
     assert "(lessons.svg)" in lessons_as_markdown(make_lessons())
+
+
+def test_guessed_edges_are_dashed_in_the_picture() -> None:
+    lessons = make_lessons()
+    assert "stroke-dasharray" not in lessons_as_svg(lessons)
+    drawn = lessons_as_svg(replace(lessons, guessed_edges=frozenset([("note", "answer")])))
+    assert drawn.count("stroke-dasharray") == 2
+    assert "guessed from texts or times" in drawn

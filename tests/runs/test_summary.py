@@ -10,7 +10,7 @@ from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.profile import PatchSet, Profile, SurfacePatch
+from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.blame_summary import BlameReason, find_main_reason
 from promptiter.runs.directory import RunDirectory
@@ -147,6 +147,22 @@ def test_a_change_has_the_reasons_of_its_accepted_patches_only(improved: RunResu
     changes = {each.surface_id: each for each in summarize(replace(improved, rounds=rounds)).changes}
     assert [(each.round, each.text) for each in changes[draft].reasons] == [(2, "second")]
     assert [each.text for each in changes["polish#instruction"].reasons] == ["the optimizer's reason"]
+
+
+@pytest.mark.parametrize(("blamed", "said"), [((), ""), (("it drops dates",), "the optimizer's reason")])
+def test_a_reason_that_an_edit_repeats_is_given_once(improved: RunResult, blamed: tuple[str, ...], said: str) -> None:
+    [one] = patch("draft#instruction")
+    edit = PatchEdit(before="old", after="new", reason=one.reason, evidence=PatchEvidence(cases=("a",)))
+    each = round_with(
+        improved,
+        1,
+        accepted=True,
+        signals=tuple(signal(one.surface_id, text) for text in blamed),
+        patches=PatchSet((replace(one, edits=(edit,)),)),
+    )
+    [reason] = summarize(replace(improved, rounds=(each,))).changes[0].reasons
+    assert (reason.text, reason.patch_reason) == (*(blamed or (one.reason,)), "")
+    assert [(found.reason, found.case_ids) for found in reason.edits] == [(said, ("a",))]
 
 
 def test_a_failed_aggregator_is_a_problem(improved: RunResult) -> None:

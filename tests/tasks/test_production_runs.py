@@ -7,7 +7,7 @@ import pytest
 from promptiter.errors import SetupError
 from promptiter.tasks.feedback import Feedback, FeedbackFile
 from promptiter.tasks.production_runs import read_production
-from traces import ExecutionTrace, Failure, Snapshot, Step
+from traces import ExecutionTrace, Failure, Snapshot, Step, digest
 from traces.otel.recover.build import TRACE_IDS
 from traces.otel.recover.surfaces import SURFACES
 
@@ -19,7 +19,7 @@ def make_trace(number: int, *, error: Failure | None = None, conversation_id: st
         id="s",
         node_id="agent",
         kind="llm",
-        surface_reads={"agent#instruction": "d"},
+        surface_reads={"agent#instruction": digest("You answer.")},
         input=Snapshot(f"question {number}"),
         output=Snapshot(f"answer {number}"),
         error=error,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import pytest
 
-from promptiter.tasks.recorded_structure import count_versions, has_read, list_given_up, recover_structure
-from traces import ExecutionTrace, Step
-from traces.model import digest
+from promptiter.tasks.recorded_structure import (
+    RecordedStructure,
+    count_versions,
+    has_read,
+    list_given_up,
+    recover_structure,
+)
+from traces import ExecutionTrace, Step, to_structure
+from traces.model import Edge, digest
 from traces.otel.recover.surfaces import SURFACES
 
 HOUR = 3_600_000_000_000
@@ -24,6 +33,10 @@ def make_trace(number: int, text: str) -> ExecutionTrace:
     return ExecutionTrace(id=f"t{number}", steps=(step,), attributes={SURFACES: surfaces})
 
 
+def recover(traces: Iterable[ExecutionTrace]) -> RecordedStructure:
+    return recover_structure(to_structure(traces))
+
+
 NAMES = ("Ada", "Bo", "Cy")
 
 
@@ -37,7 +50,7 @@ NAMES = ("Ada", "Bo", "Cy")
     ids=["a date", "names that come again", "names that come once"],
 )
 def test_a_text_that_is_filled_in_has_a_template_and_no_versions(texts: list[str]) -> None:
-    found = recover_structure(make_trace(number, text) for number, text in enumerate(texts))
+    found = recover(make_trace(number, text) for number, text in enumerate(texts))
     template = found.templates["agent#instruction"]
     assert template.endswith(RULES)
     assert "{…}" in template
@@ -46,7 +59,7 @@ def test_a_text_that_is_filled_in_has_a_template_and_no_versions(texts: list[str
 
 def test_a_text_that_was_changed_has_versions_and_no_template() -> None:
     traces = [make_trace(number, f"{RULES} Version {number // 5}.") for number in range(10)]
-    found = recover_structure(traces)
+    found = recover(traces)
     assert not found.templates
     assert found.snapshot.surface("agent#instruction").value == f"{RULES} Version 1."
     versions = count_versions([(trace, False) for trace in traces], found.snapshot)
@@ -56,5 +69,27 @@ def test_a_text_that_was_changed_has_versions_and_no_template() -> None:
 
 def test_versions_that_are_tried_side_by_side_are_all_current() -> None:
     traces = [make_trace(number, f"{RULES} Version {number % 2}.") for number in range(10)]
-    versions = count_versions([(trace, False) for trace in traces], recover_structure(traces).snapshot)
+    versions = count_versions([(trace, False) for trace in traces], recover(traces).snapshot)
     assert not list_given_up(versions)
+
+
+def test_a_text_that_is_filled_in_may_be_read_by_several_steps_of_a_run() -> None:
+    texts = [f"The customer is C{chr(97 + number)}. {RULES}" for number in range(6)]
+    traces = [make_trace(number, text) for number, text in enumerate(texts)]
+    steps = [(trace, trace.steps[0]) for trace in traces]
+    looped = [
+        replace(trace, steps=(step, replace(step, id="s2", start_ns=(step.start_ns or 0) + 1))) for trace, step in steps
+    ]
+    assert recover(looped).templates == recover(traces).templates
+
+
+def test_edges_that_were_only_guessed_are_named() -> None:
+    known, guess = Edge(source="a", evidence="link"), Edge(source="b", evidence="time")
+    steps = (
+        Step(id="a", node_id="plan"),
+        Step(id="b", node_id="search", predecessors=("a",), edges=(known,)),
+        Step(id="c", node_id="write", predecessors=("b",), edges=(guess,)),
+    )
+    found = recover([ExecutionTrace(id="t", steps=steps)])
+    assert [(edge.source, edge.target) for edge in found.snapshot.edges] == [("plan", "search"), ("search", "write")]
+    assert found.guessed == {("search", "write")}

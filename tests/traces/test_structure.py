@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.dom import minidom
 
@@ -43,7 +44,7 @@ def test_a_structure_has_nodes_edges_and_surfaces_with_counts_and_times() -> Non
     [surface] = structure.surfaces
     assert (surface.node_id, surface.type, surface.template) == ("planner", "instruction", None)
     [value] = surface.values
-    assert (value.value, value.digest, value.steps) == ("Plan.", digest("Plan."), 2)
+    assert (value.value, value.digest, value.steps, value.traces) == ("Plan.", digest("Plan."), 2, 2)
     assert (value.first_ns, value.last_ns) == (10, 20)
 
 
@@ -78,6 +79,12 @@ def test_the_number_of_values_that_are_kept_is_bounded() -> None:
     [surface] = to_structure(make_trace(at, f"Plan {at} now.") for at in range(1, MOST_VALUES + 11)).surfaces
     assert (len(surface.values), surface.others) == (MOST_VALUES, 10)
     assert surface.template == "Plan {…} now."
+
+
+def test_a_value_that_a_trace_does_not_have_is_taken_from_another() -> None:
+    known = make_trace(1, "Plan.")
+    [surface] = to_structure([replace(known, attributes={}), known]).surfaces
+    assert [(value.value, value.steps) for value in surface.values] == [("Plan.", 2)]
 
 
 def test_a_structure_is_written_as_json_and_drawn() -> None:

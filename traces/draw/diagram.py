@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "failed"]
-"""What the colour of a box stands for: the kind of its node, or a failure."""
+Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "failed", "blamed"]
+"""What the colour of a box stands for: the kind of its node, a failure, or that failures come from it."""
 
 
 class Colours(NamedTuple):
@@ -23,7 +23,8 @@ COLOURS: dict[Tone, Colours] = {
     "llm": Colours("#ddf4ff", "#0969da", "#12263f", "#58a6ff"),
     "function": Colours("#f6f8fa", "#8c959f", "#21262d", "#8b949e"),
     "tool": Colours("#fff8c5", "#9a6700", "#2e2a12", "#d29922"),
-    "failed": Colours("#ffc9c4", "#cf222e", "#67201f", "#f85149"),
+    "failed": (_red := Colours("#ffc9c4", "#cf222e", "#67201f", "#f85149")),
+    "blamed": _red,
 }
 
 MEANINGS: dict[Tone, str] = {
@@ -32,6 +33,7 @@ MEANINGS: dict[Tone, str] = {
     "function": "function",
     "tool": "tool",
     "failed": "failed",
+    "blamed": "blamed for failures",
 }
 """The texts of the legend."""
 

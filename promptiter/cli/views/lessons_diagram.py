@@ -10,7 +10,7 @@ from traces.text import one_line
 
 
 def lessons_as_svg(lessons: Lessons) -> str:
-    """Draw one box per node; those with a text that has enough evidence against it are red."""
+    """Draw one box per node, red if there is enough evidence against one of its texts. Guessed edges are dashed."""
     blamed: dict[str, list[SurfaceLesson]] = {}
     for lesson in lessons.surfaces:
         blamed.setdefault(lesson.surface_id.rpartition("#")[0], []).append(lesson)
@@ -22,11 +22,14 @@ def lessons_as_svg(lessons: Lessons) -> str:
                 node.id,
                 one_line(node.id),
                 "; ".join(map(_describe, against)),
-                "failed" if any(lesson.is_supported for lesson in against) else node.kind,
+                "blamed" if any(lesson.is_supported for lesson in against) else node.kind,
                 hover="\n".join(one_line(f"{lesson.surface_id}: {lesson.text}") for lesson in against) or node.id,
             )
         )
-    arrows = tuple(Arrow(edge.source, edge.target) for edge in lessons.recorded.edges)
+    arrows = tuple(
+        Arrow(edge.source, edge.target, is_guessed=(edge.source, edge.target) in lessons.guessed_edges)
+        for edge in lessons.recorded.edges
+    )
     title = f"{lessons.failed:,} of {plural(lessons.judged, 'judged run')} failed"
     return to_svg(Diagram(title, tuple(boxes), arrows))
 
