@@ -19,3 +19,21 @@ def test_whoever_collects_from_a_fan_out_collects_from_all_of_it() -> None:
         )
     )
     assert edges(trace)["total"] == {"worker", "worker-2", "worker-3"}
+
+
+def test_steps_that_read_the_same_text_side_by_side_are_not_a_chain() -> None:
+    """Each worker repeats a passage of what all of them read: it does not hand that on to the next one."""
+    note = "this is about the toaster that was bought in the northern branch last week"
+    trace = build(
+        Tree(
+            "run",
+            0,
+            50,
+            agent("reception", 0, 10, call(1, 9, asked="please help", answered=note)),
+            agent("returns", 11, 20, call(12, 19, asked=note, answered=f"{note}: wants a refund")),
+            agent("payments", 21, 30, call(22, 29, asked=note, answered=f"{note}: paid by card")),
+            agent("lead", 31, 40, call(32, 39, asked=f"{note}: wants a refund\n\n{note}: paid by card")),
+        )
+    )
+    assert edges(trace)["returns"] == edges(trace)["payments"] == {"reception"}
+    assert edges(trace)["lead"] == {"returns", "payments"}

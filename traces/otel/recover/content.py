@@ -10,8 +10,6 @@ K = TypeVar("K", bound=Hashable)
 
 WINDOW = 8
 """A passage of this many words is the same text wherever it occurs; a shorter text only as a whole."""
-STRIDE = 4
-"""Of what a step read, every fourth passage is looked up: this finds 11 words in a row wherever they are."""
 MIN_LENGTH = 12
 """A shorter text must be a whole message or line to count."""
 MAX_PRODUCERS = 64
@@ -20,6 +18,8 @@ MAX_PRODUCERS = 64
 _PUNCTUATION = re.compile(r"[^\w\x00-\x7f]")
 _TO_WORDS = bytes(ord(chr(byte).lower()) if chr(byte).isalnum() or byte in b"_" else 32 for byte in range(128))
 _TO_WORDS += bytes(range(128, 256))
+_GAP = b""
+"""Not a word, so no passage contains it."""
 
 
 class GivenTexts:
@@ -28,6 +28,7 @@ class GivenTexts:
     def __init__(self, texts: Iterable[str]) -> None:
         texts = list(texts)
         self.lines = {line for text in texts for line in _list_lines(text)}
+        self.wholes = self.lines.union(map(str.strip, texts))
         self._words = [_split(text) for text in texts]
         self._passages: dict[int, set[int]] = {}
 
@@ -43,10 +44,10 @@ class TextIndex:
 
     def __init__(self, given: GivenTexts) -> None:
         self._given = given
-        self._passages: dict[int, tuple[int, ...]] = {}
+        self._wholes: dict[str, tuple[int, ...]] = {}
         self._lines: dict[str, tuple[int, ...]] = {}
-        self._has_long = False
-        self._short: dict[bytes, set[int]] = {}  # the lengths of passages of short texts, by their longest words
+        self._passages: dict[int, tuple[int, ...]] = {}
+        self._short: dict[bytes, set[int]] = {}  # the lengths of texts shorter than a passage, by their longest words
 
     def add(self, place: int, texts: Iterable[str]) -> None:
         """Remember what a step produced. Steps are added in their order."""
@@ -54,31 +55,38 @@ class TextIndex:
             words = _split(text)
             length = min(len(words), WINDOW)
             if length and len(text) >= MIN_LENGTH:
-                if len(words) < 2 * WINDOW:
-                    for at in range(len(words) - length + 1):
-                        self._short.setdefault(max(words[at : at + length], key=len), set()).add(length)
-                else:
-                    self._has_long = True
+                if length < WINDOW:
+                    self._short.setdefault(max(words, key=len), set()).add(length)
                 passages = set(_hash_passages(words, length))
                 _add_producer(self._passages, passages - self._given.list_passages(length), place)
             _add_producer(self._lines, set(_list_lines(text)) - self._given.lines, place)
+            _add_producer(self._wholes, {text.strip()} - self._given.wholes, place)
 
-    def find_producers(self, texts: Iterable[str]) -> set[tuple[int, ...]]:
-        """For each passage of the texts that steps produced, the places of these steps."""
-        found: set[tuple[int, ...]] = set()
-        get_producers = self._passages.get
-        for text in texts:
-            words = _split(text)
-            lengths: set[int] = set()
-            if self._short:
-                lengths = {length for word in self._short.keys() & words for length in self._short[word]}
-            for length in lengths:
-                found.update(filter(None, map(get_producers, _hash_passages(words, length))))
-            if self._has_long and WINDOW not in lengths:
-                found.update(filter(None, map(get_producers, _hash_passages(words, WINDOW, stride=STRIDE))))
-                found.update(filter(None, map(get_producers, _hash_passages(words[-WINDOW:], WINDOW))))
-            found.update(filter(None, map(self._lines.get, map(str.strip, text.splitlines()))))
+    def find_whole(self, text: str) -> tuple[int, ...]:
+        """The places of the steps that produced exactly this text."""
+        return self._wholes.get(text.strip(), ())
+
+    def find_passages(self, text: str) -> set[tuple[int, ...]]:
+        """For each line and passage of a text that steps produced, the places of these steps."""
+        lines = _list_lines(text)
+        found = {self._lines[line] for line in lines if line in self._lines}
+        words = self._list_unexplained(lines) if found or not self._given.lines.isdisjoint(lines) else _split(text)
+        lengths = {WINDOW}
+        if self._short:
+            lengths |= {length for word in self._short.keys() & words for length in self._short[word]}
+        for length in lengths:
+            found.update(filter(None, map(self._passages.get, _hash_passages(words, length))))
         return found
+
+    def _list_unexplained(self, lines: Iterable[str]) -> list[bytes]:
+        """The words of these lines, without the inside of a long line whose origin is known."""
+        words: list[bytes] = []
+        for line in lines:
+            of_line = _split(line)
+            if len(of_line) > 2 * WINDOW and (line in self._lines or line in self._given.lines):
+                of_line[WINDOW - 1 : 1 - WINDOW] = [_GAP]
+            words += of_line
+        return words
 
 
 def _add_producer(producers: dict[K, tuple[int, ...]], new: set[K], place: int) -> None:
@@ -96,9 +104,9 @@ def _split(text: str) -> list[bytes]:
     return text.encode(errors="surrogatepass").translate(_TO_WORDS).split()
 
 
-def _hash_passages(words: Sequence[bytes], length: int, *, stride: int = 1) -> Iterator[int]:
-    return map(hash, zip(*(words[at::stride] for at in range(length)), strict=False))
+def _hash_passages(words: Sequence[bytes], length: int) -> Iterator[int]:
+    return map(hash, zip(*(words[at:] for at in range(length)), strict=False))
 
 
-def _list_lines(text: str) -> set[str]:
-    return {line for line in map(str.strip, text.splitlines()) if line}
+def _list_lines(text: str) -> list[str]:
+    return [line for line in map(str.strip, text.splitlines()) if line]

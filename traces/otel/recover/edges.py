@@ -176,12 +176,17 @@ def find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[
 
 
 def _choose_producers(draft: Draft, drafts: Sequence[Draft], index: TextIndex, inputs: Iterable[str]) -> list[Draft]:
-    found: set[Draft] = set()
-    for places in index.find_producers(dict.fromkeys(inputs)):
-        ended = [drafts[place] for place in places if drafts[place].end <= draft.start]
-        if ended:
-            found.add(max(ended, key=lambda each: each.start))
-    return sorted(found, key=lambda each: each.place)
+    """The steps whose texts a step read. Who produced all of a text is not joined by those who have a part of it."""
+
+    def find_latest(places: Iterable[int]) -> Draft | None:
+        ended = (each for each in map(drafts.__getitem__, places) if each.end <= draft.start)
+        return max(ended, key=lambda each: each.start, default=None)
+
+    found: set[Draft | None] = set()
+    for text in dict.fromkeys(inputs):
+        whole = find_latest(index.find_whole(text))
+        found |= {whole} if whole is not None else set(map(find_latest, index.find_passages(text)))
+    return sorted((each for each in found if each is not None), key=lambda each: each.place)
 
 
 def _find_owners(drafts: Sequence[Draft]) -> dict[str, Draft]:
