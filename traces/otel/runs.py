@@ -25,8 +25,9 @@ def build_traces(spans: Sequence[Span], coverage: Coverage | None = None) -> lis
     if trace is not None:
         return [trace]
     scopes = sorted({span.scope for span in spans} - {""})
+    which, is_no = (f"none of the {len(spans)} spans", "is") if len(spans) > 1 else ("the only span", "is not")
     raise UnknownConventionError(
-        f"none of the {len(spans)} spans of trace {spans[0].trace_id} (scopes: {', '.join(scopes) or 'unnamed'}) is a "
+        f"{which} of trace {spans[0].trace_id} (scopes: {', '.join(scopes) or 'unnamed'}) {is_no} a "
         "model call, a tool call, an agent or a node in a convention that promptiter knows; set the attribute "
         "'promptiter.node.id' on the spans that are steps, or record the run with traces.record()",
         place=spans[0].place,
