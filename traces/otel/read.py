@@ -91,7 +91,8 @@ def drop_duplicates(spans: list[Span]) -> list[Span]:
             by_id[span.span_id] = known if span.end_ns is None else span  # one was exported before the span ended
         elif span[:-1] != known[:-1]:  # everything but the place
             raise UnreadableTraceError(
-                f"span {span.span_id} ({span.name!r}) occurs twice with different content; export the trace again",
+                f"span {span.span_id} ({span.name!r}) occurs twice with different content; if these are two exports of "
+                "the same run, import one of them, otherwise export the trace again",
                 place=span.place,
             )
     return list(by_id.values())
@@ -124,8 +125,8 @@ def _build(
                 for batch in read_spans(name, file, intake):
                     store.add(batch)
             runs = join_runs(store)
-        if not runs and coverage is not None and coverage.received:
-            coverage.warnings["log records without spans: pass the file with their spans, too"] = coverage.received
+        if not runs and files:
+            _warn_of_no_spans(files, coverage)
         for trace_ids in runs:
             with pause_gc():
                 spans = [span for trace_id in trace_ids for span in store.take(trace_id)]
@@ -141,3 +142,16 @@ def _build(
     if foreign and coverage is None:
         names = ", ".join(name for name, _ in files)
         logger.warning("skipped %d traces of %s: %s", len(foreign), names, foreign[0].message)
+
+
+def _warn_of_no_spans(files: Sequence[tuple[str, TraceReader]], coverage: Coverage | None) -> None:
+    if coverage is None:
+        names = ", ".join(name for name, _ in files)
+        logger.warning("%s: %s", names, _NO_SPANS)
+    elif coverage.received:
+        coverage.warnings["log records without spans: pass the file with their spans, too"] = coverage.received
+    elif not coverage.warnings:
+        coverage.warnings[_NO_SPANS] = len(files)
+
+
+_NO_SPANS = "no spans in the export: check that the application ran and flushed its exporter (`provider.shutdown()`)"

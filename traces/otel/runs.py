@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from traces.errors import UnknownConventionError
 from traces.model import ExecutionTrace
 from traces.otel import native
 from traces.otel.recover.build import build_trace
-from traces.otel.recover.concepts import read_role
+from traces.otel.recover.concepts import read_graph_place, read_role
+from traces.otel.recover.content import WINDOW
 from traces.otel.recover.coverage import Coverage
 from traces.otel.recover.messages import read_conversation
 from traces.otel.span_store import SpanStore
@@ -23,8 +25,9 @@ def build_traces(spans: Sequence[Span], coverage: Coverage | None = None) -> lis
     if trace is not None:
         return [trace]
     scopes = sorted({span.scope for span in spans} - {""})
+    which, is_no = (f"none of the {len(spans)} spans", "is") if len(spans) > 1 else ("the only span", "is not")
     raise UnknownConventionError(
-        f"none of the {len(spans)} spans of trace {spans[0].trace_id} (scopes: {', '.join(scopes) or 'unnamed'}) is a "
+        f"{which} of trace {spans[0].trace_id} (scopes: {', '.join(scopes) or 'unnamed'}) {is_no} a "
         "model call, a tool call, an agent or a node in a convention that promptiter knows; set the attribute "
         "'promptiter.node.id' on the spans that are steps, or record the run with traces.record()",
         place=spans[0].place,
@@ -34,7 +37,8 @@ def build_traces(spans: Sequence[Span], coverage: Coverage | None = None) -> lis
 def join_runs(store: SpanStore) -> list[list[str]]:
     """The OTLP traces of each run, which may be spread over several: linked ones, and turns of one conversation.
 
-    A later turn belongs to an earlier one if its model was shown what a model of the earlier one had answered.
+    A later turn belongs to an earlier one if its model was shown what a model of the earlier one had answered, or if it
+    resumes a task of LangGraph that was interrupted.
     """
     leaders = {trace_id: trace_id for trace_id in store.facts}
 
@@ -66,12 +70,28 @@ def join_runs(store: SpanStore) -> list[list[str]]:
 
 
 def _hash_answers(spans: Iterable[Span]) -> tuple[set[int], set[int]]:
-    """Hashes of the answers of models that the model calls of a trace were shown, and of those that they gave."""
+    """Hashes of what ties a trace to earlier ones, and of what ties later ones to it.
+
+    These are the answers of models that its model calls were shown and gave, and the tasks of LangGraph that it ran.
+    """
     shown: set[int] = set()
     given: set[int] = set()
+    tasks: set[int] = set()
     for span in spans:
         if read_role(span) == "llm":
             asked, answered = read_conversation(span)[1:]
             shown |= {hash(message.text) for message in asked if message.role == "assistant" and message.text}
-            given |= {hash(message.text) for message in answered if message.text}
-    return shown - given, given
+            shown |= {hash(line) for message in asked for line in _list_long_lines(message.text)}
+            given |= {hash(text) for message in answered for text in (message.text, *_list_long_lines(message.text))}
+        if (place := read_graph_place(span)) is not None and _TASK.search(place.namespace):
+            tasks.add(hash(place.namespace))
+    return shown - given | tasks, given - {hash("")} | tasks
+
+
+def _list_long_lines(text: str) -> list[str]:
+    """The lines of a text that nobody writes by chance."""
+    return [line for line in map(str.strip, text.splitlines()) if line.count(" ") >= WINDOW - 1]
+
+
+_TASK = re.compile(r":[0-9a-f]{8}-[0-9a-f-]{27}$")
+"""How the namespace of a task of LangGraph ends: the task keeps it when it is resumed."""

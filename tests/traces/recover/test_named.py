@@ -95,3 +95,21 @@ def test_names_that_contradict_the_clock_are_no_hand_overs() -> None:
     assert edges(build(chain("crew", 0, 30, *listed)))["both"] == {"rocks", "prices"}
     handed = (member("desk", 0, 10), member("other", 11, 20), member("expert", 21, 30, "desk"))
     assert edges(build(chain("team", 0, 40, *handed)))["expert"] == {"desk"}
+
+
+def test_a_join_that_is_listed_but_did_not_happen_again_is_no_trigger() -> None:
+    listed = ["branch:to:draft", "join:facts+mood:draft"]
+    trace = build(
+        chain(
+            "LangGraph",
+            0,
+            60,
+            node("facts", 0, 9, call(1, 8), step=1),
+            node("mood", 0, 9, call(1, 8), step=1),
+            node("draft", 10, 19, call(11, 18), step=2, triggers=listed),
+            node("review", 20, 29, call(21, 27), chain("route", 28, 29, output_value="draft"), step=3),
+            node("draft", 30, 39, call(31, 38), step=4, triggers=listed),
+        )
+    )
+    assert edges(trace)["draft"] == {"facts", "mood"}
+    assert edges(trace)["draft-2"] == {"review"}

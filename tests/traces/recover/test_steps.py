@@ -67,7 +67,7 @@ def test_a_class_that_many_steps_share_does_not_name_them() -> None:
         )
     )
     assert [step.id for step in trace.steps] == ["Predict.forward", "Predict.forward-2"]
-    assert [step.node_id.rpartition("-")[0] for step in trace.steps] == ["ask.", "judge."]
+    assert [step.node_id.rpartition("-")[0] for step in trace.steps] == ["ask", "judge"]
 
 
 def test_turns_of_an_agent_are_no_steps() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,7 +21,6 @@ from traces.model import (
     ToolCall,
     TraceStatus,
     Usage,
-    digest,
 )
 from traces.otel.recover import concepts
 from traces.otel.recover.concepts import as_data, first, load_json
@@ -33,6 +31,7 @@ from traces.otel.recover.forest import SpanNode, build_forest, take_apart
 from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
 from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
+from traces.otel.recover.node_names import name_application, name_node
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
 from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
@@ -54,9 +53,10 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
         return None
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, nodes, texts)
-    names = _name_nodes(drafts, texts)
     surfaces: dict[str, Json] = {}
-    steps = [_build_step(draft, names[draft], edges[draft], texts[draft], surfaces) for draft in drafts]
+    steps = [
+        _build_step(draft, name_node(draft, texts[draft]), edges[draft], texts[draft], surfaces) for draft in drafts
+    ]
     trace = ExecutionTrace(
         id=nodes[0].span.trace_id,
         steps=tuple(steps),
@@ -73,7 +73,7 @@ def _list_attributes(nodes: Sequence[SpanNode], surfaces: dict[str, Json]) -> di
     """What is known about the run as a whole; what is empty is left out."""
     trace_ids = list(dict.fromkeys(node.span.trace_id for node in nodes if node.parent is None))
     known: dict[str, Json] = {
-        APPLICATION: _name_application(nodes[0]),
+        APPLICATION: name_application(nodes[0]),
         SURFACES: surfaces,
         JUDGEMENTS: list_judgements(nodes),
         TRACE_IDS: trace_ids if len(trace_ids) > 1 else None,
@@ -198,7 +198,16 @@ def _read_result(value: Json) -> Json:
 def _read_failure(span: Span) -> Failure:
     details: Mapping[str, Json] = next((event.attributes for event in span.events if event.name == "exception"), {})
     kind = span.attributes.get("error.type") or details.get("exception.type") or ""
-    return Failure(str(kind), str(span.status_message or details.get("exception.message") or ""))
+    return Failure(str(kind), str(details.get("exception.message") or _drop_traceback(span.status_message)))
+
+
+def _drop_traceback(message: str) -> str:
+    """A message without its traceback: what is before that, or else the line that ends it."""
+    before, found, traceback = message.partition("Traceback (most recent call last):")
+    if not found:
+        return message
+    unindented = [line for line in traceback.splitlines() if line.strip() and not line[0].isspace()]
+    return before.strip() or (unindented[-1] if unindented else message)
 
 
 def _sum_usage(calls: Iterable[SpanNode]) -> Usage | None:
@@ -228,40 +237,6 @@ _USAGE = (
     ("cached_input_tokens", concepts.CACHED_TOKENS),
     ("cost_usd", concepts.COST),
 )
-
-
-def _name_nodes(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, str]:
-    """The node of each step: its name, or for a model call without one, its agent's or the start of its prompt."""
-    return {draft: _name_node(draft, texts[draft]) for draft in drafts}
-
-
-def _name_node(draft: Draft, texts: Texts) -> str:
-    item = draft.item
-    name = item.name
-    if name is None and item.span.role == "tool":
-        name = str(first(item.span.span.attributes, concepts.TOOL_NAME) or item.span.span.name)
-    if name is None:
-        name = _find_agent_name(item.span)
-    if name is None and item.calls:
-        system = find_system(texts.conversations, ())
-        words = "-".join(system.lower().split()[:5])[:40]
-        model = str(first(item.span.span.attributes, concepts.MODEL) or item.span.span.name)
-        name = f"{words}-{digest(system)[:4]}" if system else model
-    return (name or item.span.span.name or "step").replace("#", "-")
-
-
-def _name_application(root: SpanNode) -> str:
-    """The name of the outermost span, which every export has, without the numbers and ids that it may contain."""
-    return _NUMBER.sub("*", root.span.name)
-
-
-_NUMBER = re.compile(r"[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*")
-
-
-def _find_agent_name(node: SpanNode) -> str | None:
-    """The name of the agent around a model call whose span says it only as `name.run`; a class is no such name."""
-    name, _, method = node.agent.span.name.rpartition(".") if node.agent is not None else ("", "", "")
-    return name if method == "run" and name[:1].islower() else None
 
 
 def _find_conversation(nodes: Iterable[SpanNode]) -> str | None:

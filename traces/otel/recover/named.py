@@ -48,9 +48,9 @@ class NamedPredecessors:
         for superstep in supersteps:
             for item in superstep:
                 found[id(item)] = self._find_triggers(item, earlier, latest, routes)
-            earlier = superstep
-            for name in {item.name or "" for item in superstep}:
-                latest[name] = [item for item in superstep if item.name == name]
+            earlier = _list_last_attempts(superstep)
+            for name in {item.name or "" for item in earlier}:
+                latest[name] = [item for item in earlier if item.name == name]
         return found
 
     def _find_triggers(
@@ -60,7 +60,8 @@ class NamedPredecessors:
         for trigger in _list_triggers(item):
             head, _, rest = trigger.partition(":")
             if head == "join":
-                stated += rest.rpartition(":")[0].split("+")
+                sources = rest.rpartition(":")[0].split("+")
+                stated += sources if _is_joined(item, sources, latest) else ()
             elif head == "branch" and not rest.startswith("to:"):
                 stated.append(rest.split(":")[0])
             elif head in latest and not rest:
@@ -90,6 +91,22 @@ class NamedPredecessors:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
         return found
+
+
+def _list_last_attempts(superstep: Sequence[Item]) -> list[Item]:
+    """The executions that led on. Those of one namespace are attempts at the same task, and all but the last failed."""
+    last = {item.span.graph.namespace if item.span.graph else "": item for item in superstep}
+    return [item for item in superstep if item in last.values()]
+
+
+def _is_joined(item: Item, sources: Sequence[str], latest: Mapping[str, Sequence[Item]]) -> bool:
+    """Whether all sources ran since the node last did: LangGraph lists a join even where a router led to the node."""
+    since = max((_read_superstep(each) for each in latest.get(item.name or "", ())), default=-1)
+    return all(name in latest and _read_superstep(latest[name][0]) >= since for name in sources)
+
+
+def _read_superstep(item: Item) -> int:
+    return item.span.graph.step or 0 if item.span.graph is not None else 0
 
 
 def _name_superstep(earlier: Sequence[Item]) -> Evidence:
