@@ -14,20 +14,31 @@ from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.tasks.lesson_files import LEARNED_CASES, OTHER_CASES, PATCHES
-from traces.model import Json
+from traces.model import Json, digest
 
 
 def read_learned_run(parsed: ParsedConfig, folder: Path, *, budget: Budget | Budgets | None = None) -> ParsedConfig:
-    """The configuration of the run that validates the lessons of a folder. Of the `budget` it gets what is left."""
+    """The configuration of the run that validates the lessons of a folder. Of the `budget` it gets what is left.
+
+    The run reads a copy of the patches that is named by their content, so that it can be resumed and re-run after
+    something else was learned.
+    """
     learned, others = (file if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES))
     changed: dict[str, Json] = {
-        "search": {"name": "learned_patches", "options": {"patches": str((folder / PATCHES).absolute())}},
+        "search": {"name": "learned_patches", "options": {"patches": str(_copy_patches(folder).absolute())}},
         **_add_sets(parsed.config, learned, others),
     }
     if left := find_budget_left(budget):
         changed["budget"] = left
     settings = merge_settings(parsed.settings, changed)
     return read_document(parsed.document, file=parsed.file or Path(FILE_NAME), settings=settings)
+
+
+def _copy_patches(folder: Path) -> Path:
+    content = (folder / PATCHES).read_bytes()
+    copy = folder / f"patches-{digest(content)[:8]}.json"
+    copy.write_bytes(content)
+    return copy
 
 
 def find_budget_left(budget: Budget | Budgets | None) -> dict[str, Json]:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from pathlib import Path
 
 from promptiter.errors import EvalSetError, nearest
@@ -228,9 +229,12 @@ def _read_score(row: Mapping[str, Json], location: Location) -> float | None:
     if given is None or given == "":
         return None
     try:
-        return float(given)
+        score = float(given)
     except (TypeError, ValueError):
-        raise EvalSetError(f"{location}: the score {shorten(given)} is not a number") from None
+        score = nan
+    if not isfinite(score):
+        raise EvalSetError(f"{location}: the score {shorten(given)} is not a number")
+    return score
 
 
 def _read_rating(given: Json, location: Location) -> bool | None:

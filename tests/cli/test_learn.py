@@ -95,6 +95,18 @@ def test_a_dry_run_says_what_failed_and_what_it_would_cost(run: Run, recorded: P
     assert not (project / "lessons").exists()
 
 
+def test_a_dry_run_asks_no_judge(run: Run, recorded: Path, project: Path) -> None:
+    judge = """metrics:
+  - metric_name: tone
+    evaluator_name: llm_rubric_response
+    criterion: {llm_judge: {judge_model: {model_name: nowhere/judge}, rubrics: [{id: polite, content: Is it polite?}]}}
+"""
+    before, _, after = CONFIG.partition("metrics:\n")
+    (project / "promptiter.yaml").write_text(before + judge + after[after.index("models:") :])
+    shown = run("learn", recorded / "spans.jsonl", "--dry-run", stream="err")
+    assert "A dry run asks no judge, so these metrics are not applied: tone." in shown
+
+
 def test_feedback_on_other_traces_is_explained(run: Run, recorded: Path, project: Path) -> None:
     (project / "other.csv").write_text("trace_id,rating\nabc,down\n")
     said = run("learn", recorded / "spans.jsonl", "--feedback", project / "other.csv", code=2)

@@ -95,6 +95,7 @@ def test_a_comment_with_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> Non
         ("trace_id,rating\nt,perhaps\n", "line 2: the rating 'perhaps' is not known"),
         ("trace_id,rating\n,up\n", "line 2: has neither a trace_id nor a conversation_id"),
         ("trace_id,score\nt,many\n", "line 2: the score 'many' is not a number"),
+        ("trace_id,score\nt,NaN\n", "line 2: the score 'NaN' is not a number"),
         ("trace_id,score\nt,1700\n", "scores up to 1700; say which are good, with --good-from"),
     ],
 )

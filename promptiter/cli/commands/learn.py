@@ -179,12 +179,17 @@ def _learn(
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.judge_check import show_judging
     from promptiter.engine.interrupts import run_blocking
+    from promptiter.evaluation.metrics.judge import JudgeMetric
     from promptiter.tasks.learning import find_failures, learn
     from promptiter.tasks.learning_forecast import forecast_learning
+    from promptiter.wording import join_names
 
     evaluator = built.evaluator
     chosen = evaluator.metrics if metrics or not production.has_feedback else ()
     chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
+    if dry_run and (judges := [each.name for each in chosen if isinstance(each, JudgeMetric)]):
+        echo(f"A dry run asks no judge, so these metrics are not applied: {join_names(judges)}.", err=True)
+        chosen = tuple(each for each in chosen if not isinstance(each, JudgeMetric))
 
     async def find() -> FailedRuns:
         found = await find_failures(
