@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from traces.otel.recover.concepts import AGENT_NAME, GraphPlace, Role, first, read_graph_place, read_role
+from traces.otel.recover.concepts import AGENT_NAME, Role, first, read_role
+from traces.otel.recover.graph_place import GraphPlace, read_graph_place
 from traces.otel.recover.messages import Conversation, read_conversation
 from traces.otel.spans import Span
 
