@@ -285,9 +285,8 @@ def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
-    code = "from promptiter.cli import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-c", code, "try", "--watch"],
+        [sys.executable, "-m", "promptiter", "try", "--watch"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
