@@ -322,8 +322,7 @@ def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
     file, cache = desk / "promptiter.yaml", desk / "cache.jsonl"
     settings = {"models": {"simulated": {"latency_s": 0.05}}, "evaluation": {"concurrency": 4}, "cache": str(cache)}
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
-    code = "from promptiter.cli import main; main()"
-    command = [sys.executable, "-c", code, "try", "--json", "--set", "lead#instruction=Say hello."]
+    command = [sys.executable, "-m", "promptiter", "try", "--json", "--set", "lead#instruction=Say hello."]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             while not cache.exists() or cache.read_bytes().count(b"\n") < 60:
