@@ -19,6 +19,7 @@ from promptiter.cli.commands.evaluate import evaluate
 from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
+from promptiter.cli.commands.rejudge import rejudge
 from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
@@ -44,7 +45,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS = (init, run, resume, rerun, show, runs, try_edit, learn, noise, evaluate, restore, check, describe, schema)
+_COMMANDS = (
+    *(init, run, resume, rerun, show, runs, rejudge, try_edit, learn),
+    *(noise, evaluate, restore, check, describe, schema),
+)
 for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
 app.add_typer(cache.app, name="cache")

@@ -173,7 +173,7 @@ class ActiveRun:
                 found = StopDecided(
                     decision=decision,
                     reads_score=not is_search_over and reads_score(self._stopping, progress, decision),
-                    measured=StopMeasured(spent=self.meter.spent),
+                    measured=StopMeasured(spent=progress.spent, evaluations=progress.evaluations),
                 )
                 decided = await self.log.append(found)
             return decided.decision.stop

@@ -224,7 +224,10 @@ class RoundCompleted(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopMeasured:
+    """What the policies saw besides the record itself."""
+
     spent: Spending = field(default_factory=Spending)
+    evaluations: int = 0
 
 
 @event_type("stop")

@@ -47,14 +47,16 @@ def decide_again(events: Iterable[Event], policy: AcceptancePolicy | None = None
             case RunStarted(acceptance=code) if policy is None:
                 policy = parse_acceptance(str(code))
             case CandidateDecided(candidate=str(digest), decision=recorded, evidence=evidence):
-                again = None
-                if policy is not None and evidence is not None:
-                    again = _decide(policy, evidence, _collect_evaluations(state))
+                again = None if policy is None else decide_candidate(policy, evidence, state)
                 yield DecidedAgain(round=event.round, candidate=digest, recorded=recorded, again=again)
         state.take(event)
 
 
-def _decide(policy: AcceptancePolicy, record: EvidenceRecord, evaluations: Mapping[int, Evaluation]) -> Answer:
+def decide_candidate(policy: AcceptancePolicy, record: EvidenceRecord | None, state: RunState) -> Answer | None:
+    """The answer of a policy to the recorded evidence on a candidate, given the run before its decision."""
+    if record is None:
+        return None
+    evaluations = _collect_evaluations(state)
     train = None if record.train is None else _build_evidence(record.train, evaluations)
     evidence = _build_evidence(record, evaluations, train=train)
     return decide_at_look(protect_cases(policy, record.protected), evidence, look=record.looks)

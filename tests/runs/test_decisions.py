@@ -28,11 +28,12 @@ from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.policy_code import parse_acceptance
 from promptiter.policies.sigma_gain import SigmaGain
-from promptiter.policies.stopping import Patience
+from promptiter.policies.stopping import MaxRounds, Patience, StopFile
 from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runs.decisions import decide_again
+from promptiter.runs.rejudgement import rejudge
 from traces import Usage
 
 NAMES = ("reader", "left", "right")
@@ -159,7 +160,9 @@ async def run(policy: AcceptancePolicy, seed: int) -> list[Event]:
 async def test_the_same_policy_decides_the_same_again(policy: AcceptancePolicy) -> None:
     number = POLICIES.index(policy)
     for seed in (number % 6, (number + 3) % 6):  # all six kinds of runs, but not with every policy
-        found = list(decide_again(await run(policy, seed)))
+        events = await run(policy, seed)
+        assert rejudge(events).divergence is None
+        found = list(decide_again(events))
         assert [each.round for each in found] == [1, 1, 1, 2, 2, 2]
         assert [each.again for each in found] == [
             None if place % 3 == 2 else each.recorded for place, each in enumerate(found)
@@ -176,7 +179,7 @@ class NeverDecides:
 @pytest.mark.slow
 async def test_a_policy_of_ones_own_is_passed_to_decide_again() -> None:
     events = await run(NeverDecides(), 0)
-    with pytest.raises(SetupError, match=r"NeverDecides\(\)' cannot be created from its description; pass the policy"):
+    with pytest.raises(SetupError, match=r"NeverDecides\(\)' cannot be created from its description; give one of"):
         list(decide_again(events))
     found = [each for each in decide_again(events, NeverDecides()) if each.again is not None]
     assert [each.again for each in found] == [each.recorded for each in found]
@@ -211,3 +214,30 @@ def test_every_policy_can_be_created_from_its_description() -> None:
         and not issubclass(value, CombinedPolicy)
     }
     assert built_in - {ComposablePolicy} <= known
+
+
+@pytest.mark.slow
+async def test_a_run_is_told_until_a_decision_comes_out_differently() -> None:
+    events = await run(AnyGain(), 1)
+    accepted = [each for each in rejudge(events).candidates if each.recorded.accepted]
+    assert accepted, "the run has something to reject"
+    strict = rejudge(events, acceptance=MinGain(1.0))
+    assert strict.divergence is not None
+    assert (strict.divergence.round, strict.divergence.kind) == (accepted[0].round, "rejected")
+    assert [each.again is None for each in strict.stops] == [
+        each.round > strict.divergence.round or (each.round == strict.divergence.round and each.again is None)
+        for each in strict.stops
+    ]
+    wants_train = rejudge(events, acceptance=SigmaGain()).divergence
+    assert wants_train is not None
+    assert (wants_train.kind, wants_train.stop) == ("more_evidence", None)
+
+
+@pytest.mark.slow
+async def test_other_stop_policies_end_a_run_earlier_or_not_at_all() -> None:
+    events = await run(AnyGain(), 1)
+    early = rejudge(events, stop=MaxRounds(1)).divergence
+    assert early is not None
+    assert (early.round, early.kind, early.reason) == (1, "stopped", "1 round finished, of at most 1")
+    assert rejudge(events, stop=Patience(20)).divergence is None  # the maximum number of rounds is kept
+    assert rejudge(events, stop=StopFile(__file__)).divergence is None  # files are not looked for again
