@@ -141,17 +141,28 @@ class RunSummary:
 
 def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
     """Summarize the run in a folder; SetupError if it cannot be read or has not begun."""
+    return summarize_stored(read_result(folder), Path(folder))
+
+
+def read_result(folder: str | os.PathLike[str]) -> RunResult:
+    """The result of the run in a folder, or the run so far; SetupError if it cannot be read or has not begun."""
     path = Path(folder)
-    header = read_header(path)
+    read_header(path)
     journal = EventFile(path / JOURNAL)
     last = journal.last()
     if last is None:
         raise SetupError(f"the run {str(path)!r} has recorded nothing yet; `promptiter resume {path}` starts it")
-    result, is_held = fold_lazily(journal), find_holder(path) is not None
+    result = fold_lazily(journal)
     if last.type != "run_completed":
         duration_s, spent = last.measured.elapsed_s, read_ledger(path)
         result = replace(result, measured=replace(result.measured, duration_s=duration_s, spent=spent))
-    summary = summarize(result, path, is_held=is_held)
+    return result
+
+
+def summarize_stored(result: RunResult, folder: Path) -> RunSummary:
+    """Summarize the result that was read from a folder."""
+    header = read_header(folder)
+    summary = summarize(result, folder, is_held=find_holder(folder) is not None)
     if result.is_final or not header.nameless_parts:
         return summary
     commands = tuple(each for each in summary.commands if each.purpose not in RESUMING)

@@ -171,3 +171,16 @@ def test_a_missing_trace_is_explained(run: Run, finished: Path, tmp_path: Path) 
     folder = tmp_path / finished.name
     shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("traces.jsonl.gz"))
     assert "has no trace: see `keep_traces`" in run("trace", "show", folder, "--case", "blender", code=2)
+
+
+def test_two_runs_are_compared(run: Run, finished_run: Path) -> None:
+    run("run", "--max-rounds", "0", "--quiet")
+    shown = run("show", finished_run, "latest")
+    assert re.search(r"^score +0\.500 → 1\.000 +0\.500$", shown, re.MULTILINE)
+    assert re.search(r"^cases that pass +8/8 +0/8$", shown, re.MULTILINE)
+    assert "max_rounds was 4 and is now 0" in shown
+    assert "filing#instruction  changed in the first run only" in shown
+    assert "pass at the end of the second run only: none" in shown
+    found = orjson.loads(run("show", finished_run, "latest", "--json"))
+    assert len(found["only_first_passes"]) == found["common_cases"] == 8
+    assert "leave out --diff" in run("show", finished_run, "latest", "--diff", code=2)

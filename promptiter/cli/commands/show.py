@@ -13,6 +13,9 @@ from promptiter.errors import SetupError
 
 def show(
     run: Run = "latest",
+    other: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="A second run, to compare with the first.")
+    ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="What changed in each surface, and why.")] = False,
     rounds: Annotated[bool, typer.Option("--rounds", help="Each round: scores, patches, decision.")] = False,
     blame: Annotated[bool, typer.Option("--blame", help="Each blamed surface, with the cases behind it.")] = False,
@@ -23,7 +26,7 @@ def show(
     runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a finished or running run.
+    """Show a finished or running run, or compare two.
 
     Without options: outcome, scores, changes, blame, rejections and cost. Reads only the folder of the run, so it
     works after the configuration or the agent has changed.
@@ -32,11 +35,24 @@ def show(
     from promptiter.cli.views.case import print_case
     from promptiter.cli.views.costs import print_costs
     from promptiter.cli.views.rounds import print_rounds
+    from promptiter.cli.views.run_comparison import print_comparison
     from promptiter.runlog.codec import to_plain
     from promptiter.runs.case_history import read_case
+    from promptiter.runs.run_comparison import compare_runs
     from promptiter.runs.summary import read_summary
 
     folder = find_run_folder(run, runs)
+    if other is not None:
+        if diff or rounds or blame or costs or case is not None:
+            raise SetupError(
+                "two runs are compared as a whole; leave out --diff, --rounds, --blame, --costs and --case"
+            )
+        comparison = compare_runs(folder, find_run_folder(other, runs))
+        if as_json:
+            write_text(json_text(to_plain(comparison)), None)
+        else:
+            print_comparison(console(), comparison)
+        return
     if case is not None:
         if diff or rounds or blame or costs:
             raise SetupError("--case cannot be combined with --diff, --rounds, --blame or --costs")
