@@ -16,6 +16,7 @@ from promptiter.cli.commands import cache, trace
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.describe import describe
 from promptiter.cli.commands.evaluate import evaluate
+from promptiter.cli.commands.gate import gate
 from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
@@ -46,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, rerun, show, runs, rejudge, try_edit, learn),
+    *(init, run, resume, rerun, show, runs, rejudge, gate, try_edit, learn),
     *(noise, evaluate, restore, check, describe, schema),
 )
 for _command in _COMMANDS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from xml.etree import ElementTree
 
 import orjson
 from rich.console import Console
@@ -13,12 +12,13 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from promptiter.cli.junit import JUnitTest, suite_as_junit
 from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.costs import spending_line
 from promptiter.cli.views.run import hanging_indent
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
@@ -26,7 +26,7 @@ from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
 from traces.model import Json
-from traces.text import cut, cut_at_word, one_line
+from traces.text import cut_at_word, one_line
 
 MAX_FAILURES = 10
 
@@ -124,37 +124,20 @@ def evaluation_as_json(evaluation: Evaluation, gateway: Gateway) -> str:
 def evaluation_as_junit(evaluation: Evaluation, cases: EvalSet) -> str:
     """A JUnit test suite with one test per case; the message of a failure is JSON with all details."""
     by_id = {case.id: case for case in cases.cases}
-    failed = sum(case.is_scored and not case.passed for case in evaluation.cases)
-    errors = sum(not case.is_scored for case in evaluation.cases)
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_xml_text(evaluation.eval_set_id),
-        tests=str(len(evaluation.cases)),
-        failures=str(failed),
-        errors=str(errors),
+    return suite_as_junit(
+        evaluation.eval_set_id,
+        [_build_test(case, by_id[case.case_id], evaluation.rows_by_case[case.case_id]) for case in evaluation.cases],
     )
-    for case in evaluation.cases:
-        rows = evaluation.rows_by_case[case.case_id]
-        seconds = sum(row.measured.duration_s for row in rows)
-        test = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_xml_text(evaluation.eval_set_id),
-            name=_xml_text(case.case_id),
-            time=f"{seconds:.3f}",
-        )
-        if case.passed:
-            continue
-        details = [
-            _describe_failure(by_id[case.case_id], row, score)
-            for row in rows
-            for score in row.scores
-            if not score.passed
-        ]
-        message = orjson.dumps(details, option=orjson.OPT_INDENT_2).decode()
-        kind = "failure" if case.is_scored else "error"
-        ElementTree.SubElement(test, kind, message=cut(_xml_text(message), 4000)).text = _xml_text(message)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _build_test(result: CaseResult, case: EvalCase, rows: Sequence[CaseRow]) -> JUnitTest:
+    details = [_describe_failure(case, row, score) for row in rows for score in row.scores if not score.passed]
+    return JUnitTest(
+        name=result.case_id,
+        seconds=sum(row.measured.duration_s for row in rows),
+        message=None if result.passed else orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
+        kind="failure" if result.is_scored else "error",
+    )
 
 
 def _describe_failure(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
@@ -199,8 +182,3 @@ def _print_detail(screen: Console, label: str, text: str, style: str) -> None:
 
 def _share(value: float | None) -> str:
     return "none" if value is None else f"{value:.0%}"
-
-
-def _xml_text(text: str) -> str:
-    """Text without characters that XML does not allow."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)
