@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from traces.model import Json
 from traces.otel.recover.concepts import load_json
 from traces.otel.recover.forest import SpanNode, walk, walk_up
+from traces.otel.recover.items import Item
 from traces.otel.recover.order import Evidence
-from traces.otel.recover.steps import Item
 
 _SEND = re.compile(r"Send\(node='([^']+)'")
 
