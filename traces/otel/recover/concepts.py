@@ -48,6 +48,7 @@ TOOL_NAME = (
     "tool.name",
     "traceloop.entity.name",
     "ai.toolCall.name",
+    "name",
 )
 TOOL_CALL_ID = (
     "gen_ai.tool.call.id",
@@ -66,6 +67,7 @@ TOOL_ARGUMENTS = (
     "mlflow.spanInputs",
     "lmnr.span.input",
     "gcp.vertex.agent.tool_call_args",
+    "input",
 )
 TOOL_RESULT = (
     "gen_ai.tool.call.result",
@@ -77,6 +79,7 @@ TOOL_RESULT = (
     "mlflow.spanOutputs",
     "lmnr.span.output",
     "gcp.vertex.agent.tool_response",
+    "output",
 )
 FINISH_REASON = (
     "gen_ai.response.finish_reasons",
@@ -180,6 +183,8 @@ OTHER_KINDS = (
     "lmnr.span.type",
     "agentops.span.kind",
 )
+_LOGFIRE: Mapping[str, Role] = {"Agent run: {name!r}": "agent", "Function: {name}": "tool"}
+"""How Logfire words the spans of the OpenAI Agents SDK, which say nothing else about their kind."""
 _MERGED_TOOLS = "(merged tools)"
 """The name under which ADK repeats the results of several tool calls together."""
 _VERCEL: Mapping[str, Role] = {"doGenerate": "llm", "doStream": "llm", "toolCall": "tool", "doEmbed": "tool"}
@@ -198,9 +203,12 @@ def first(attributes: Mapping[str, Json], keys: tuple[str, ...]) -> Json:
 _ROLE_KEYS = frozenset(OTHER_KINDS).union(
     ("openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name", "gen_ai.request.model"),
     ("llm.request.type", "llm.input_messages.0.message.role", "gcp.vertex.agent.llm_request"),
-    ("gen_ai.tool.name", "agent_name", "ai.operationId"),
+    ("gen_ai.tool.name", "agent_name", "ai.operationId", "logfire.msg_template"),
 )
 """A span without any of these says nothing about its role but by its name."""
+
+
+_PROMPTS = ("gen_ai.prompt", "request_data")
 
 
 def read_role(span: Span) -> Role:
@@ -223,7 +231,7 @@ def read_role(span: Span) -> Role:
         return "chain"
     if "llm.request.type" in attributes or "llm.input_messages.0.message.role" in attributes:
         return "llm"
-    if "gen_ai.request.model" in attributes and any(key.startswith("gen_ai.prompt") for key in attributes):
+    if "gen_ai.request.model" in attributes and any(key.startswith(_PROMPTS) for key in attributes):
         return "llm"
     if "gcp.vertex.agent.llm_request" in attributes:
         return "llm"
@@ -243,7 +251,7 @@ def _read_other_role(attributes: Mapping[str, Json]) -> Role:
             return _OTHERS.get(kind.strip('"').lower(), "chain")
     if isinstance(operation := attributes.get("ai.operationId"), str):
         return _VERCEL.get(operation.rpartition(".")[2], "chain")
-    return "other"
+    return _LOGFIRE.get(str(attributes.get("logfire.msg_template")), "other")
 
 
 def as_data(value: Json) -> Json:
