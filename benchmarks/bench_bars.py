@@ -1,10 +1,10 @@
 """The goals of the loop on 20 seeds of every scenario: faults are found, fixed and shown, and nothing else changes.
 
-Scenarios, runs and goals are those of the tests (`tests/worlds`), which use four seeds. Each run should reach every
-goal, both with the stages that need no model and with the LLM stages (a scripted expert replaces the model). With a
-model that does not always obey, 20 runs of two rounds should come within 0.05 of the ceiling and change at most 5 of
-the 160 surfaces without a fault. All cases of a scenario fail until all of its faults are fixed, except those that a
-partial fault spares.
+Scenarios, runs and goals are those of the tests (`tests/worlds`), of which `make test` runs one seed. Each run should
+reach every goal, both with the stages that need no model and with the LLM stages (a scripted expert replaces the
+model). With a model that does not always obey, 20 runs of two rounds should come within 0.05 of the ceiling and change
+at most 5 of the 160 surfaces without a fault. All cases of a scenario fail until all of its faults are fixed, except
+those that a partial fault spares.
 
     python -m benchmarks.bench_bars [--quick]
 """

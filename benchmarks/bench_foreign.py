@@ -62,7 +62,7 @@ def report_shapes() -> None:
     print("\nruns of one shape and three sizes: CPU seconds, and how they grow from the smallest to the largest size\n")
     for name, (make, largest) in SHAPES.items():
         sizes = (largest // 4, largest // 2, largest)
-        seconds = [min(measure_build(make(size)) for _ in range(2)) for size in sizes]
+        seconds = [min(measure_build(make(size)) for _ in range(4)) for size in sizes]
         figures = " ".join(f"{size:>7,}: {each:5.2f}" for size, each in zip(sizes, seconds, strict=True))
         exponent = log(seconds[-1] / seconds[0]) / log(sizes[-1] / sizes[0])
         print(f"  {name:28} {figures}   {format_goal('exponent', exponent, 1.2)}")

@@ -182,7 +182,7 @@ def test_events_of_a_search_that_is_not_installed_are_kept_and_shown(
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     folded = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environ).stdout
     assert orjson.loads(folded) == orjson.loads((folder / "result.json").read_bytes())
-    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "show", str(folder), "--rounds"]
+    command = [sys.executable, "-m", "promptiter", "show", str(folder), "--rounds"]
     shown = subprocess.run(command, capture_output=True, check=True, env=environ, cwd=tmp_path).stdout.decode()
     assert shown.count("evolution.pool: ") == 2
     assert generations[-1].pool is not None

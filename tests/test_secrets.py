@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from base64 import b32encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +195,8 @@ for command in json.loads(sys.argv[1]):
         codes.append(end.code or 0)
     logging.getLogger("promptiter.driver").info("ran %s", command["arguments"])
     sys.stdout.flush()
-open("codes.json", "w").write(json.dumps(codes))
+    with open("codes.json", "w") as file:
+        json.dump(codes, file)
 """
 IN_METRICS = ("judge_key", "judge_field", "metric_option", "user_key", "environment_key")
 IN_CONFIG = ("literal_key", "literal_header", "variable_key", "variable_header", "option_key", "password")
@@ -287,34 +288,37 @@ EVALUATE = ("evaluate", "agent:agent", "--eval-set", "validation.jsonl", "--metr
 CHECK = ("check", "validation.jsonl", "--agent", "agent:agent", "--metrics", "metrics.json", "--repeats", "2")
 
 
-def started(folder: Path, server: Gossip, *arguments: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def drive(folder: Path, server: Gossip, plan: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs these commands. Its output is in files of the folder."""
     kept = {key: value for key, value in os.environ.items() if key not in ("LITELLM_LOG", "COLUMNS")}
     given = {"OPENAI_BASE_URL": server.url, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "4000"}
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**kept, **ENVIRON, **given},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    command = [sys.executable, "drive.py", plan]
+    with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
+        process = subprocess.Popen(command, cwd=folder, env={**kept, **ENVIRON, **given}, stdout=out, stderr=err)
+    try:
+        yield process
+    finally:
+        server.is_over.set()
+        process.kill()
+        process.wait()
 
 
-def stopped_twice(run: subprocess.Popen[bytes], server: Gossip) -> tuple[bytes, bytes]:
-    """The output of a run that was cancelled during a model call."""
-    until = time.monotonic() + LONGEST_S
-    while not server.is_asked.wait(0.1):
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until
-    assert run.stderr is not None
-    run.send_signal(signal.SIGINT)
-    err = b""
-    while b"finishing the work in progress" not in err:
-        line = run.stderr.readline()
-        assert line, err
-        err += line
-    run.send_signal(signal.SIGINT)
-    out, rest = run.communicate(timeout=LONGEST_S)
-    return out, err + rest
+def cancel_last_command(process: subprocess.Popen[bytes], server: Gossip, errors: Path) -> int:
+    """Press Ctrl-C during a model call, and again; returns the exit code."""
+
+    def wait_until(holds: Callable[[], bool]) -> None:
+        until = time.monotonic() + LONGEST_S
+        while not holds():
+            assert process.poll() is None, errors.read_text()
+            assert time.monotonic() < until, errors.read_text()
+            time.sleep(0.05)
+
+    wait_until(server.is_asked.is_set)
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: b"finishing the work in progress" in errors.read_bytes())
+    process.send_signal(signal.SIGINT)
+    return process.wait(timeout=LONGEST_S)
 
 
 def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
@@ -329,31 +333,20 @@ def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
         (["describe", "agent:agent"], (), 0),
         (["trace", "show", "recorded.jsonl"], (), 0),
         (["trace", "export", "recorded.jsonl", "--output", "exported.jsonl"], (), 0),
+        (["run", "slow.yaml"], (), 130),  # cancelled
     ]
     plan = json.dumps([{"arguments": arguments, "leaked": join_canaries(*places)} for arguments, places, _ in commands])
     search = Search()
     with gossiping() as server:
         planted_in(tmp_path, server.url)
-        with (
-            started(tmp_path, server, "drive.py", plan) as driver,
-            started(tmp_path, server, "-c", "from promptiter.cli import main; main()", "run", "slow.yaml") as cancelled,
-        ):
-            try:
-                printed = {
-                    "cancelled": stopped_twice(cancelled, server),
-                    "driver": driver.communicate(timeout=LONGEST_S),
-                }
-            finally:
-                server.is_over.set()
-                cancelled.kill()
-                driver.kill()
-    for name, streams in printed.items():
-        for stream, raw in zip(("standard output", "standard error"), streams, strict=True):
-            search.look(f"{name}, {stream}", raw)
-    assert orjson.loads((tmp_path / "codes.json").read_bytes()) == [code for *_, code in commands], printed
-    assert cancelled.returncode == 130
+        with drive(tmp_path, server, plan) as driver:
+            last = cancel_last_command(driver, server, tmp_path / "stderr.txt")
+    codes = [*orjson.loads((tmp_path / "codes.json").read_bytes()), last]
+    assert codes == [code for *_, code in commands], (tmp_path / "stderr.txt").read_text()
     search.look_below(tmp_path, planted=PLANTED)
-    search.check("result.json", "best.json", "junit.xml", "exported.jsonl", "promptiter.log", "driver, standard error")
+    search.check(
+        "result.json", "best.json", "junit.xml", "exported.jsonl", "promptiter.log", "stdout.txt", "stderr.txt"
+    )
     heard = "".join(server.heard)
     sent = ("literal_key", "literal_header", "variable_key", "variable_header", "judge_key", "judge_field")
     assert all(CANARY[place] in heard for place in sent)

@@ -211,7 +211,7 @@ def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
         evaluation={"concurrency": 4},
         cache="cache.jsonl",
     )
-    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "noise", "--repeats", "300", "--json"]
+    command = [sys.executable, "-m", "promptiter", "noise", "--repeats", "300", "--json"]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             while not (desk / "cache.jsonl").exists() or (desk / "cache.jsonl").read_bytes().count(b"\n") < 8 * 6 * 3:

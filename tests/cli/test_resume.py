@@ -194,7 +194,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(run: Run, finished_r
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-c", "from promptiter.cli import main; main()", *words]
+    return [sys.executable, "-m", "promptiter", *words]
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ class Terminal:
         if child == 0:
             os.chdir(folder)
             kept = {key: value for key, value in os.environ.items() if key not in ("EDITOR", "VISUAL")}
-            command = [sys.executable, "-c", "from promptiter.cli import main; main()", *arguments]
+            command = [sys.executable, "-m", "promptiter", *arguments]
             os.execve(sys.executable, command, {**kept, "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1", **environ})
         self._child = child
 
@@ -368,7 +368,7 @@ def slow_down(desk: Path, latency_s: float = 0.4) -> None:
 @pytest.mark.slow
 def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_once(desk: Path) -> None:
     slow_down(desk, latency_s=3)
-    command = [sys.executable, "-c", "from promptiter.cli import main; main()", "run"]
+    command = [sys.executable, "-m", "promptiter", "run"]
     with subprocess.Popen(
         command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as running:

@@ -42,7 +42,9 @@ def on_the_server(desk: Path, server: LoopbackServer, budget: dict[str, Json], *
         ({"max_calls": 150}, "budget_ended"),
         ({"max_tokens": 20_000}, "budget_ended"),
         ({"max_usd": 0.03}, "budget_ended"),
-        ({"max_calls": 900, "max_tokens": 900_000, "max_usd": 2}, "improved_on_validation"),
+        pytest.param(
+            {"max_calls": 900, "max_tokens": 900_000, "max_usd": 2}, "improved_on_validation", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_run_reports_no_more_than_its_cap(run: Run, desk: Path, budget: dict[str, Json], verdict: Verdict) -> None:

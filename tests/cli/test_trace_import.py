@@ -25,7 +25,7 @@ def test_a_followed_file_is_written_run_by_run_until_it_is_stopped(tmp_path: Pat
     source.write_bytes(raw)
     command = ["trace", "import", "--follow", "--quiet", "0.2", str(source), "-o", str(output)]
     with subprocess.Popen(
-        [sys.executable, "-c", "from promptiter.cli import main; main()", *command],
+        [sys.executable, "-m", "promptiter", *command],
         stderr=subprocess.PIPE,
         env=dict(os.environ),
     ) as process:

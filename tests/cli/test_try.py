@@ -285,9 +285,8 @@ def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
-    code = "from promptiter.cli import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-c", code, "try", "--watch"],
+        [sys.executable, "-m", "promptiter", "try", "--watch"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -323,8 +322,7 @@ def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
     file, cache = desk / "promptiter.yaml", desk / "cache.jsonl"
     settings = {"models": {"simulated": {"latency_s": 0.05}}, "evaluation": {"concurrency": 4}, "cache": str(cache)}
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
-    code = "from promptiter.cli import main; main()"
-    command = [sys.executable, "-c", code, "try", "--json", "--set", "lead#instruction=Say hello."]
+    command = [sys.executable, "-m", "promptiter", "try", "--json", "--set", "lead#instruction=Say hello."]
     with subprocess.Popen(command, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             while not cache.exists() or cache.read_bytes().count(b"\n") < 60:

@@ -258,12 +258,6 @@ asyncio.run(door.ask(ModelRequest(model="openai/m", messages=(Message("user", "h
 """
 
 
-def test_litellm_is_imported_before_the_time_limit_of_the_first_call_starts() -> None:
-    """Otherwise the import could use up the limit, and an attempt that was never sent would count as lost."""
-    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
-
-
 CANCELLED = """
 import asyncio, gc
 from promptiter.llm.litellm import LiteLLMModel
@@ -283,11 +277,6 @@ asyncio.run(main())
 """
 
 
-def test_a_cancelled_call_leaves_no_warning() -> None:
-    ended = subprocess.run([sys.executable, "-c", CANCELLED], capture_output=True, text=True, check=True)
-    assert ended.stderr == ""
-
-
 CANCELLED_CALL = """
 class OpenAIChatCompletion:
     async def acompletion(self): ...
@@ -296,12 +285,28 @@ OpenAIChatCompletion().acompletion()
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "warnings"), [("", 1), ("from promptiter.llm.litellm import load; load()", 0)], ids=["without", "with"]
-)
-def test_a_call_that_ctrl_c_cancels_while_litellm_prepares_it_prints_no_warning(before: str, warnings: int) -> None:
-    done = subprocess.run([sys.executable, "-c", before + CANCELLED_CALL], capture_output=True, text=True, check=True)
-    assert done.stderr.count("acompletion' was never awaited") == warnings
+def run_process(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def new_process() -> subprocess.CompletedProcess[str]:
+    """A process with its first call, and cancelled calls. To import litellm takes seconds, so it is the only one."""
+    return run_process(FIRST_CALL + CANCELLED + CANCELLED_CALL)
+
+
+def test_litellm_is_imported_before_the_time_limit_of_the_first_call_starts(
+    new_process: subprocess.CompletedProcess[str],
+) -> None:
+    """Otherwise the import could use up the limit, and an attempt that was never sent would count as lost."""
+    assert new_process.stdout.split() == ["False", "True"]
+
+
+def test_a_call_that_is_cancelled_while_litellm_prepares_it_prints_no_warning(
+    new_process: subprocess.CompletedProcess[str],
+) -> None:
+    assert run_process(CANCELLED_CALL).stderr.count("acompletion' was never awaited") == 1
+    assert new_process.stderr == ""
 
 
 async def test_a_server_that_reports_no_usage_is_charged_at_the_bound_of_each_call() -> None:

@@ -1,6 +1,6 @@
 """The bars of the loop: known faults in agents of ten models are found, fixed and shown, and nothing else changes.
 
-The tests take four seeds of each scenario, `benchmarks/bench_bars.py` all 20.
+`make test` takes one seed of each scenario, `make long` another one, and `benchmarks/bench_bars.py` all 20.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from promptiter.backprop.llm.backwarder import LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.engine.engine import Engine
 from promptiter.policies.final_test import FinalTest
+from tests.marks import take_some
 from tests.worlds.bars import (
     find_missed_bars,
     make_request,
@@ -33,7 +34,7 @@ COMPARED = tuple(zip(NAMES, (0, 10, 0, 10, 0), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SOME_SEEDS)
+@pytest.mark.parametrize("seed", take_some(SOME_SEEDS))
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_stages_without_a_model_fix_the_faulty_surfaces_and_nothing_else(name: str, seed: int) -> None:
     made = make_scenario(name, seed)
@@ -48,9 +49,9 @@ async def test_the_llm_stages_fix_the_faulty_surfaces_and_nothing_else(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seed"), COMPARED)
-async def test_whole_traces_give_the_profile_of_the_walk_in_fewer_calls(name: str, seed: int) -> None:
-    made = make_scenario(name, seed)
+@pytest.mark.parametrize("compared", take_some(COMPARED, (("two_masked", 0), ("join", 10))), ids=str)
+async def test_whole_traces_give_the_profile_of_the_walk_in_fewer_calls(compared: tuple[str, int]) -> None:
+    made = make_scenario(*compared)
     whole, backwarder = LLMAttributor("expert"), LLMBackwarder("expert")
     profiles, calls = [], []
     for blame in (backwarder, whole, CheapestAttributor(whole, backwarder)):
@@ -64,10 +65,11 @@ async def test_whole_traces_give_the_profile_of_the_walk_in_fewer_calls(name: st
 
 
 @pytest.mark.slow
-async def test_a_model_that_does_not_always_obey_comes_near_its_ceiling() -> None:
-    outcomes = [await run_with_a_disobedient_model(name, seed=0) for name in NAMES]
+@pytest.mark.parametrize("names", take_some((NAMES, ("join",)), (("join",),)), ids=len)
+async def test_a_model_that_does_not_always_obey_comes_near_its_ceiling(names: tuple[str, ...]) -> None:
+    outcomes = [await run_with_a_disobedient_model(name, seed=0) for name in names]
     assert fmean(each.score for each in outcomes) >= fmean(each.ceiling for each in outcomes) - 0.05
-    assert sum(len(each.innocent_changes) for each in outcomes) <= 2  # of 40 surfaces without a fault
+    assert sum(len(each.innocent_changes) for each in outcomes) <= len(names) / 2  # of 8 surfaces without a fault each
 
 
 @pytest.mark.slow

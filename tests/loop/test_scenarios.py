@@ -56,7 +56,7 @@ async def test_few_cases_fail_until_all_faults_are_fixed(name: str, seed: int) -
     assert await find_unexpected_scores(take_few_cases(make_scenario(name, seed))) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "seed"), list(zip(NAMES, (1, 2, 3, 4, 6), strict=True)))
 async def test_all_cases_fail_until_all_faults_are_fixed(name: str, seed: int) -> None:
     assert await find_unexpected_scores(make_scenario(name, seed)) == []

@@ -40,6 +40,7 @@ from promptiter.runs.directory import RunDirectory, check_folder
 from promptiter.runs.lock import RunLock
 from promptiter.sources import FileSource
 from promptiter.testing.store_hooks import Killed
+from tests.marks import take_some
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import Shop, cases, kill_runs_at
@@ -412,7 +413,7 @@ print(run.run_sync().verdict, asked)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_at", [1, 3, 6, 8, 10])
+@pytest.mark.parametrize("kill_at", take_some((1, 3, 6, 8, 10), (1, 8)))
 def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_resume(
     kill_at: int, tmp_path: Path
 ) -> None:

@@ -494,7 +494,7 @@ def write_forever(path: str, results: Connection) -> None:
 def test_appended_events_survive_sigkill(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     length = 0
-    for round_ in range(4):
+    for round_ in range(2):
         receiver, sender = context.Pipe(duplex=False)
         writer = context.Process(target=write_forever, args=(str(path), sender))
         writer.start()

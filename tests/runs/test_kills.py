@@ -1,7 +1,8 @@
 """A run is killed at every event and resumed: same result, no recorded answer is paid for again, no file is left over.
 
 The run is small but has events of every type. In most tests the kill is an exception, which loses what is only in
-memory; ten times it is a SIGKILL of a process at an event, and six times one at any moment.
+memory; in some it is a SIGKILL of a process, at an event or at any moment. `make test` takes some of the kills, `make
+long` the others.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
 from promptiter.testing.store_hooks import Killed
+from tests.marks import take_some
 from tests.worlds import desk
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import How, SmallPool, SmallShop, kill_runs_at
@@ -41,9 +43,7 @@ from tests.worlds.starter import How, SmallPool, SmallShop, kill_runs_at
 pytestmark = pytest.mark.slow
 
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-CHUNKS = 8
-SOME_CHUNKS = [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))]
-"""The matrix is split so that test workers can share it."""
+CHUNKS = 16
 SIGKILLS = 10
 
 
@@ -125,7 +125,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
 
 
-@pytest.mark.parametrize("chunk", SOME_CHUNKS)
+@pytest.mark.parametrize("chunk", take_some(range(CHUNKS)))
 def test_a_run_resumes_from_every_event(chunk: int, whole: Path, events: int, tmp_path: Path) -> None:
     for seq in range(chunk, events, CHUNKS):
         folder = tmp_path / str(seq)
@@ -135,7 +135,7 @@ def test_a_run_resumes_from_every_event(chunk: int, whole: Path, events: int, tm
 
 def test_a_run_that_is_killed_twice_resumes(whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(7)
-    for seq in range(rng.randrange(18), events - 1, 18):
+    for seq in range(rng.randrange(36), events - 1, 36):
         folder = tmp_path / str(seq)
         kill_at(folder, seq, rng.choice(get_args(How)))
         kill_at(folder, rng.randrange(seq + 1, events), rng.choice(get_args(How)))
@@ -164,7 +164,7 @@ def check_sigkill(
     check_resume(folder / "runs", whole, world=world)
 
 
-@pytest.mark.parametrize("sample", range(SIGKILLS))
+@pytest.mark.parametrize("sample", take_some(range(SIGKILLS), (0, 4, 8)))
 def test_a_run_resumes_after_a_sigkill(sample: int, whole: Path, events: int, tmp_path: Path) -> None:
     rng = random.Random(sample)
     seq = sample * events // SIGKILLS + rng.randrange(events // SIGKILLS)
@@ -182,7 +182,7 @@ def whole_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("chunk", SOME_CHUNKS)
+@pytest.mark.parametrize("chunk", take_some(range(CHUNKS)))
 def test_a_search_with_a_pool_resumes_from_every_event(chunk: int, whole_pool: Path, tmp_path: Path) -> None:
     events = len(journal_path(whole_pool).read_bytes().splitlines())
     for seq in range(chunk, events, CHUNKS):
@@ -191,14 +191,14 @@ def test_a_search_with_a_pool_resumes_from_every_event(chunk: int, whole_pool: P
         check_resume(folder, whole_pool, world=SmallPool)
 
 
-@pytest.mark.parametrize("how", get_args(How))
+@pytest.mark.parametrize("how", take_some(get_args(How), ("torn",)))
 def test_a_search_with_a_pool_resumes_after_a_sigkill(how: str, whole_pool: Path, tmp_path: Path) -> None:
     events = len(journal_path(whole_pool).read_bytes().splitlines())
     seq = random.Random(how).randrange(events)
     check_sigkill(tmp_path, seq, how, whole_pool, world=SmallPool)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", take_some(range(2)))
 def test_a_run_resumes_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_path: Path) -> None:
     """Not at events, but in the middle of calls and writes, and after the last event."""
     rng, runs = random.Random(seed), tmp_path / "runs"
@@ -213,7 +213,7 @@ def test_a_run_resumes_after_sigkills_at_any_moment(seed: int, whole: Path, tmp_
     assert names(runs) == names(whole)
 
 
-@pytest.mark.parametrize("limit", [4_000, 20_000, 60_000])
+@pytest.mark.parametrize("limit", take_some((4_000, 20_000, 60_000), (4_000, 60_000)))
 def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_be_resumed(
     limit: int, whole: Path, tmp_path: Path
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_be_resumed(
 
 
 def test_traces_lost_in_a_power_failure_are_recorded_again_at_no_cost(whole: Path, events: int, tmp_path: Path) -> None:
-    for seq in range(9, events - 8, 8):
+    for seq in range(9, events - 8, 24):
         folder = tmp_path / str(seq)
         kill_at(folder, seq, "before")
         for number, trace in enumerate(sorted(folder.glob("*/traces/*/*"))):

@@ -34,7 +34,7 @@ PRICES = (1.0, 4.0)
 
 
 def start(desk: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from promptiter.cli import main; main()", *arguments, "--quiet"]
+    command = [sys.executable, "-m", "promptiter", *arguments, "--quiet"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
     return subprocess.Popen(command, cwd=desk, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -89,8 +89,8 @@ def test_a_run_stops_in_every_phase_and_resumes_with_the_same_result(phase: str,
     check_stop_and_resume(tmp_path, first.seq, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(1, CHUNKS))])
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_run_stops_at_every_event_and_resumes_with_the_same_result(chunk: int, whole: Path, tmp_path: Path) -> None:
     events = list(journal(whole).read())
     for seq in range(chunk, len(events), CHUNKS):

@@ -33,6 +33,10 @@ class TestFolderStore(StoreContract):
         with (place / run_id / "journal.jsonl").open("ab") as file:
             file.write(b'{"checksum":"0123abcd","event":{"schema_vers')
 
+    @pytest.mark.long  # test_kills.py does so with a larger run
+    def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
+        super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)
+
 
 class TestMemoryStore(StoreContract):
     """Clients of a store in memory are the store itself."""

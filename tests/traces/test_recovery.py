@@ -48,3 +48,15 @@ def contract(followed: Mapping[str, Sequence[str]], names: Set[str]) -> set[tupl
                 waiting += followed[source]
             seen.add(source)
     return edges
+
+
+def test_the_steps_of_logfire_have_their_texts() -> None:
+    (trace,) = read_otel(EXPORTS / "openai_agents_logfire.handoffs.sdk.jsonl")
+    billing, indexer = (next(step for step in trace.steps if step.node_id == name) for name in ("billing", "indexer"))
+    assert indexer.input.text == "index?"
+    assert indexer.output.text is not None
+    assert indexer.output.text.startswith("The diesel index stood at 1.91")
+    assert [(call.name, call.arguments, call.result) for call in billing.tool_calls] == [
+        ("ask_indexer", {"input": "index?"}, indexer.output.text)
+    ]
+    assert "billing#instruction" in (billing.surface_reads or {})

@@ -45,6 +45,8 @@ from promptiter.starter.agent import agent
 from promptiter.testing.store_hooks import Killed
 
 How = Literal["before", "after", "torn"]
+REPLIES: dict[tuple[str, int], ModelReply] = {}
+"""The model answers the same request in the same way, so all runs of a process share its work."""
 STARTER = Path(str(files("promptiter") / "starter"))
 
 
@@ -57,8 +59,11 @@ class CountingModel:
 
     async def __call__(self, request: ModelRequest, *, repeat: int = 0) -> ModelReply:
         self.asked += 1
-        reply = await self._model(request, repeat=repeat)
-        return replace(reply, usage=replace(reply.usage, cost_usd=0.001))
+        key = (request.digest, repeat)
+        if key not in REPLIES:
+            reply = await self._model(request, repeat=repeat)
+            REPLIES[key] = replace(reply, usage=replace(reply.usage, cost_usd=0.001))
+        return REPLIES[key]
 
 
 class Shop:

@@ -9,9 +9,10 @@ from traces.errors import UnknownConventionError
 from traces.model import ExecutionTrace
 from traces.otel import native
 from traces.otel.recover.build import build_trace
-from traces.otel.recover.concepts import read_graph_place, read_role
+from traces.otel.recover.concepts import read_role
 from traces.otel.recover.content import WINDOW
 from traces.otel.recover.coverage import Coverage
+from traces.otel.recover.graph_place import read_graph_place
 from traces.otel.recover.messages import read_conversation
 from traces.otel.span_store import SpanStore
 from traces.otel.spans import Span

@@ -63,7 +63,10 @@ def share_shown(world: str, count: int, *, loss: float, margin: float, trials: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("count", "trials"), [(12, 600), (30, 300), (100, 150)])
+@pytest.mark.parametrize(
+    ("count", "trials"),
+    [(12, 600), pytest.param(30, 300, marks=pytest.mark.long), pytest.param(100, 150, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("margin", [0.05, 0.1])
 def test_a_true_loss_of_the_margin_passes_in_at_most_5_percent(
     world: str, count: int, trials: int, margin: float

@@ -35,6 +35,7 @@ from traces.otel.recover.node_names import name_application, name_node
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.steps import find_steps
 from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
+from traces.otel.recover.tool_runs import place_tool_runs
 from traces.otel.spans import Span
 
 TRACE_IDS = "promptiter.trace_ids"
@@ -44,7 +45,7 @@ TRACE_IDS = "promptiter.trace_ids"
 def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
     """The trace of the spans of one run; None if none of them is a step."""
     dropped: Counter[str] = Counter()
-    nodes = build_forest(spans, dropped)
+    nodes = place_tool_runs(build_forest(spans, dropped))
     drafts = arrange(find_steps(nodes), NamedPredecessors(nodes))
     coverage.add_spans(len(spans), dropped)
     if not drafts:

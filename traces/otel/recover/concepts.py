@@ -5,7 +5,6 @@ Exports mix conventions, even on one span, so a concept is looked up key by key 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -49,6 +48,7 @@ TOOL_NAME = (
     "tool.name",
     "traceloop.entity.name",
     "ai.toolCall.name",
+    "name",
 )
 TOOL_CALL_ID = (
     "gen_ai.tool.call.id",
@@ -67,6 +67,7 @@ TOOL_ARGUMENTS = (
     "mlflow.spanInputs",
     "lmnr.span.input",
     "gcp.vertex.agent.tool_call_args",
+    "input",
 )
 TOOL_RESULT = (
     "gen_ai.tool.call.result",
@@ -78,6 +79,7 @@ TOOL_RESULT = (
     "mlflow.spanOutputs",
     "lmnr.span.output",
     "gcp.vertex.agent.tool_response",
+    "output",
 )
 FINISH_REASON = (
     "gen_ai.response.finish_reasons",
@@ -181,6 +183,8 @@ OTHER_KINDS = (
     "lmnr.span.type",
     "agentops.span.kind",
 )
+_LOGFIRE: Mapping[str, Role] = {"Agent run: {name!r}": "agent", "Function: {name}": "tool"}
+"""How Logfire words the spans of the OpenAI Agents SDK, which say nothing else about their kind."""
 _MERGED_TOOLS = "(merged tools)"
 """The name under which ADK repeats the results of several tool calls together."""
 _VERCEL: Mapping[str, Role] = {"doGenerate": "llm", "doStream": "llm", "toolCall": "tool", "doEmbed": "tool"}
@@ -199,9 +203,12 @@ def first(attributes: Mapping[str, Json], keys: tuple[str, ...]) -> Json:
 _ROLE_KEYS = frozenset(OTHER_KINDS).union(
     ("openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name", "gen_ai.request.model"),
     ("llm.request.type", "llm.input_messages.0.message.role", "gcp.vertex.agent.llm_request"),
-    ("gen_ai.tool.name", "agent_name", "ai.operationId"),
+    ("gen_ai.tool.name", "agent_name", "ai.operationId", "logfire.msg_template"),
 )
 """A span without any of these says nothing about its role but by its name."""
+
+
+_PROMPTS = ("gen_ai.prompt", "request_data")
 
 
 def read_role(span: Span) -> Role:
@@ -224,7 +231,7 @@ def read_role(span: Span) -> Role:
         return "chain"
     if "llm.request.type" in attributes or "llm.input_messages.0.message.role" in attributes:
         return "llm"
-    if "gen_ai.request.model" in attributes and any(key.startswith("gen_ai.prompt") for key in attributes):
+    if "gen_ai.request.model" in attributes and any(key.startswith(_PROMPTS) for key in attributes):
         return "llm"
     if "gcp.vertex.agent.llm_request" in attributes:
         return "llm"
@@ -244,47 +251,7 @@ def _read_other_role(attributes: Mapping[str, Json]) -> Role:
             return _OTHERS.get(kind.strip('"').lower(), "chain")
     if isinstance(operation := attributes.get("ai.operationId"), str):
         return _VERCEL.get(operation.rpartition(".")[2], "chain")
-    return "other"
-
-
-class GraphPlace:
-    """Where LangGraph ran a span: node, superstep, what triggered it, and the namespace of this execution."""
-
-    __slots__ = ("namespace", "node", "step", "triggers")
-
-    def __init__(self, node: str, namespace: str, step: int | None, triggers: tuple[str, ...]) -> None:
-        self.node = node
-        self.namespace = namespace
-        self.step = step
-        self.triggers = triggers
-
-
-_PREFIXES = ("traceloop.association.properties.", "langsmith.metadata.", "metadata.", "")
-_NODE_KEYS = frozenset(f"{prefix}langgraph_node" for prefix in _PREFIXES)
-
-
-def read_graph_place(span: Span) -> GraphPlace | None:
-    """Where LangGraph ran this span, from its metadata; None if it did not."""
-    attributes = span.attributes
-    found: Mapping[str, Json] = attributes
-    prefix: str | None = None
-    metadata = attributes.get("metadata")
-    if metadata is not None:
-        parsed = _load_metadata(metadata) if isinstance(metadata, str) and "langgraph_node" in metadata else metadata
-        if isinstance(parsed, dict) and "langgraph_node" in parsed:
-            found, prefix = parsed, ""
-    if prefix is None:
-        if attributes.keys().isdisjoint(_NODE_KEYS):
-            return None
-        prefix = next(each for each in _PREFIXES if f"{each}langgraph_node" in attributes)
-    node = found[f"{prefix}langgraph_node"]
-    namespace = found.get(f"{prefix}langgraph_checkpoint_ns") or found.get(f"{prefix}checkpoint_ns")
-    step, triggers = found.get(f"{prefix}langgraph_step"), found.get(f"{prefix}langgraph_triggers")
-    if isinstance(triggers, str):
-        triggers = load_json(triggers)
-    listed = tuple(each for each in triggers if isinstance(each, str)) if isinstance(triggers, list | tuple) else ()
-    number = _read_number(step)
-    return GraphPlace(str(node), str(namespace or f"{node}@{number}"), number, listed)
+    return _LOGFIRE.get(str(attributes.get("logfire.msg_template")), "other")
 
 
 def as_data(value: Json) -> Json:
@@ -313,22 +280,6 @@ def _to_data(value: Json, depth: int) -> Json:
     if isinstance(value, dict | list | tuple):
         return "(nested too deeply)"
     return value if _is_data(value, depth) else str(value)
-
-
-_FIELD = re.compile(r'"((?:langgraph_)?\w+)": ?("(?:[^"\\]|\\.)*"|\d+|\[[^\]]*\])')
-
-
-def _load_metadata(text: str) -> Json:
-    """Metadata as JSON; of a text that was cut off, the fields before the cut."""
-    loaded = load_json(text)
-    return {key: load_json(value) for key, value in _FIELD.findall(text)} if isinstance(loaded, str) else loaded
-
-
-def _read_number(value: Json) -> int | None:
-    try:
-        return int(value) if isinstance(value, int | float | str) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def load_json(text: Json) -> Json:

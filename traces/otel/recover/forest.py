@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from traces.otel.recover.concepts import AGENT_NAME, GraphPlace, Role, first, read_graph_place, read_role
+from traces.otel.recover.concepts import AGENT_NAME, Role, first, read_role
+from traces.otel.recover.graph_place import GraphPlace, read_graph_place
 from traces.otel.recover.messages import Conversation, read_conversation
 from traces.otel.spans import Span
 
@@ -102,8 +103,8 @@ def build_forest(spans: Iterable[Span], dropped: Counter[str]) -> list[SpanNode]
             if node.is_lost:
                 node.start = min([child.start for child in children])
             if len(children) > 1:
-                children.sort(key=_start_key)
-    roots.sort(key=_start_key)
+                children.sort(key=sort_key)
+    roots.sort(key=sort_key)
     ordered = list(walk(_place_lost(roots) if lost else roots))
     for node in ordered:
         if (parent := node.parent) is not None:
@@ -135,7 +136,7 @@ def take_apart(nodes: Iterable[SpanNode]) -> None:
         node.children = []
 
 
-def _start_key(node: SpanNode) -> tuple[int, int, str]:
+def sort_key(node: SpanNode) -> tuple[int, int, str]:
     return node.start, node.end, node.id
 
 
@@ -168,7 +169,7 @@ def _place_lost(roots: list[SpanNode]) -> list[SpanNode]:
             above.children.append(root)
             level.add(root)
     for node, _ in below:
-        node.children.sort(key=_start_key)
+        node.children.sort(key=sort_key)
     return kept
 
 
@@ -176,7 +177,7 @@ class _Level:
     """Spans of one trace, side by side, and which of them are around another one in time."""
 
     def __init__(self, nodes: Iterable[SpanNode]) -> None:
-        ordered = sorted(nodes, key=_start_key)
+        ordered = sorted(nodes, key=sort_key)
         self._starts = [node.start for node in ordered]
         self._last: list[list[SpanNode]] = [[]]  # of the first none, one, two and so on, the two that end last
         for node in ordered:
@@ -229,6 +230,8 @@ def _read_name(span: Span, role: Role) -> str | None:
         return str(name)
     if role in ("agent", "workflow") and (entity := span.attributes.get("traceloop.entity.name")):
         return str(entity)
+    if role == "agent" and isinstance(name := span.attributes.get("name"), str):
+        return name
     if role == "agent" and not _NAMED_BY_SPAN.isdisjoint(span.attributes):
         return span.name
     return None

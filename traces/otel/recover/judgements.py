@@ -18,7 +18,14 @@ _FIELDS = {
     "label": "gen_ai.evaluation.score.label",
     "explanation": "gen_ai.evaluation.explanation",
 }
-_LISTS = ("annotations.", "evaluations.", "trace.annotations.", "trace.evaluations.")
+_LISTS = {
+    "annotations.": "annotation",
+    "evaluations.": "evaluation",
+    "trace.annotations.": "annotation",
+    "trace.evaluations.": "evaluation",
+}
+_FIRST_KEYS = frozenset(f"{prefix}0.{each}.{name}" for prefix, each in _LISTS.items() for name in _FIELDS)
+"""A span without events judges only if it has one of these."""
 
 
 def list_judgements(nodes: Iterable[SpanNode]) -> list[Json]:
@@ -28,17 +35,15 @@ def list_judgements(nodes: Iterable[SpanNode]) -> list[Json]:
 
 
 def _may_judge(span: Span) -> bool:
-    keys = " ".join(span.attributes)
-    return "annotations." in keys or "evaluations." in keys or bool(span.events)
+    return bool(span.events) or not _FIRST_KEYS.isdisjoint(span.attributes)
 
 
 def _read_judgements(span: Span) -> Iterator[dict[str, Json]]:
     for event in span.events:
         if event.name == "gen_ai.evaluation.result":
             yield {name: event.attributes[key] for name, key in _FIELDS.items() if key in event.attributes}
-    for prefix in _LISTS:
+    for prefix, item in _LISTS.items():
         if any(key.startswith(prefix) for key in span.attributes):
             for each in unflatten(span.attributes, prefix):
-                inner = next(iter(each.values()), None)
-                if isinstance(inner, Mapping):
+                if isinstance(inner := each.get(item), Mapping):
                     yield {name: inner[name] for name in _FIELDS if inner.get(name) is not None}

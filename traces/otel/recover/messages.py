@@ -53,8 +53,23 @@ class Conversation(NamedTuple):
 
 _INPUT = ("gen_ai.input.messages", "gen_ai.prompt", "llm.input_messages", "ai.prompt.messages")
 _OUTPUT = ("gen_ai.output.messages", "gen_ai.completion", "llm.output_messages")
-_INPUT_VALUE = ("input.value", "langfuse.observation.input", "mlflow.spanInputs", "lmnr.span.input", "ai.prompt")
-_OUTPUT_VALUE = ("output.value", "langfuse.observation.output", "mlflow.spanOutputs", "lmnr.span.output")
+_INPUT_VALUE = (
+    "input.value",
+    "langfuse.observation.input",
+    "mlflow.spanInputs",
+    "lmnr.span.input",
+    "ai.prompt",
+    "input",
+    "request_data",
+)
+_OUTPUT_VALUE = (
+    "output.value",
+    "langfuse.observation.output",
+    "mlflow.spanOutputs",
+    "lmnr.span.output",
+    "output",
+    "response_data",
+)
 _SYSTEM_ROLES = ("system", "developer")
 _FLAT_KEYS = {key: frozenset((f"{key}.0.role", f"{key}.0.content")) for key in (*_INPUT, *_OUTPUT)}
 _NESTED = ("role", "content", "tool_calls.0.tool_call.function.name")
@@ -96,12 +111,23 @@ def read_conversation(span: Span) -> Conversation:
         asked = _read_list(load_json(text), "user") or [Message("user", str(text))]
     if not answered and (text := first(attributes, _OUTPUT_VALUE)) is not None:
         loaded = load_json(text)
-        is_message = isinstance(loaded, dict) and "role" in loaded
-        answered = (_read_list(loaded, "assistant") if is_message else []) or [Message("assistant", join_parts(loaded))]
+        items = [each for each in loaded if not _is_reasoning(each)] if isinstance(loaded, list) else [loaded]
+        are_messages = items and all(isinstance(each, dict) and not _SAID_KEYS.isdisjoint(each) for each in items)
+        answered = (_read_list(items, "assistant") if are_messages else []) or [
+            Message("assistant", join_parts(loaded))
+        ]
     while asked and asked[0].role in _SYSTEM_ROLES:
         system = "\n\n".join(part for part in (system, asked[0].text) if part)
         asked = asked[1:]
     return Conversation(system, tuple(asked), tuple(answered))
+
+
+_SAID_KEYS = frozenset(("role", "message", "call_id"))
+"""What a model answered is a message if it has one of these."""
+
+
+def _is_reasoning(item: Json) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
 def _read_system(value: Json) -> str:

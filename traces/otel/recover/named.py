@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from traces.model import Json
-from traces.otel.recover.concepts import load_json
+from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.forest import SpanNode, walk, walk_up
+from traces.otel.recover.items import Item
 from traces.otel.recover.order import Evidence
-from traces.otel.recover.steps import Item
 
+HANDED_TO = ("to_agent", "gen_ai.handoff.to_agent")
 _SEND = re.compile(r"Send\(node='([^']+)'")
 
 
@@ -20,13 +21,18 @@ class NamedPredecessors:
 
     def __init__(self, nodes: Iterable[SpanNode]) -> None:
         self.edges = read_static_edges(nodes)
+        self._handed = {
+            node.agent: to_agent
+            for node in nodes
+            if (to_agent := first(node.span.attributes, HANDED_TO)) is not None and node.agent is not None
+        }
 
     def __call__(self, items: Sequence[Item]) -> Mapping[int, list[tuple[Item, Evidence]]]:
         found: dict[int, list[tuple[Item, Evidence]]] = {}
         in_graph = [item for item in items if item.kind == "step" and item.span.graph is not None]
         if in_graph:
             found |= self._follow_supersteps(in_graph)
-        found |= _follow_handovers(items, found)
+        found |= self._follow_handovers(items, found)
         if self.edges and not in_graph:
             found |= self._follow_edges([item for item in items if id(item) not in found and item.is_explicit])
         return found
@@ -90,6 +96,28 @@ class NamedPredecessors:
             if fresh:
                 found[id(item)] = [(each, "graph") for each in fresh]
             latest[item.name or ""] = consumed[item.name or ""] = item
+        return found
+
+    def _follow_handovers(
+        self, items: Sequence[Item], known: Mapping[int, list[tuple[Item, Evidence]]]
+    ) -> dict[int, list[tuple[Item, Evidence]]]:
+        """The latest execution of the node that handed over to each step whose predecessors are not known.
+
+        If one of them had not ended when its successor started, the names only say in which order the steps are listed.
+        """
+        found: dict[int, list[tuple[Item, Evidence]]] = {}
+        latest: dict[Json, Item] = {}
+        handing: dict[Json, Item] = {}
+        for item in items:
+            source = latest.get(_read_handover(item)) or handing.get(item.name)
+            if id(item) not in known and source is not None:
+                if source.end > item.start:
+                    return {}
+                found[id(item)] = [(source, "name")]
+            if item.name is not None:
+                latest[item.name] = item
+            if (target := self._handed.get(item.span)) is not None:
+                handing[target] = item
         return found
 
 
@@ -176,24 +204,6 @@ def _read_routes(output: Json) -> Iterable[str]:
         for each in output:
             if isinstance(each, str):
                 yield from _SEND.findall(each) or [each]
-
-
-def _follow_handovers(
-    items: Sequence[Item], known: Mapping[int, list[tuple[Item, Evidence]]]
-) -> dict[int, list[tuple[Item, Evidence]]]:
-    """The latest execution of the node that handed over to each step whose predecessors are not known.
-
-    If one of them had not ended when its successor started, the names only say in which order the steps are listed.
-    """
-    found: dict[int, list[tuple[Item, Evidence]]] = {}
-    latest: dict[str | None, Item] = {}
-    for item in items:
-        if id(item) not in known and (name := _read_handover(item)) is not None and name in latest:
-            if latest[name].end > item.start:
-                return {}
-            found[id(item)] = [(latest[name], "name")]
-        latest[item.name] = item
-    return found
 
 
 def _read_handover(item: Item) -> str | None:

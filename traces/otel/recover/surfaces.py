@@ -53,8 +53,13 @@ def list_surfaces(
     found: dict[str, SeenSurface] = {}
     if system:
         found["instruction"] = SeenSurface(f"{node_id}#instruction", *_describe("instruction", system))
+    last: Sequence[Shown] = ()
     for node in (*calls, *around):
-        for part, value_digest, fields in _read_surfaces(node.span.attributes):
+        shown = _read_surfaces(node.span.attributes)
+        if shown is last:  # as remembered
+            continue
+        last = shown
+        for part, value_digest, fields in shown:
             if part not in found:
                 found[part] = SeenSurface(f"{node_id}#{part}", value_digest, fields)
     return list(found.values())

@@ -1,0 +1,5 @@
+"""`python -m promptiter` is the command `promptiter`."""
+
+from promptiter.cli import main
+
+main()
