@@ -57,7 +57,9 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
-            settled = [item for item in _settle(inner) if item.kind != "tool"] if inner else []
+            if all(item.kind == "tool" for item in inner):  # the same call, instrumented twice
+                return [Item("tool", node)]
+            settled = [item for item in _settle(inner) if item.kind != "tool"]
             for item in settled:
                 item.via_tool = item.via_tool or node
             return [Item("tool", node), *settled]
@@ -94,14 +96,14 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
             if explicit or (not only.is_explicit and _has_content(node)):
                 only.span, only.name = node, name
                 only.is_explicit = explicit
-            only.start, only.end = min(only.start, node.start), max(only.end, node.end)
+            only.start, only.end = min(only.start, node.start), node.end  # a generator may close its span late
             return only
     step = Item("step", node, nested)
     step.name = name
     step.is_explicit, step.is_agent = explicit, node.role == "agent"
     step.calls = [span for item in calls for span in item.calls]
     step.tools = tools
-    if nested and not calls and not explicit:
+    if nested and not calls and not explicit and all(item.via_tool is None for item in nested):
         step.kind = "group"
         step.inner = _settle(owned)
     return step
