@@ -124,3 +124,16 @@ def test_a_call_that_asked_for_tools_goes_on_in_the_next_even_without_content() 
     asking.attributes["gen_ai.response.finish_reasons"] = ["tool_calls"]
     plan, research = Tree("plan", 0, 10, call(1, 9)), Tree("research", 11, 20, asking, call(16, 18))
     assert [step.id for step in build(Tree("run", 0, 30, plan, research)).steps] == ["plan", "research"]
+
+
+def test_a_tool_that_was_instrumented_twice_is_one_tool_call_of_its_agent() -> None:
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "find"}
+    inner = Tree("execute_tool find", 3, 4, attributes={"gen_ai.operation.name": "execute_tool"})
+    trace = build(agent("clerk", 0, 9, Tree("find", 2, 5, inner, attributes=tool)))
+    assert [(step.node_id, [call.name for call in step.tool_calls]) for step in trace.steps] == [("clerk", ["find"])]
+
+
+def test_an_agent_whose_tool_runs_another_is_a_step_even_if_its_model_calls_are_not_traced() -> None:
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "ask"}
+    trace = build(agent("boss", 0, 9, Tree("ask", 2, 6, agent("poet", 3, 5), attributes=tool)))
+    assert edges(trace) == {"boss": set(), "poet": {"boss"}}

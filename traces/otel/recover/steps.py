@@ -57,7 +57,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
-            settled = [item for item in _settle(inner) if item.kind != "tool"] if inner else []
+            settled = [item for item in _settle(inner) if item.span.role != "tool"] if inner else []
             for item in settled:
                 item.via_tool = item.via_tool or node
             return [Item("tool", node), *settled]
@@ -101,7 +101,7 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
     step.is_explicit, step.is_agent = explicit, node.role == "agent"
     step.calls = [span for item in calls for span in item.calls]
     step.tools = tools
-    if nested and not calls and not explicit:
+    if nested and not (calls or explicit or any(item.via_tool for item in nested)):
         step.kind = "group"
         step.inner = _settle(owned)
     return step
