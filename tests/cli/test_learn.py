@@ -89,8 +89,11 @@ def test_lessons_are_written_and_validated_with_the_live_agent(run: Run, recorde
 
 
 def test_a_dry_run_says_what_failed_and_what_it_would_cost(run: Run, recorded: Path, project: Path) -> None:
-    shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", "--dry-run")
+    said = project / "said.csv"
+    said.write_text((recorded / "feedback.csv").read_text() + "other,down,,\n")
+    shown = run("learn", recorded / "spans.jsonl", "--feedback", said, "--dry-run")
     assert "judged runs failed" in shown
+    assert "rows of feedback are about other traces" in shown
     assert "cost unknown" in shown
     assert not (project / "lessons").exists()
 

@@ -9,7 +9,7 @@ from promptiter.tasks.feedback import Feedback, FeedbackFile
 from promptiter.tasks.production_runs import read_production
 from traces import ExecutionTrace, Failure, Snapshot, Step, digest
 from traces.otel.recover.build import TRACE_IDS
-from traces.otel.recover.surfaces import SURFACES
+from traces.structure import SURFACES
 
 SECOND = 1_000_000_000
 

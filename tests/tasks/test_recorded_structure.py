@@ -16,7 +16,7 @@ from promptiter.tasks.recorded_structure import (
 )
 from traces import ExecutionTrace, Step, to_structure
 from traces.model import Edge, digest
-from traces.otel.recover.surfaces import SURFACES
+from traces.structure import SURFACES
 
 HOUR = 3_600_000_000_000
 RULES = "You answer questions of customers about their orders. Be brief and polite."

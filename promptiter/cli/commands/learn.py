@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.exit_codes import CANCELLED
+from promptiter.cli.exit_codes import choose_stop_code
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
     from promptiter.engine.interrupts import Interrupt
+    from promptiter.evaluation.metrics.metric import Metric
     from promptiter.tasks.feedback import FeedbackFile
-    from promptiter.tasks.learning import FailedRuns
     from promptiter.tasks.lessons import Lessons
     from promptiter.tasks.production_runs import ProductionRuns
 
@@ -122,8 +123,8 @@ def learn(
         write_text(texts["lessons.json"], None)
     else:
         view.print_lessons(console(), lessons, [folder / "lessons.md", *files])
-    if interrupt.reason is not None:
-        raise typer.Exit(CANCELLED)
+    if lessons.stop_reason is not None:
+        raise typer.Exit(choose_stop_code(lessons.stop_reason))
     if not lessons.patches or built.live is None or not validate:
         return
     if (problem := _find_obstacle(built, folder)) is not None:
@@ -173,49 +174,58 @@ def _learn(
     dry_run: bool,
 ) -> Lessons | None:
     import asyncio
-    from dataclasses import replace
     from functools import partial
 
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.judge_check import show_judging
     from promptiter.engine.interrupts import run_blocking
     from promptiter.evaluation.metrics.judge import JudgeMetric
-    from promptiter.tasks.learning import find_failures, learn
-    from promptiter.tasks.learning_forecast import forecast_learning
+    from promptiter.tasks.failed_runs import find_failures, select_runs
+    from promptiter.tasks.learning import learn
+    from promptiter.tasks.learning_forecast import forecast_blame, forecast_judging, forecast_learning
     from promptiter.wording import join_names
 
-    evaluator = built.evaluator
-    chosen = evaluator.metrics if metrics or not production.has_feedback else ()
-    chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
-    if dry_run and (judges := [each.name for each in chosen if isinstance(each, JudgeMetric)]):
-        echo(f"A dry run asks no judge, so these metrics are not applied: {join_names(judges)}.", err=True)
-        chosen = tuple(each for each in chosen if not isinstance(each, JudgeMetric))
-
-    async def find() -> FailedRuns:
-        found = await find_failures(
-            production.runs,
-            evaluator=evaluator,
-            metrics=chosen,
-            live=built.live,
-            most=most,
-            recorded=production.structure,
-            unjudged=production.unjudged,
-        )
-        return replace(found, notes=(*production.notes, *found.notes))
+    evaluator, stages, gateway = built.evaluator, built.stages, built.gateway
+    select = partial(
+        select_runs,
+        production.runs,
+        live=built.live,
+        recorded=production.structure,
+        unjudged=production.unjudged,
+        notes=production.notes,
+    )
+    chosen = _choose_metrics(built, production, metrics=metrics)
+    selected = select(metrics=chosen)
+    screen = console() if dry_run else SteadyConsole()
+    judges = [each.name for each in chosen if isinstance(each, JudgeMetric)]
+    if judges:
+        blame = forecast_blame(selected, stages, gateway, most=most)
+        view.print_judging_forecast(screen, selected, forecast_judging(selected, gateway), blame)
 
     async def work() -> Lessons:
-        found = await find()
-        view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
+        with show_judging(len(selected.runs), "judging runs") as advance:
+            found = await find_failures(selected, evaluator=evaluator, most=most, notify=advance, interrupt=interrupt)
+        view.print_forecast(screen, found, forecast_learning(found, stages, gateway))
         with show_judging(len(found.sample), "looking for causes") as advance:
             return await learn(
-                found, evaluator=evaluator, live=built.live, notify=advance, interrupt=interrupt, **built.stages
+                found, evaluator=evaluator, live=built.live, notify=advance, interrupt=interrupt, **stages
             )
 
-    if dry_run:
+    if not dry_run:
         with divert_prints():
-            found = asyncio.run(find())
-        view.print_forecast(console(), found, forecast_learning(found, built.stages, built.gateway))
-        view.print_groups(console(), found.groups)
-        return None
+            return run_blocking(work, interrupt, notify=partial(echo, err=True))
+    if judges:
+        echo(f"A dry run asks no judge, so these metrics are not applied: {join_names(judges)}.", err=True)
+        selected = select(metrics=[each for each in chosen if not isinstance(each, JudgeMetric)])
     with divert_prints():
-        return run_blocking(work, interrupt, notify=partial(echo, err=True))
+        found = asyncio.run(find_failures(selected, evaluator=evaluator, most=most))
+    view.print_forecast(screen, found, forecast_learning(found, stages, gateway))
+    view.print_groups(screen, found.groups)
+    view.print_notes(screen, found)
+    return None
+
+
+def _choose_metrics(built: ConfiguredLearning, production: ProductionRuns, *, metrics: bool) -> Sequence[Metric]:
+    """The metrics that judge the runs: all, or without feedback those that need no reference, or none."""
+    chosen = built.evaluator.metrics if metrics or not production.has_feedback else ()
+    return [each for each in chosen if metrics or not each.needs_reference]

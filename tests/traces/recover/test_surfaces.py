@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.traces.recover.spans import Tree, agent, build, chain
-from traces.otel.recover.surfaces import SURFACES
+from traces.structure import SURFACES
 
 PERSONA = {"role": "Clerk", "goal": "Be quick.", "backstory": "Ten years at the desk."}
 PROMPT = "You are Clerk. Ten years at the desk.\nYour personal goal is: Be quick."

@@ -33,9 +33,10 @@ from traces.otel.recover.node_names import name_application, name_node
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.parts import load_python
 from traces.otel.recover.steps import find_steps
-from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces, read_persona
+from traces.otel.recover.surfaces import find_system, list_surfaces, read_persona
 from traces.otel.recover.tool_runs import place_tool_runs
 from traces.otel.spans import Span
+from traces.structure import SURFACES
 
 TRACE_IDS = "promptiter.trace_ids"
 """Trace attribute: the ids of the OTLP traces that the run is spread over, if there are several."""

@@ -51,7 +51,8 @@ class Texts:
             asked = [_to_text(value) for value in (first(each, INPUT) for each in spans) if value is not None]
         if draft.number == 1 or not answered:
             answered += [_to_text(value) for value in (first(each, OUTPUT) for each in spans[:1]) if value is not None]
-        self.inputs, self.outputs = asked, answered
+        instructions = [each.system for each in self.conversations if each.system]  # templates may be filled in
+        self.inputs, self.outputs = asked + instructions, answered
 
 
 def find_edges(

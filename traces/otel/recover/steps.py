@@ -94,14 +94,14 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
             if explicit or (not only.is_explicit and _has_content(node)):
                 only.span, only.name = node, name
                 only.is_explicit = explicit
-            only.start, only.end = min(only.start, node.start), max(only.end, node.end)
+            only.start, only.end = min(only.start, node.start), node.end  # a generator may close its span late
             return only
     step = Item("step", node, nested)
     step.name = name
     step.is_explicit, step.is_agent = explicit, node.role == "agent"
     step.calls = [span for item in calls for span in item.calls]
     step.tools = tools
-    if nested and not (calls or explicit or any(item.via_tool for item in nested)):
+    if nested and not calls and not explicit and all(item.via_tool is None for item in nested):
         step.kind = "group"
         step.inner = _settle(owned)
     return step

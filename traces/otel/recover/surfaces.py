@@ -13,9 +13,6 @@ from traces.otel.recover.forest import SpanNode, walk_up
 from traces.otel.recover.messages import Conversation
 from traces.otel.recover.parts import unflatten
 
-SURFACES = "promptiter.surfaces"
-"""Trace attribute: the surfaces that its steps read, by id, each with type and value."""
-
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
 _PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
 _PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
