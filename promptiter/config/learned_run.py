@@ -30,12 +30,14 @@ def read_learned_run(
 
     `metrics` are those of a configuration without any.
 
-    The run reads a copy of the patches that is named by their content, so that it can be resumed and re-run after
-    something else was learned.
+    The run reads copies of the patches and cases that are named by their content, so that it can be resumed and re-run
+    after something else was learned.
     """
-    learned, others = (file if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES))
+    learned, others = (
+        _copy(file) if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES)
+    )
     changed: dict[str, Json] = {
-        "search": {"name": "learned_patches", "options": {"patches": str(_copy_patches(folder).absolute())}},
+        "search": {"name": "learned_patches", "options": {"patches": str(_copy(folder / PATCHES).absolute())}},
         **_add_sets(parsed.config, learned, others),
     }
     if metrics is not None:
@@ -73,9 +75,9 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _copy_patches(folder: Path) -> Path:
-    content = (folder / PATCHES).read_bytes()
-    copy = folder / f"patches-{digest(content)[:8]}.json"
+def _copy(file: Path) -> Path:
+    content = file.read_bytes()
+    copy = file.with_stem(f"{file.stem}-{digest(content)[:8]}")
     copy.write_bytes(content)
     return copy
 
