@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from promptiter.backprop.loss import can_be_blamed
 from promptiter.engine.interrupts import Interrupt
@@ -20,15 +21,9 @@ from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.tasks.failure_groups import FailureGroup, describe_failure, group_failures, sample_failures
-from promptiter.tasks.recorded_agent import CompletedMetric, FeedbackMetric, JudgedRun, RecordedAgent
-from promptiter.tasks.recorded_structure import (
-    RecordedStructure,
-    SurfaceVersion,
-    count_versions,
-    has_read,
-    list_given_up,
-    recover_structure,
-)
+from promptiter.tasks.recorded_agent import CompletedMetric, FeedbackMetric, JudgedRun, RecordedAgent, RunOutcome
+from promptiter.tasks.recorded_structure import RecordedStructure, recover_structure
+from promptiter.tasks.run_tally import RunTally, SurfaceVersion, has_read, list_given_up
 from promptiter.tasks.surface_matching import Matching, match_surfaces, rename_structure, rename_trace
 from traces import ExecutionTrace, Step, to_structure
 from traces.model import digest
@@ -45,12 +40,18 @@ Notify = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsToJudge:
-    """Recorded runs with the names of the live agent, before anything is spent on them, and what will judge them."""
+    """Recorded runs with the names of the live agent, before anything is spent on them, and what will judge them.
+
+    They may be a sample of the runs that were read, whose number is `seen`. Runs with one of these `outcomes` are
+    judged already, and the `tally` has their number; there is none if metrics decide.
+    """
 
     structure: StructureSnapshot
     runs: tuple[JudgedRun, ...]
     metrics: tuple[Metric, ...]
-    unjudged: int = 0
+    seen: int
+    outcomes: tuple[RunOutcome, ...] = get_args(RunOutcome)
+    tally: RunTally | None = None
     guessed_edges: frozenset[tuple[str, str]] = frozenset()
     matching: Matching | None = None
     notes: tuple[str, ...] = ()
@@ -60,13 +61,17 @@ class RunsToJudge:
 class FailedRuns:
     """The runs of production that failed, judged and grouped, before anything is spent on their blame.
 
-    `stop_reason` is the cap of the budget, or `user_stop`, that ended the judging early.
+    Of `seen` runs so many were `judged`, and `failed`; `runs` and `groups` may be a sample of them. `stop_reason` is
+    the cap of the budget, or `user_stop`, that ended the judging early.
     """
 
     structure: StructureSnapshot
     evaluation: Evaluation
     cases: EvalSet
     runs: Mapping[str, JudgedRun]
+    seen: int
+    judged: int
+    failed: int
     groups: tuple[FailureGroup, ...]
     sample: frozenset[str]
     left_out: Mapping[str, int]
@@ -76,10 +81,6 @@ class FailedRuns:
     notes: tuple[str, ...] = ()
     stop_reason: str | None = None
 
-    @property
-    def failed(self) -> int:
-        return sum(len(group.case_ids) for group in self.groups)
-
 
 def select_runs(
     runs: Sequence[JudgedRun],
@@ -87,18 +88,20 @@ def select_runs(
     metrics: Sequence[Metric] = (),
     live: StructureSnapshot | None = None,
     recorded: RecordedStructure | None = None,
-    unjudged: int = 0,
+    tally: RunTally | None = None,
     notes: Sequence[str] = (),
 ) -> RunsToJudge:
     """The runs that feedback and `metrics` can judge; without either, all: their errors judge them.
 
-    With the structure of the `live` agent, what the traces show gets the names that it has there. `recorded` is the
-    structure that all traces show, if `unjudged` others were read; by default it is that of the runs.
+    With the structure of the `live` agent, what the traces show gets the names that it has there. If the runs are a
+    sample, `recorded` is the structure that all traces show, and `tally` counts all runs.
     """
+    tally = tally or RunTally(runs)
     recorded = recorded or recover_structure(to_structure(each.trace for each in runs))
     structure, guessed, matching = recorded.snapshot, recorded.guessed, None
-    if recorded.templates:
-        digests = {surface_id: digest(text) for surface_id, text in recorded.templates.items()}
+    surfaces: dict[str, str] = {}
+    digests = {surface_id: digest(text) for surface_id, text in recorded.templates.items()}
+    if digests:
         runs = [replace(each, trace=_read_templates(each.trace, digests)) for each in runs]
     if live is not None:
         matching = match_surfaces(structure, live)
@@ -113,13 +116,16 @@ def select_runs(
             "content where they are recorded (OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true)"
         )
     has_feedback = any(each.feedback is not None for each in runs)
-    asked = tuple(each for each in runs if metrics or not has_feedback or each.is_judged)
+    outcomes: tuple[RunOutcome, ...] = ("failed", "outage", "good") if has_feedback else get_args(RunOutcome)
+    asked = tuple(each for each in runs if metrics or each.outcome in outcomes)
     judges: list[Metric] = [*([FeedbackMetric(asked)] if has_feedback else []), *metrics]
     return RunsToJudge(
         structure=structure,
         runs=asked,
         metrics=tuple(judges or [CompletedMetric()]),
-        unjudged=len(runs) - len(asked) + unjudged,
+        seen=tally.count(*get_args(RunOutcome)),
+        outcomes=outcomes,
+        tally=None if metrics else tally.rename(surfaces, digests),
         guessed_edges=guessed,
         matching=matching,
         notes=tuple(notes),
@@ -157,33 +163,47 @@ async def find_failures(
     if stop_reason is None and len(rows) < len(cases.cases):
         stop_reason = USER_STOP
         notes.append(f"{interrupt.reason}: {len(rows):,} of {len(cases.cases):,} runs were judged")
-    judged = {row.case_id: row for row in rows}
-    by_id = {each.id: each for each in selected.runs if each.id in judged}
-    evaluation = judge.build_evaluation((judged[case_id] for case_id in by_id), cases, profile)
+    row_of = {row.case_id: row for row in rows}
+    by_id = {each.id: each for each in selected.runs if each.id in row_of}
+    evaluation = judge.build_evaluation((row_of[case_id] for case_id in by_id), cases, profile)
     failed = [row for row in evaluation.rows if not has_passed(row)]
     blamable = [row for row in failed if can_be_blamed(row)]
     failed_ids = {row.case_id for row in blamable}
-    left_out = Counter(
-        {
-            "no feedback": selected.unjudged,
-            "not judged before the end": len(cases.cases) - len(by_id),
-            "outages and timeouts": sum(not can_be_blamed(row) for row in failed if row.error is not None),
-            "not scored": sum(not can_be_blamed(row) for row in failed if row.error is None),
-        }
-    )
-    versions = count_versions([(each.trace, each.id in failed_ids) for each in by_id.values()], selected.structure)
+    tally, judged = selected.tally, len(by_id)
+    left_out: Counter[str] = Counter()
+    if tally is not None:
+        judged = tally.count(*selected.outcomes)
+        left_out["no feedback"] = selected.seen - judged
+        left_out["outages and timeouts"] = tally.count("outage")
+    else:
+        tally = RunTally()
+        for each in by_id.values():
+            tally.add(each.trace, "failed" if each.id in failed_ids else "good")
+        left_out["not in the sample that was judged"] = selected.seen - len(selected.runs)
+        left_out["not judged before the end"] = len(selected.runs) - judged
+        left_out["outages and timeouts"] = sum(not can_be_blamed(row) for row in failed if row.error is not None)
+        left_out["not scored"] = sum(not can_be_blamed(row) for row in failed if row.error is None)
+    versions = tally.list_versions(selected.structure, selected.outcomes)
     given_up = list_given_up(versions)
     current = [row for row in blamable if not has_read(by_id[row.case_id].trace, given_up)]
+    count = tally.count("failed")
     if current:
-        left_out["an older version of a text"] = len(blamable) - len(current)
+        left_out["an older version of a text"] = tally.count("failed", reading=given_up)
+        count -= left_out["an older version of a text"]
     elif blamable:
         notes.append("no run with the latest version of the texts has failed: these failures may be fixed already")
-    groups = group_failures([describe_failure(row, by_id[row.case_id].trace) for row in current or blamable])
+    taken = current or blamable
+    if len(taken) < count:
+        notes.append(f"what failed is said for a random sample of {len(taken):,} of {count:,} failed runs")
+    groups = group_failures([describe_failure(row, by_id[row.case_id].trace) for row in taken])
     return FailedRuns(
         structure=selected.structure,
         evaluation=evaluation,
         cases=cases,
         runs=by_id,
+        seen=selected.seen,
+        judged=judged,
+        failed=count,
         groups=groups,
         sample=sample_failures(groups, most),
         left_out={reason: count for reason, count in left_out.items() if count},

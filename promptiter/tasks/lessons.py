@@ -10,7 +10,7 @@ from promptiter.profile import PatchSet
 from promptiter.stages.optimizer import Rejection
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.failure_groups import FailureGroup
-from promptiter.tasks.recorded_structure import SurfaceVersion
+from promptiter.tasks.run_tally import SurfaceVersion
 from promptiter.tasks.surface_matching import Matching
 
 MIN_CHANGE = 3.0

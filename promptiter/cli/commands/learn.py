@@ -89,8 +89,9 @@ def learn(
     from promptiter.config.build import build_learning
     from promptiter.config.learned_run import list_own_cases, read_learned_run
     from promptiter.engine.interrupts import Interrupt
+    from promptiter.tasks.learning import MOST_PASSING
     from promptiter.tasks.lesson_files import write_lesson_files
-    from promptiter.tasks.production_runs import read_production
+    from promptiter.tasks.production_runs import MOST_KEPT, read_production
     from promptiter.tasks.trace_files import read_trace_files
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
@@ -98,7 +99,9 @@ def learn(
     with divert_prints():
         built = build_learning(parsed)
     try:
-        production = read_production(read_trace_files(files), said, keep_unjudged=metrics or said is None)
+        has_metrics = metrics or (said is None and any(not each.needs_reference for each in built.evaluator.metrics))
+        most_unjudged = MOST_KEPT if has_metrics else MOST_PASSING if said is None else 0
+        production = read_production(read_trace_files(files), said, most_unjudged=most_unjudged)
         lessons = _learn(built, production, interrupt, metrics=metrics, most=most, dry_run=dry_run)
     finally:
         built.gateway.cache.close()
@@ -191,7 +194,7 @@ def _learn(
         production.runs,
         live=built.live,
         recorded=production.structure,
-        unjudged=production.unjudged,
+        tally=production.tally,
         notes=production.notes,
     )
     chosen = _choose_metrics(built, production, metrics=metrics)

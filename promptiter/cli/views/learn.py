@@ -31,7 +31,8 @@ MOST_TEXT = 200
 
 def print_judging_forecast(screen: Console, selected: RunsToJudge, judging: Cost, blame: Cost) -> None:
     """Say what it takes to judge the runs, before that is spent, and at most to learn from those that fail."""
-    rows = [(f"judging {plural(len(selected.runs), 'run')}", judging), ("then causes and patches", blame)]
+    sampled = f", a random sample of {selected.seen:,}" if len(selected.runs) < selected.seen else ""
+    rows = [(f"judging {plural(len(selected.runs), 'run')}{sampled}", judging), ("then causes and patches", blame)]
     for name, cost in rows:
         screen.print(Text(f"Forecast  {name}: {describe_cost(cost)}", style="dim"))
 
@@ -39,7 +40,7 @@ def print_judging_forecast(screen: Console, selected: RunsToJudge, judging: Cost
 def print_forecast(screen: Console, found: FailedRuns, cost: Cost) -> None:
     """Say what was found before anything is spent, and what it takes to learn from it."""
     sampled = f", {len(found.sample)} of them are looked into" if len(found.sample) < found.failed else ""
-    screen.print(Text(f"{found.failed:,} of {plural(len(found.runs), 'judged run')} failed{sampled}"))
+    screen.print(Text(f"{found.failed:,} of {plural(found.judged, 'judged run')} failed{sampled}"))
     screen.print(Text(f"Forecast  {describe_cost(cost)}", style="dim"))
 
 

@@ -70,9 +70,11 @@ def find_edges(
         if found := {each for each in linked[draft] if each.place < draft.place}:
             control: dict[Draft, Evidence] = dict.fromkeys(found, "link")
             earlier = ancestors.collect(draft, found)
-            for each, evidence in draft.before.items():  # a join may be linked to the last arrival only
-                if evidence == "time" and not linked_by_others[each] and not is_among(earlier, each, draft):
-                    control[each] = "time"
+            candidates: dict[Draft, Evidence] = {**draft.before, **dict.fromkeys(read, "text")}
+            for each, evidence in candidates.items():  # a join may be linked to the last arrival only
+                is_open = evidence == "text" or (evidence == "time" and not read_by_others[each])
+                if is_open and not linked_by_others[each] and not is_among(earlier, each, draft):
+                    control[each] = evidence
         elif draft.stated is not None and not _is_ambiguous(draft.stated):
             control = dict(draft.stated)
         else:

@@ -57,9 +57,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
-            if all(item.kind == "tool" for item in inner):  # the same call, instrumented twice
-                return [Item("tool", node)]
-            settled = [item for item in _settle(inner) if item.kind != "tool"]
+            settled = [item for item in _settle(inner) if item.span.role != "tool"] if inner else []
             for item in settled:
                 item.via_tool = item.via_tool or node
             return [Item("tool", node), *settled]
