@@ -5,6 +5,7 @@ recorded runs ─▶ select_runs ─▶ runs to judge (a forecast can be made) �
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -160,6 +161,9 @@ async def find_failures(
     except BudgetEndedError as ended:
         stop_reason = ended.cap
         notes.append(f"{ended.message}; {len(rows):,} of {len(cases.cases):,} runs were judged")
+    except asyncio.CancelledError:  # the second Ctrl-C
+        if interrupt.reason is None:
+            raise
     if stop_reason is None and len(rows) < len(cases.cases):
         stop_reason = USER_STOP
         notes.append(f"{interrupt.reason}: {len(rows):,} of {len(cases.cases):,} runs were judged")

@@ -7,6 +7,7 @@ show: see `learned_patches`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -88,6 +89,9 @@ async def learn(
         except BudgetEndedError as error:
             stop_reason = error.cap
             notes.append(f"{error.message}; {len(blames)} of {len(losses)} failed runs were blamed")
+        except asyncio.CancelledError:  # the second Ctrl-C
+            if interrupt.reason is None:
+                raise
         if interrupt.reason is not None:
             stop_reason = USER_STOP
             notes.append(f"{interrupt.reason}: {len(blames)} of {len(losses)} failed runs were blamed; no patches")
@@ -117,6 +121,11 @@ async def learn(
         except BudgetEndedError as error:
             stop_reason = error.cap
             notes.append(f"{error.message}; patches are missing")
+        except asyncio.CancelledError:
+            if interrupt.reason is None:
+                raise
+            stop_reason = USER_STOP
+            notes.append(f"{interrupt.reason}: patches are missing")
     if not gradients and interrupt.reason is None:
         notes += await work.explain_no_blame(losses)
     return Lessons(

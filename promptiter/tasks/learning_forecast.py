@@ -23,8 +23,8 @@ RUNS_PER_CALL = 8
 
 def forecast_judging(selected: RunsToJudge, gateway: Gateway) -> Cost:
     """The cost of judging runs. Metrics without a judge cost nothing, and judges are asked about complete runs only."""
-    asked = [each.as_case() for each in selected.runs if each.run.error is None]
-    answers = sum(estimate_tokens(each.run.answer) for each in selected.runs if each.run.error is None)
+    asked = [each.as_case() for each in selected.runs if each.error is None]
+    answers = sum(estimate_tokens(each.run.answer) for each in selected.runs if each.error is None)
     total = NO_COST
     for metric in selected.metrics:
         cases = [case for case in asked if case.turns[-1].expected is not None or not metric.needs_reference]

@@ -18,7 +18,7 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.feedback import Feedback
 from promptiter.tasks.recorded_run import RecordedRun
-from traces import ExecutionTrace
+from traces import ExecutionTrace, Failure
 
 RunOutcome: TypeAlias = Literal["failed", "outage", "good", "unknown"]
 """How a run ended. No text is to blame for an outage."""
@@ -40,10 +40,16 @@ class JudgedRun:
         return self.trace.id
 
     @property
+    def error(self) -> Failure | None:
+        """The error that the run ended with. One that users were satisfied with was handled by the agent."""
+        is_liked = self.feedback is not None and self.feedback.is_good
+        return None if is_liked else self.run.error
+
+    @property
     def outcome(self) -> RunOutcome:
         """What its error says, or else people; unknown if there is neither."""
-        if self.run.error is not None:
-            return "failed" if is_fixable_by_prompt(self.run.error) else "outage"
+        if self.error is not None:
+            return "failed" if is_fixable_by_prompt(self.error) else "outage"
         if self.feedback is None or self.feedback.is_good is None:
             return "unknown"
         return "good" if self.feedback.is_good else "failed"
@@ -77,7 +83,7 @@ class RecordedAgent:
             output=recorded.run.answer,
             trace=recorded.trace,
             usage=recorded.trace.usage,
-            error=recorded.run.error,
+            error=recorded.error,
         )
 
 
@@ -109,4 +115,6 @@ class CompletedMetric:
     needs_reference = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002
-        return Score(metric=self.name, value=1.0)
+        if run.error is None:
+            return Score(metric=self.name, value=1.0)
+        return Score(metric=self.name, value=0.0, reason=run.error.text)

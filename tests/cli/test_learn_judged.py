@@ -23,7 +23,8 @@ from traces.model import Json
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class:UserWarning")]
 
 RUNS = 12
-EXPERT = SightedExpert(rules_world.make_rules_world("coupled", 1).knowledge, seed=1)
+WORLD = rules_world.make_rules_world("coupled", 1)
+EXPERT = SightedExpert(WORLD.knowledge, seed=1)
 RUBRIC: Json = [{"id": "right", "content": {"text": "Is the answer right?"}}]
 
 
@@ -36,13 +37,13 @@ def answer(body: dict[str, Any]) -> str:
     if is_judge(body):
         return json.dumps({"verdicts": [{"id": "right", "reason": "the fee is wrong", "passed": False}]})
     messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
-    return reply_at_once(EXPERT(ModelRequest(model="expert", messages=messages), repeat=0)).text
+    schema = body["response_format"]["json_schema"]["schema"]
+    return reply_at_once(EXPERT(ModelRequest(model="expert", messages=messages, schema=schema), repeat=0)).text
 
 
 @pytest.fixture(scope="module")
 def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    world = rules_world.make_rules_world("coupled", 1)
-    production = asyncio.run(run_in_production(world, rules_world.make_cases("prod", RUNS)))
+    production = asyncio.run(run_in_production(WORLD, rules_world.make_cases("prod", RUNS)))
     path = tmp_path_factory.mktemp("production") / "spans.jsonl"
     production.write_spans(path)
     return path
@@ -80,7 +81,7 @@ def test_judging_is_forecast_before_it_is_paid(run: Run, spans: Path) -> None:
     assert said.index(f"judging {RUNS} runs: {RUNS} calls") < said.index(f"{RUNS} of {RUNS} judged runs failed")
     lessons = read_lessons()
     assert lessons["groups"][0]["kind"] == "right"
-    assert lessons["surfaces"]
+    assert {each["surface_id"] for each in lessons["patches"]["patches"]} == WORLD.faulty
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.exit_codes import choose_stop_code
+from promptiter.cli.exit_codes import EXIT_CODES, choose_stop_code
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
@@ -87,12 +87,13 @@ def learn(
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.lessons_diagram import lessons_as_svg
     from promptiter.config.build import build_learning
-    from promptiter.config.learned_run import list_own_cases, read_learned_run
+    from promptiter.config.learned_run import choose_metrics, find_budget_left, list_own_cases, read_learned_run
     from promptiter.engine.interrupts import Interrupt
     from promptiter.tasks.learning import MOST_PASSING
     from promptiter.tasks.lesson_files import write_lesson_files
     from promptiter.tasks.production_runs import MOST_KEPT, read_production
     from promptiter.tasks.trace_files import read_trace_files
+    from promptiter.wording import join_names
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
     said, interrupt = _load_feedback(feedback, good_from), Interrupt()
@@ -107,13 +108,15 @@ def learn(
         built.gateway.cache.close()
     if lessons is None:
         return
+    is_compared = any(metric.needs_reference for metric in built.evaluator.metrics)
+    is_compared |= built.live is not None and built.config.metrics is None
     files = write_lesson_files(
         folder,
         lessons,
         production.runs,
         said,
         own=list_own_cases(built.config),
-        need_references=any(metric.needs_reference for metric in built.evaluator.metrics),
+        need_references=is_compared,
     )
     texts = {
         "lessons.json": view.lessons_as_json(lessons),
@@ -130,26 +133,37 @@ def learn(
         raise typer.Exit(choose_stop_code(lessons.stop_reason))
     if not lessons.patches or built.live is None or not validate:
         return
-    if (problem := _find_obstacle(built, folder)) is not None:
+    if not all(find_budget_left(built.gateway.budget).values()):
+        echo("The patches are not validated: the budget is spent.", err=True)
+        raise typer.Exit(EXIT_CODES["budget_ended"])
+    chosen = [] if built.config.metrics is not None else choose_metrics(built.config, folder)
+    if (problem := _find_obstacle(built, folder, has_metrics=bool(chosen))) is not None:
         echo(f"The patches are not validated: {problem}.", err=True)
+        if agent is not None:
+            raise typer.Exit(2)
         return
-    execute_run(read_learned_run(parsed, folder, budget=built.gateway.budget))
+    if chosen:
+        names = join_names([str(each["metric_name"]) for each in chosen])
+        echo(f"No metrics are configured: {names} validates the patches, by the references of the cases.", err=True)
+    execute_run(read_learned_run(parsed, folder, metrics=chosen or None, budget=built.gateway.budget))
 
 
-def _find_obstacle(built: ConfiguredLearning, folder: Path) -> str | None:
+def _find_obstacle(built: ConfiguredLearning, folder: Path, *, has_metrics: bool) -> str | None:
     """Why the patches cannot be validated with the live agent; None if they can."""
     from promptiter.config.file import FILE_NAME
-    from promptiter.config.learned_run import find_budget_left, has_cases_to_show
+    from promptiter.config.learned_run import has_cases_to_show
 
-    if built.config.metrics is None:
-        return f"there are no metrics to judge the live agent by; list them in {FILE_NAME} (see `promptiter init`)"
+    if built.config.metrics is None and not has_metrics:
+        return (
+            f"there are no metrics to judge the live agent by; list them in {FILE_NAME} (see `promptiter init`). If "
+            "feedback says what was `expected`, as JSON, or as text and a model is given, that is compared"
+        )
     if not has_cases_to_show(built.config, folder):
         return (
             "the metrics compare with a reference, and no failed run has one; give eval sets, or `expected` in the "
             "feedback"
         )
-    spent = [name for name, left in find_budget_left(built.gateway.budget).items() if not left]
-    return f"the budget is spent ({', '.join(spent)})" if spent else None
+    return None
 
 
 def _read_config(config: Path | None, **options: object) -> ParsedConfig:
