@@ -57,3 +57,10 @@ def test_instructions_that_are_filled_in_with_what_others_wrote_are_read() -> No
     )
     assert edges(trace)["writer"] == {"clause", "ledger"}
     assert edges(trace)["sender"] == {"writer"}
+
+
+def test_a_fan_out_with_few_workers_whose_results_nobody_reads_is_not_a_chain() -> None:
+    plan = "copy all invoices of the southern harbour to the archive"
+    workers = [agent("worker", at, at + 9, call(at + 1, at + 8, asked=plan, answered=f"{at} done")) for at in (11, 21)]
+    trace = build(Tree("run", 0, 50, agent("planner", 0, 10, call(1, 9, asked="go", answered=plan)), *workers))
+    assert edges(trace)["worker"] == edges(trace)["worker-2"] == {"planner"}

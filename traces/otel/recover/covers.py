@@ -10,9 +10,11 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from traces.otel.recover.concepts import FINISH_REASON, OUTPUT, first
+from traces.otel.recover.concepts import FINISH_REASON, INPUT, INPUT_TOKENS, OUTPUT, first
+from traces.otel.recover.content import WINDOW
 from traces.otel.recover.forest import SpanNode
 from traces.otel.recover.items import Item, flatten, order_key
+from traces.otel.recover.messages import has_messages
 
 
 def cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[SpanNode, list[Item]]]:
@@ -31,6 +33,28 @@ def cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[Span
             items = [_merge_calls(child, [Item("call", child)])]
         covered.append((child, items))
     return covered
+
+
+def drop_preparations(below: Sequence[tuple[SpanNode, list[Item]]]) -> Sequence[tuple[SpanNode, list[Item]]]:
+    """A level without spans that call themselves model calls, but only hand their input on to the next one."""
+    calls = [child for child, _ in below if child.role == "llm"]
+    prepared = {id(earlier) for earlier, later in itertools.pairwise(calls) if _prepares(earlier, later)}
+    return [pair for pair in below if id(pair[0]) not in prepared] if prepared else below
+
+
+_QUOTED = re.compile(r"[^ -!#-&(-\[\]-~]")
+"""What the text of a message is without, however it is quoted."""
+
+
+def _prepares(earlier: SpanNode, later: SpanNode) -> bool:
+    taken, returned, tokens = (first(earlier.span.attributes, keys) for keys in (INPUT, OUTPUT, INPUT_TOKENS))
+    if earlier.children or tokens is not None or not (isinstance(taken, str) and isinstance(returned, str)):
+        return False
+    if has_messages(earlier.span):
+        return False
+    asked = later.conversation.asked if has_messages(later.span) else ()
+    passage = max(_QUOTED.split(asked[-1].text), key=len) if asked else ""
+    return passage.count(" ") >= WINDOW - 1 and passage in taken and passage in returned
 
 
 def _is_function(node: SpanNode) -> bool:

@@ -78,7 +78,7 @@ def find_edges(
         elif draft.stated is not None and not _is_ambiguous(draft.stated):
             control = dict(draft.stated)
         else:
-            control = _fuse(draft.before if draft.stated is None else draft.stated, read, read_by_others)
+            control = _fuse(draft, sources, read_by_others)
             if len(control) > 1:
                 earlier = ancestors.collect(draft, control)
                 control = {each: why for each, why in control.items() if not is_among(earlier, each, draft)}
@@ -132,23 +132,30 @@ def _is_ambiguous(stated: Mapping[Draft, Evidence]) -> bool:
 
 
 def _fuse(
-    before: Mapping[Draft, Evidence], read: Iterable[Draft], read_by_others: Mapping[Draft, int]
+    draft: Draft, sources: Mapping[Draft, list[Draft]], read_by_others: Mapping[Draft, int]
 ) -> dict[Draft, Evidence]:
     """A step follows those whose text it read. It also follows the one step before it if nobody read that one's text.
 
-    Of several steps before it that nobody read, each may as well have been the end of its branch, unless the step read
+    Not so if that is an execution of the same node that read the same: a fan-out with few workers is no chain. Of
+    several steps before it that nobody read, each may as well have been the end of its branch, unless the step read
     another one of the same node: whoever collects from a fan-out collects from all of it.
     """
-    control: dict[Draft, Evidence] = dict.fromkeys(read, "text")
+    before = draft.before if draft.stated is None else draft.stated
+    control: dict[Draft, Evidence] = dict.fromkeys(sources[draft], "text")
     collected = {each.item.name for each in control if each in before} - {None}
     control |= {
         each: evidence
         for each, evidence in before.items()
         if each not in control and each.item.name in collected and not read_by_others.get(each)
     }
-    if not control or (len(before) == 1 and not any(map(read_by_others.get, before))):
+    lone = next(iter(before)) if len(before) == 1 else None
+    if not control or (lone is not None and not read_by_others.get(lone) and not _are_siblings(lone, draft, sources)):
         control = {**before, **control}
     return control
+
+
+def _are_siblings(one: Draft, other: Draft, sources: Mapping[Draft, list[Draft]]) -> bool:
+    return one.item.name is not None and one.item.name == other.item.name and sources[one] == sources[other]
 
 
 def find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, list[Draft]]:

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Sequence
 
 from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
-from traces.otel.recover.covers import cover_calls, read_cover_name
+from traces.otel.recover.covers import cover_calls, drop_preparations, read_cover_name
 from traces.otel.recover.forest import SpanNode, is_explicit
 from traces.otel.recover.items import Item, flatten, order_key
 from traces.otel.recover.messages import has_messages
@@ -26,7 +26,7 @@ def find_steps(nodes: Sequence[SpanNode]) -> list[Item]:
         if not node.children:
             results[node] = _visit(node, [])
             continue
-        below = [(child, results.pop(child)) for child in node.children]
+        below = drop_preparations([(child, results.pop(child)) for child in node.children])
         if node.role in ("workflow", "chain", "other"):
             below = cover_calls(below)
         inner = [item for _, items in below for item in items]
