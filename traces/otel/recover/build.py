@@ -33,7 +33,7 @@ from traces.otel.recover.node_names import name_application, name_node
 from traces.otel.recover.order import Draft, arrange
 from traces.otel.recover.parts import load_python
 from traces.otel.recover.steps import find_steps
-from traces.otel.recover.surfaces import find_system, list_surfaces, read_persona
+from traces.otel.recover.surfaces import find_system, list_surfaces, read_personas
 from traces.otel.recover.tool_runs import place_tool_runs
 from traces.otel.spans import Span
 from traces.structure import SURFACES
@@ -55,9 +55,8 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, nodes, texts)
     surfaces: dict[str, Json] = {}
-    steps = [
-        _build_step(draft, name_node(draft, texts[draft]), edges[draft], texts[draft], surfaces) for draft in drafts
-    ]
+    personas = read_personas(nodes)
+    steps = [_build_step(draft, edges[draft], texts[draft], surfaces, personas) for draft in drafts]
     trace = ExecutionTrace(
         id=nodes[0].span.trace_id,
         steps=tuple(steps),
@@ -82,11 +81,14 @@ def _list_attributes(nodes: Sequence[SpanNode], surfaces: dict[str, Json]) -> di
     return {name: value for name, value in known.items() if value or name == APPLICATION}
 
 
-def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
+def _build_step(
+    draft: Draft, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json], personas: Mapping[str, str]
+) -> Step:
     item = draft.item
+    node_id = name_node(draft, texts)
     own = texts.conversations
     around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
-    system = find_system(own, around) or read_persona(item.span)
+    system = find_system(own, around) or personas.get(item.span.name or "", "")
     seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, system)
     for surface in seen:
         if surface.id not in surfaces:

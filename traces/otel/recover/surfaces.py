@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from traces.model import Json, digest
 from traces.otel.recover.concepts import MODEL, as_data, first, load_json
-from traces.otel.recover.forest import SpanNode, walk_up
+from traces.otel.recover.forest import SpanNode
 from traces.otel.recover.messages import Conversation
 from traces.otel.recover.parts import unflatten
 
@@ -115,19 +115,25 @@ def find_system(conversations: Iterable[Conversation], around: Iterable[Conversa
     return next((each.system for each in (*conversations, *around) if each.system), "")
 
 
-def read_persona(step: SpanNode) -> str:
-    """The prompt that CrewAI makes of the role, backstory and goal of an agent, which its spans or its crew's show."""
-    persona = {key: step.span.attributes.get(f"crewai.agent.{key}") for key in _PERSONA}
-    if not all(persona.values()):
-        crews = (load_json(first(node.span.attributes, _CREWS)) for node in walk_up(step))
-        agents = (each for crew in crews if isinstance(crew, list) for each in crew if isinstance(each, dict))
-        persona = next((each for each in agents if str(each.get("role")).strip() == step.name), {})
-    role, backstory, goal = (persona.get(key) for key in _PERSONA)
-    return f"You are {role}. {backstory}\nYour personal goal is: {goal}" if role and backstory and goal else ""
+def read_personas(nodes: Iterable[SpanNode]) -> dict[str, str]:
+    """The prompts that CrewAI makes of role, backstory and goal of its agents, by role, which spans of a run show."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        attributes = node.span.attributes
+        if _PERSONA_KEYS.isdisjoint(attributes):
+            continue
+        crew = load_json(first(attributes, _CREWS))
+        agents = [each for each in crew if isinstance(each, dict)] if isinstance(crew, list) else []
+        for each in (*agents, {key: attributes.get(f"crewai.agent.{key}") for key in _PERSONA}):
+            role, backstory, goal = (each.get(key) for key in _PERSONA)
+            if role and backstory and goal:
+                found[str(role).strip()] = f"You are {role}. {backstory}\nYour personal goal is: {goal}"
+    return found
 
 
 _PERSONA = ("role", "backstory", "goal")
 _CREWS = ("crew_agents", "crewai.crew.agents")
+_PERSONA_KEYS = frozenset((*_CREWS, "crewai.agent.role"))
 
 
 def _list_parameters(attributes: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
