@@ -20,6 +20,9 @@ MODEL = "gen_ai.request.model"
 MOST_VALUES = 50
 """Values of a surface that are kept; others are only counted."""
 
+MOST_COUNTED = 100_000
+"""So many others are told apart; a text with more is another one in every run."""
+
 MIN_SHARED = 0.5
 """Texts that share this part of their words are one template."""
 
@@ -222,7 +225,7 @@ class _Surface:
         self.type: str | None = None
         self.seen: dict[str, _Seen] = {}
         self.values: dict[str, Json] = {}
-        self.others = 0
+        self.others: set[int] = set()
         self.template: str | None = None
         self.arguments: Mapping[str, Json] = {}
 
@@ -230,7 +233,8 @@ class _Surface:
         self.type = self.type or fields.get("type")
         self.arguments = fields.get("arguments") or self.arguments
         if seen not in self.seen and len(self.seen) >= MOST_VALUES:
-            self.others += 1
+            if len(self.others) < MOST_COUNTED:
+                self.others.add(hash(seen))
             return
         self.seen.setdefault(seen, _Seen()).see(step, trace)
         if seen not in self.values and "value" in fields:
@@ -263,7 +267,7 @@ class _Surface:
             node_id=node_id,
             type=self.type or name.partition(".")[0],
             values=tuple(values),
-            others=self.others,
+            others=len(self.others),
             template=self.template if len(values) > 1 else None,
             arguments=self.arguments,
         )

@@ -24,7 +24,7 @@ from promptiter.config.policies import build_acceptance, build_final_test, build
 from promptiter.config.problems import Problems
 from promptiter.config.search import build_search, build_stages, find_models_of_stages
 from promptiter.engine.engine import Engine
-from promptiter.engine.model_checks import check_models
+from promptiter.engine.model_checks import check_models, list_models_of_evaluator
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.errors import RequestError, UnknownSurfaceError
@@ -144,7 +144,9 @@ class _RunBuilder:
         if self.config.metrics is not None:
             evaluator = self._build_evaluator(gateway)
         stages = self.attempt(lambda: build_stages(self.config.stages, self.config.models))
-        self.problems.found.extend(gateway.find_unpriced_models(find_models_of_stages(self.config).values()))
+        judges = () if evaluator is None else list_models_of_evaluator(evaluator)
+        models = {*find_models_of_stages(self.config).values(), *(model for _, model in judges)}
+        self.problems.found.extend(gateway.find_unpriced_models(models))
         structure = self.attempt(agent.describe) if agent is not None else None
         if self.problems.found or evaluator is None or stages is None:
             self._fail(gateway)

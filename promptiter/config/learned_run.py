@@ -5,11 +5,13 @@ Cases from the traces join the user's own: those that taught the patches join th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_document
+from promptiter.config.search import find_models_of_stages
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.llm.budget import Budget, Budgets
@@ -17,26 +19,65 @@ from promptiter.tasks.lesson_files import LEARNED_CASES, OTHER_CASES, PATCHES
 from traces.model import Json, digest
 
 
-def read_learned_run(parsed: ParsedConfig, folder: Path, *, budget: Budget | Budgets | None = None) -> ParsedConfig:
+def read_learned_run(
+    parsed: ParsedConfig,
+    folder: Path,
+    *,
+    metrics: Sequence[Json] | None = None,
+    budget: Budget | Budgets | None = None,
+) -> ParsedConfig:
     """The configuration of the run that validates the lessons of a folder. Of the `budget` it gets what is left.
 
-    The run reads a copy of the patches that is named by their content, so that it can be resumed and re-run after
-    something else was learned.
+    `metrics` are those of a configuration without any.
+
+    The run reads copies of the patches and cases that are named by their content, so that it can be resumed and re-run
+    after something else was learned.
     """
-    learned, others = (file if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES))
+    learned, others = (
+        _copy(file) if (file := folder / name).exists() else None for name in (LEARNED_CASES, OTHER_CASES)
+    )
     changed: dict[str, Json] = {
-        "search": {"name": "learned_patches", "options": {"patches": str(_copy_patches(folder).absolute())}},
+        "search": {"name": "learned_patches", "options": {"patches": str(_copy(folder / PATCHES).absolute())}},
         **_add_sets(parsed.config, learned, others),
     }
+    if metrics is not None:
+        changed["metrics"] = list(metrics)
     if left := find_budget_left(budget):
         changed["budget"] = left
     settings = merge_settings(parsed.settings, changed)
     return read_document(parsed.document, file=parsed.file or Path(FILE_NAME), settings=settings)
 
 
-def _copy_patches(folder: Path) -> Path:
-    content = (folder / PATCHES).read_bytes()
-    copy = folder / f"patches-{digest(content)[:8]}.json"
+def choose_metrics(config: RunConfig, folder: Path) -> list[dict[str, Json]]:
+    """Metrics for a configuration without any, by the references of the cases. None fits if the list is empty.
+
+    Answers that are JSON are compared as such. Whether others mean the same, a judge is asked, if there is a model.
+    """
+    files = [file for name in (LEARNED_CASES, OTHER_CASES) if (file := folder / name).exists()]
+    cases = [case for file in files for case in load_eval_set(file).cases]
+    references = [turn.expected for case in cases for turn in case.turns if turn.expected is not None]
+    if not references:
+        return []
+    if all(map(_is_json, references)):
+        return [{"metric_name": "json_match"}]
+    model = config.judge or next(iter(sorted(find_models_of_stages(config).values())), None)
+    if model is None:
+        return []
+    return [
+        {"metric_name": "llm_final_response", "criterion": {"llm_judge": {"judge_model": {"model_name": model}}}},
+    ]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except ValueError:
+        return False
+
+
+def _copy(file: Path) -> Path:
+    content = file.read_bytes()
+    copy = file.with_stem(f"{file.stem}-{digest(content)[:8]}")
     copy.write_bytes(content)
     return copy
 

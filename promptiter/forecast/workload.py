@@ -19,6 +19,7 @@ from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
+from promptiter.evaluation.metrics.metric import Metric
 from promptiter.forecast.stage_costs import ModelStage
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunShape
@@ -125,14 +126,19 @@ def _search_models(outline: SearchOutline | None) -> Iterator[StageModel]:
     return (StageModel(stage=stage, model=model) for stage, model in models.items() if model is not None)
 
 
-def _case_models(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[StageModel]:
-    """Judges and the user simulator: they are asked in every case run."""
+def list_judge_models(metrics: Iterable[Metric], cases: Sequence[EvalCase]) -> Iterator[StageModel]:
+    """The models of judges, each with its calls per case run."""
     turns = fmean(max(1, len(case.turns)) for case in cases)
-    for metric in evaluator.metrics:
+    for metric in metrics:
         for judge in metric.judges if isinstance(metric, JudgeMetric) else ():
             asked = judge.model if judge.runner is None else judge.runner
             for name, model in _models_of(asked, name=metric.name).items():
                 yield StageModel(stage="judge", name=name, model=model, calls=len(judge.repeats) * turns)
+
+
+def _case_models(evaluator: Evaluator, cases: Sequence[EvalCase]) -> Iterator[StageModel]:
+    """Judges and the user simulator: they are asked in every case run."""
+    yield from list_judge_models(evaluator.metrics, cases)
     simulator, share = evaluator.user_simulator, fmean(case.scenario is not None for case in cases)
     if simulator is not None and share:
         yield StageModel(stage="user", name="user", model=simulator.model, calls=share * simulator.max_turns / 2)

@@ -10,7 +10,7 @@ from promptiter.profile import PatchSet
 from promptiter.stages.optimizer import Rejection
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.failure_groups import FailureGroup
-from promptiter.tasks.recorded_structure import SurfaceVersion
+from promptiter.tasks.run_tally import SurfaceVersion
 from promptiter.tasks.surface_matching import Matching
 
 MIN_CHANGE = 3.0
@@ -54,7 +54,8 @@ class Lessons:
 
     `left_out` counts runs by why they taught nothing. `blamed` is the number of failed runs whose blame was found,
     and `sampled` the number that it was looked for. `structure` is what the patches change: that of the live agent, or
-    what the traces show, which is `recorded`; some of its edges may be guessed (`guessed_edges`).
+    what the traces show, which is `recorded`; some of its edges may be guessed (`guessed_edges`). `stop_reason` is the
+    cap of the budget, or `user_stop`, that ended the work early.
     """
 
     structure: StructureSnapshot
@@ -73,6 +74,7 @@ class Lessons:
     matching: Matching | None = None
     notes: tuple[str, ...] = ()
     learned_from: frozenset[str] = frozenset()
+    stop_reason: str | None = None
 
 
 def _compare_failures(before: Sequence[SurfaceVersion], since: Sequence[SurfaceVersion]) -> float:

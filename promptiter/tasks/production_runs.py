@@ -1,33 +1,40 @@
 """The runs of production that can teach something, read from traces one after the other.
 
-Of runs that nobody judged only the structure and their number are kept, so that many traces take little memory.
+Of many runs a random sample of each outcome is kept, and all are counted: memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
+from typing import get_args
 
 from promptiter.errors import SetupError
 from promptiter.tasks.feedback import Feedback, FeedbackFile, join_rows, list_trace_ids, read_judgements
-from promptiter.tasks.recorded_agent import JudgedRun
+from promptiter.tasks.recorded_agent import JudgedRun, RunOutcome
 from promptiter.tasks.recorded_run import read_run, split_turns
 from promptiter.tasks.recorded_structure import RecordedStructure, recover_structure
+from promptiter.tasks.run_tally import RunTally
 from promptiter.wording import plural
 from traces import ExecutionTrace
 from traces.structure import StructureReader
+
+MOST_KEPT = 2_000
+"""Maximum number of runs of each outcome that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductionRuns:
     """Recorded runs, what was said about them, and the structure that all traces show.
 
-    `unjudged` runs were read and not kept. `notes` say which feedback contradicts itself, or is about other traces.
+    `tally` counts all runs, also those that were not kept. `notes` say which feedback contradicts itself, or is about
+    other traces.
     """
 
     runs: tuple[JudgedRun, ...]
     structure: RecordedStructure
-    unjudged: int = 0
+    tally: RunTally
     notes: tuple[str, ...] = ()
 
     @property
@@ -36,15 +43,24 @@ class ProductionRuns:
 
 
 def read_production(
-    traces: Iterable[ExecutionTrace], feedback: FeedbackFile | None = None, *, keep_unjudged: bool = True
+    traces: Iterable[ExecutionTrace],
+    feedback: FeedbackFile | None = None,
+    *,
+    most: int = MOST_KEPT,
+    most_unjudged: int | None = None,
+    seed: int = 0,
 ) -> ProductionRuns:
     """Read the runs of traces, and find what was said about each. Turns of a conversation are runs of their own.
 
+    At most so many runs of each outcome are kept, and of those that nobody judged; by default as many of these, too.
     Raises SetupError if there are no traces, or if the feedback is about others.
     """
-    reader = StructureReader()
-    runs: list[JudgedRun] = []
-    unjudged = contradictory = 0
+    reader, tally = StructureReader(), RunTally()
+    rng = Random(seed)
+    samples = {outcome: _Sample(most, rng) for outcome in get_args(RunOutcome)}
+    if most_unjudged is not None:
+        samples["unknown"] = _Sample(most_unjudged, rng)
+    contradictory = 0
     used: set[int] = set()
     last_id = ""
     for trace in traces:
@@ -54,17 +70,16 @@ def read_production(
             used |= set(map(id, said))
             contradictory += len({row.is_good for row in said if row.is_good is not None}) > 1
             run = JudgedRun(trace=each, run=read_run(each), feedback=join_rows(said) if said else read_judgements(each))
-            if keep_unjudged or run.is_judged:
-                runs.append(run)
-            else:
-                unjudged += 1
+            samples[run.outcome].add(run, at=sum(sample.seen for sample in samples.values()))
+            tally.add(each, run.outcome)
     structure = recover_structure(reader.finish())
+    seen = sum(sample.seen for sample in samples.values())
     notes = []
     if feedback is not None:
         if not used:
             row = feedback.rows[0]
             raise SetupError(
-                f"no row of {feedback.source} is about one of the {plural(len(runs) + unjudged, 'run')}: it has "
+                f"no row of {feedback.source} is about one of the {plural(seen, 'run')}: it has "
                 f"{(row.trace_id or row.conversation_id)!r}, the traces {last_id!r}"
             )
         if len(used) < len(feedback.rows):
@@ -72,7 +87,25 @@ def read_production(
             notes.append(f"{others:,} of {plural(len(feedback.rows), 'row')} of feedback are about other traces")
     if contradictory:
         notes.append(f"{plural(contradictory, 'run')} got both good and bad ratings, which counts as bad")
-    return ProductionRuns(runs=tuple(runs), structure=structure, unjudged=unjudged, notes=tuple(notes))
+    kept = sorted((pair for sample in samples.values() for pair in sample.kept), key=lambda pair: pair[0])
+    return ProductionRuns(runs=tuple(run for _, run in kept), structure=structure, tally=tally, notes=tuple(notes))
+
+
+@dataclass(slots=True)
+class _Sample:
+    """A random sample of the runs that were added, each with its place among all runs; the others are only counted."""
+
+    most: int
+    rng: Random
+    seen: int = 0
+    kept: list[tuple[int, JudgedRun]] = field(default_factory=list)
+
+    def add(self, run: JudgedRun, *, at: int) -> None:
+        self.seen += 1
+        if len(self.kept) < self.most:
+            self.kept.append((at, run))
+        elif (place := self.rng.randrange(self.seen)) < self.most:
+            self.kept[place] = at, run
 
 
 def _list_runs(trace: ExecutionTrace, feedback: FeedbackFile | None) -> Iterable[tuple[ExecutionTrace, list[Feedback]]]:

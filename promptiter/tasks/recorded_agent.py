@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.backprop.loss import is_fixable_by_prompt
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.score import Score
@@ -16,7 +18,10 @@ from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.feedback import Feedback
 from promptiter.tasks.recorded_run import RecordedRun
-from traces import ExecutionTrace
+from traces import ExecutionTrace, Failure
+
+RunOutcome: TypeAlias = Literal["failed", "outage", "good", "unknown"]
+"""How a run ended. No text is to blame for an outage."""
 
 DISLIKED = "a user was not satisfied with this answer, and did not say why"
 """The reason of a bad rating without a comment."""
@@ -35,9 +40,19 @@ class JudgedRun:
         return self.trace.id
 
     @property
-    def is_judged(self) -> bool:
-        """Whether the run ended with an error, or somebody said whether it was good."""
-        return self.run.error is not None or (self.feedback is not None and self.feedback.is_good is not None)
+    def error(self) -> Failure | None:
+        """The error that the run ended with. One that users were satisfied with was handled by the agent."""
+        is_liked = self.feedback is not None and self.feedback.is_good
+        return None if is_liked else self.run.error
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """What its error says, or else people; unknown if there is neither."""
+        if self.error is not None:
+            return "failed" if is_fixable_by_prompt(self.error) else "outage"
+        if self.feedback is None or self.feedback.is_good is None:
+            return "unknown"
+        return "good" if self.feedback.is_good else "failed"
 
     def as_case(self) -> EvalCase:
         """The case of the run. Its answer is the reference only if feedback says that it was good."""
@@ -68,7 +83,7 @@ class RecordedAgent:
             output=recorded.run.answer,
             trace=recorded.trace,
             usage=recorded.trace.usage,
-            error=recorded.run.error,
+            error=recorded.error,
         )
 
 
@@ -100,4 +115,6 @@ class CompletedMetric:
     needs_reference = False
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:  # noqa: ARG002
-        return Score(metric=self.name, value=1.0)
+        if run.error is None:
+            return Score(metric=self.name, value=1.0)
+        return Score(metric=self.name, value=0.0, reason=run.error.text)

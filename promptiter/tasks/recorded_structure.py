@@ -1,4 +1,4 @@
-"""The structure of an agent as its traces show it, and the versions of each text that they have seen.
+"""The structure of an agent as its traces show it.
 
 A text may differ between runs because somebody changed it, which makes versions, or because it is filled in for each
 run, with a date or the name of a customer. What is filled in is not part of the text: its template is.
@@ -7,12 +7,11 @@ run, with a date or the name of a customer. What is filled in is not part of the
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from promptiter.errors import SetupError
 from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, Node, StructureEdge, StructureSnapshot, Surface
-from traces import ExecutionTrace
 from traces.structure import StructureValue, TraceStructure
 
 MIN_TEXTS = 3
@@ -29,17 +28,6 @@ class RecordedStructure:
     snapshot: StructureSnapshot
     templates: Mapping[str, str] = field(default_factory=dict)
     guessed: frozenset[tuple[str, str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurfaceVersion:
-    """A value of a surface that runs have read: how many runs, how many of them failed, and when."""
-
-    digest: str
-    runs: int
-    failed: int
-    first_ns: int
-    last_ns: int
 
 
 def recover_structure(seen: TraceStructure) -> RecordedStructure:
@@ -90,44 +78,3 @@ def _take_turns(values: Sequence[StructureValue]) -> bool:
     again = sum(spans[at][1] > spans[at + 1][0] for at in range(len(spans) - 1))
     once = sum(each.traces == 1 for each in values)
     return again + once > len(spans) / 2
-
-
-def count_versions(
-    traces: Iterable[tuple[ExecutionTrace, bool]], structure: StructureSnapshot
-) -> dict[str, tuple[SurfaceVersion, ...]]:
-    """The versions of each text, the latest last; each trace comes with whether its run failed."""
-    texts = {surface.id for surface in structure.surfaces if surface.type in TEXT_TYPES}
-    found: dict[str, dict[str, list[tuple[int, bool]]]] = {}
-    for trace, has_failed in traces:
-        reads = {pair for step in trace.steps for pair in (step.surface_reads or {}).items() if pair[0] in texts}
-        for surface_id, digest in reads:
-            found.setdefault(surface_id, {}).setdefault(digest, []).append((trace.start_ns or 0, has_failed))
-    versions = {}
-    for surface_id, by_digest in found.items():
-        listed = [
-            SurfaceVersion(
-                digest=digest,
-                runs=len(seen),
-                failed=sum(failed for _, failed in seen),
-                first_ns=min(seen)[0],
-                last_ns=max(seen)[0],
-            )
-            for digest, seen in by_digest.items()
-        ]
-        versions[surface_id] = tuple(sorted(listed, key=lambda each: (each.first_ns, each.last_ns, each.digest)))
-    return versions
-
-
-def list_given_up(versions: Mapping[str, tuple[SurfaceVersion, ...]]) -> frozenset[tuple[str, str]]:
-    """The surface id and digest of versions that were not read any more since the latest came."""
-    return frozenset(
-        (surface_id, version.digest)
-        for surface_id, listed in versions.items()
-        for version in listed
-        if version.last_ns < listed[-1].first_ns
-    )
-
-
-def has_read(trace: ExecutionTrace, versions: Container[tuple[str, str]]) -> bool:
-    """Whether a run read one of these versions."""
-    return any(pair in versions for step in trace.steps for pair in (step.surface_reads or {}).items())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from runpy import run_path
 
 import orjson
 import pytest
@@ -20,6 +22,8 @@ from tests.worlds import triage_world
 from tests.worlds.production import run_in_production
 
 pytestmark = pytest.mark.slow
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "learn_from_traces" / "production.py"
 
 AGENT = """
 from tests.worlds import triage_world
@@ -89,8 +93,11 @@ def test_lessons_are_written_and_validated_with_the_live_agent(run: Run, recorde
 
 
 def test_a_dry_run_says_what_failed_and_what_it_would_cost(run: Run, recorded: Path, project: Path) -> None:
-    shown = run("learn", recorded / "spans.jsonl", "--feedback", recorded / "feedback.csv", "--dry-run")
+    said = project / "said.csv"
+    said.write_text((recorded / "feedback.csv").read_text() + "other,down,,\n")
+    shown = run("learn", recorded / "spans.jsonl", "--feedback", said, "--dry-run")
     assert "judged runs failed" in shown
+    assert "rows of feedback are about other traces" in shown
     assert "cost unknown" in shown
     assert not (project / "lessons").exists()
 
@@ -129,14 +136,23 @@ def test_learning_and_validation_share_the_budget(run: Run, recorded: Path, proj
     assert "15 of 15 calls (max_calls) are spent" in run("show", folder)
 
 
-def test_without_metrics_and_without_references_nothing_is_validated(run: Run, recorded: Path, project: Path) -> None:
-    spans, feedback = recorded / "spans.jsonl", recorded / "feedback.csv"
-    built = build_learning(read_config(project / "promptiter.yaml"))
-    assert has_cases_to_show(built.config, project)
+def test_cases_of_the_user_or_of_failed_runs_can_show_a_fault(project: Path) -> None:
+    assert has_cases_to_show(build_learning(read_config(project / "promptiter.yaml")).config, project)
     alone = CONFIG.replace("train: train.jsonl\n", "").replace("validation: validation.jsonl\n", "")
     (project / "promptiter.yaml").write_text(alone)
     assert not has_cases_to_show(build_learning(read_config(project / "promptiter.yaml")).config, project)
-    (project / "promptiter.yaml").unlink()
-    run("learn", spans, "--feedback", feedback, "--agent", "live_desk:agent")
-    assert (project / "lessons" / "learned_cases.jsonl").exists()
-    assert not (project / "runs").exists()
+
+
+def test_without_metrics_an_agent_is_validated_by_the_references(run: Run, desk: Path) -> None:
+    (desk / "promptiter.yaml").unlink()
+    run_path(str(EXAMPLE), run_name="__main__")
+    learn = ("learn", "spans.jsonl", "--feedback", "feedback.csv", "--agent", "agent:agent")
+    said = run(*learn, stream="err")
+    assert "No metrics are configured: json_match validates the patches" in said
+    [folder] = (desk / "runs").glob("[!.]*")
+    assert orjson.loads(run("show", folder, "--json"))["verdict"] == "improved_on_validation"
+    shutil.rmtree(desk / "runs")
+    feedback = desk / "feedback.csv"
+    feedback.write_text(feedback.read_text().replace('"{', '"Better: {'))  # texts, which take a judge to compare
+    assert "The patches are not validated: there are no metrics" in run(*learn, code=2)
+    assert not (desk / "runs").exists()

@@ -14,7 +14,7 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from promptiter.tasks.failure_groups import FailureGroup
 from promptiter.tasks.lessons import Lessons, SurfaceLesson
-from promptiter.tasks.recorded_structure import SurfaceVersion
+from promptiter.tasks.run_tally import SurfaceVersion
 
 DAY = 86_400_000_000_000
 HOSTILE = "\x1b[31mred ![x](http://evil.example/p.png) <img src=x> | cell `code` [link](javascript:x)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,10 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
-from promptiter.tasks.learning import find_failures, learn
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.tasks.failed_runs import USER_STOP, find_failures, select_runs
+from promptiter.tasks.feedback import Feedback
+from promptiter.tasks.learning import CHUNK, learn
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run
 from tests.worlds import rules_world, triage_world
@@ -26,7 +30,7 @@ from tests.worlds.production import change_node
 from tests.worlds.sighted_expert import SightedExpert
 from traces import ExecutionTrace, Failure, Snapshot, Step
 from traces.model import digest
-from traces.otel.recover.surfaces import SURFACES
+from traces.structure import SURFACES
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +115,8 @@ async def test_when_a_person_interrupts_the_lessons_are_those_so_far(tmp_path: P
     interrupt = Interrupt()
     expert = SightedExpert(world.knowledge, seed=world.seed)
     evaluator = Evaluator(gateway=Gateway(models={EXPERT: expert}))
-    found = await find_failures(await record(world, cases, tmp_path, share=1.0), evaluator=evaluator)
+    runs = await record(world, cases, tmp_path, share=1.0)
+    found = await find_failures(select_runs(runs), evaluator=evaluator)
     lessons = await learn(
         found,
         evaluator=evaluator,
@@ -124,15 +129,46 @@ async def test_when_a_person_interrupts_the_lessons_are_those_so_far(tmp_path: P
     assert lessons.notes == ("Ctrl-C: 16 of 48 failed runs were blamed; no patches",)
 
 
+async def test_when_a_person_interrupts_twice_work_in_progress_is_given_up(tmp_path: Path) -> None:
+    world, cases = make_rules_world(48)
+    interrupt = Interrupt()
+    expert = SightedExpert(world.knowledge, seed=world.seed)
+
+    async def ask(request: ModelRequest, *, repeat: int) -> ModelReply:
+        if len(blamed) == CHUNK:
+            interrupt.stop("Ctrl-C")
+            work.cancel()
+            await asyncio.sleep(60)
+        return await expert(request, repeat=repeat)
+
+    blamed: list[None] = []
+    evaluator = Evaluator(gateway=Gateway(models={EXPERT: ask}))
+    found = await find_failures(select_runs(await record(world, cases, tmp_path, share=1.0)), evaluator=evaluator)
+    work = asyncio.create_task(
+        learn(
+            found,
+            evaluator=evaluator,
+            backwarder=LLMAttributor(EXPERT),
+            notify=lambda: blamed.append(None),
+            interrupt=interrupt,
+        )
+    )
+    lessons = await work
+    assert lessons.notes == ("Ctrl-C: 16 of 48 failed runs were blamed; no patches",)
+    assert lessons.stop_reason == USER_STOP
+
+
 async def test_a_text_that_is_filled_in_for_each_run_teaches_its_template() -> None:
     wrong = Failure("ValueError", "the answer is not JSON")
     text = "Today is 2026-11-{:02}. You answer questions of customers, always as a JSON object."
     runs = [make_run(number, instruction=text.format(number), error=wrong) for number in range(6)]
-    found = await find_failures(runs, evaluator=Evaluator())
+    evaluator = Evaluator()
+    found = await find_failures(select_runs(runs), evaluator=evaluator)
     assert len(found.sample) == 6
     value = found.structure.surface("agent#instruction").value
     assert value == text.replace("{:02}", "{…}")
-    lessons = await learn(found, evaluator=Evaluator())
+    lessons = await learn(found, evaluator=evaluator)
+    assert [each.surface_id for each in lessons.surfaces] == ["agent#instruction"]
     assert all("{…}" in str(patch.value) for patch in lessons.patches)
 
 
@@ -170,10 +206,22 @@ def make_run(number: int, *, instruction: str = "You answer.", error: Failure | 
 async def test_without_feedback_errors_say_which_runs_failed() -> None:
     wrong, lost = Failure("ValueError", "the answer is not JSON"), Failure("ConnectionError", "refused", is_outage=True)
     runs = [make_run(0), make_run(1, error=wrong), make_run(2, error=wrong), make_run(3, error=lost)]
-    found = await find_failures(runs, evaluator=Evaluator())
+    evaluator = Evaluator()
+    found = await find_failures(select_runs(runs), evaluator=evaluator)
     [group] = found.groups
     assert (group.kind, group.text, group.case_ids) == ("ValueError in agent", "the answer is not JSON", ("t1", "t2"))
     assert found.left_out == {"outages and timeouts": 1}
+    lessons = await learn(found, evaluator=evaluator)
+    assert (lessons.sampled, lessons.blamed) == (2, 2)
+    [lesson] = lessons.surfaces
+    assert (lesson.surface_id, lesson.case_ids) == ("agent#instruction", ("t1", "t2"))
+
+
+async def test_an_error_that_users_were_satisfied_with_is_no_failure() -> None:
+    handled = make_run(0, error=Failure("ValueError", "the answer is not JSON"))
+    liked = replace(handled, feedback=Feedback(trace_id="t0", is_good=True))
+    found = await find_failures(select_runs([liked]), evaluator=Evaluator())
+    assert (found.judged, found.failed) == (1, 0)
 
 
 async def test_failures_of_older_texts_are_left_out_and_versions_are_counted() -> None:
@@ -182,14 +230,14 @@ async def test_failures_of_older_texts_are_left_out_and_versions_are_counted() -
     new = [
         make_run(number, instruction="You answer in JSON.", error=wrong if number == 4 else None) for number in (4, 5)
     ]
-    found = await find_failures([*old, *new], evaluator=Evaluator())
+    found = await find_failures(select_runs([*old, *new]), evaluator=Evaluator())
     assert found.sample == {"t4"}
     assert found.left_out == {"an older version of a text": 3}
     assert [(each.runs, each.failed) for each in found.versions["agent#instruction"]] == [(4, 3), (2, 1)]
     assert found.structure.surface("agent#instruction").value == "You answer in JSON."
 
 
-async def test_traces_without_texts_teach_nothing() -> None:
+def test_traces_without_texts_teach_nothing() -> None:
     bare = judge(ExecutionTrace(id="t", steps=(Step(id="s", node_id="agent"),)))
     with pytest.raises(SetupError, match="CAPTURE_MESSAGE_CONTENT"):
-        await find_failures([bare], evaluator=Evaluator())
+        select_runs([bare])

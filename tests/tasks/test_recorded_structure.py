@@ -7,16 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from promptiter.tasks.recorded_structure import (
-    RecordedStructure,
-    count_versions,
-    has_read,
-    list_given_up,
-    recover_structure,
-)
+from promptiter.tasks.recorded_structure import RecordedStructure, recover_structure
+from promptiter.tasks.run_tally import RunTally, has_read, list_given_up
 from traces import ExecutionTrace, Step, to_structure
 from traces.model import Edge, digest
-from traces.otel.recover.surfaces import SURFACES
+from traces.structure import SURFACES
 
 HOUR = 3_600_000_000_000
 RULES = "You answer questions of customers about their orders. Be brief and polite."
@@ -35,6 +30,13 @@ def make_trace(number: int, text: str) -> ExecutionTrace:
 
 def recover(traces: Iterable[ExecutionTrace]) -> RecordedStructure:
     return recover_structure(to_structure(traces))
+
+
+def tally(traces: Iterable[ExecutionTrace]) -> RunTally:
+    found = RunTally()
+    for trace in traces:
+        found.add(trace, "unknown")
+    return found
 
 
 NAMES = ("Ada", "Bo", "Cy")
@@ -62,14 +64,14 @@ def test_a_text_that_was_changed_has_versions_and_no_template() -> None:
     found = recover(traces)
     assert not found.templates
     assert found.snapshot.surface("agent#instruction").value == f"{RULES} Version 1."
-    versions = count_versions([(trace, False) for trace in traces], found.snapshot)
+    versions = tally(traces).list_versions(found.snapshot, ["unknown"])
     given_up = list_given_up(versions)
     assert [has_read(trace, given_up) for trace in traces] == [True] * 5 + [False] * 5
 
 
 def test_versions_that_are_tried_side_by_side_are_all_current() -> None:
     traces = [make_trace(number, f"{RULES} Version {number % 2}.") for number in range(10)]
-    versions = count_versions([(trace, False) for trace in traces], recover(traces).snapshot)
+    versions = tally(traces).list_versions(recover(traces).snapshot, ["unknown"])
     assert not list_given_up(versions)
 
 

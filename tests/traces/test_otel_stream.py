@@ -94,6 +94,35 @@ def test_turns_of_a_conversation_are_joined_from_the_file(limit_bytes: int) -> N
     assert [len(trace.steps) for trace in found] == [2, 1]
 
 
+ANSWER = "The surcharge is contestable because the written notice is missing."
+TEMPLATE = "Answer in one paragraph and name the clause that decides it."
+
+
+def join(*chats: dict[str, Any]) -> list[int]:
+    return [len(trace.steps) for trace in read_otel(write_lines(list(chats)))]
+
+
+def test_a_trace_that_was_shown_a_line_of_an_earlier_answer_continues_its_run() -> None:
+    passed_on = f"Draft a letter.\n{ANSWER}\nBe polite."
+    first = make_chat(1, 2, "Is it legitimate?", f"Here is what I found.\n{ANSWER}", conversation_id="c")
+    later = make_chat(2, 3, passed_on, f"Dear customer,\n{ANSWER}", conversation_id="c")
+    last = make_chat(3, 4, f"Review this.\n{ANSWER}", "approved", conversation_id="c")
+    assert join(first, later, last) == [3]
+    assert join(first, make_chat(2, 3, passed_on, "done", conversation_id="another")) == [1, 1]
+    assert join(make_chat(1, 2, "Is it?", ANSWER), make_chat(2, 3, passed_on, "done")) == [1, 1]
+
+
+def test_lines_that_runs_have_in_common_do_not_join_them() -> None:
+    """A template that both were told and one repeats, and a greeting that both gave."""
+    asked = make_chat(1, 2, f"{TEMPLATE}\nWho pays?", f"{TEMPLATE}\nThe customer.", conversation_id="c")
+    other = make_chat(2, 3, f"{TEMPLATE}\nWho signs?", "The manager.", conversation_id="c")
+    assert join(asked, other) == [1, 1]
+    greeting = "Thank you for contacting the help desk of the northern branch."
+    greeted = make_chat(1, 2, "Hello", greeting, conversation_id="c")
+    again = make_chat(2, 3, "Hi", greeting, conversation_id="c")
+    assert join(greeted, again, make_chat(2, 4, f"Translate.\n{greeting}", "Merci", conversation_id="c")) == [1, 2]
+
+
 @pytest.mark.parametrize("limit_bytes", [0, 256_000_000])
 def test_log_records_of_another_file_reach_spans_in_the_file(limit_bytes: int) -> None:
     span = make_span(1, 2, operation_name="chat", agent_name="agent")

@@ -60,3 +60,13 @@ def test_the_steps_of_logfire_have_their_texts() -> None:
         ("ask_indexer", {"input": "index?"}, indexer.output.text)
     ]
     assert "billing#instruction" in (billing.surface_reads or {})
+
+
+def test_agents_have_the_messages_that_autogens_runtime_delivered() -> None:
+    (trace,) = read_otel(EXPORTS / "autogen_native.graph_join.sdk.jsonl")
+    planner, joiner = (next(step for step in trace.steps if step.node_id == name) for name in ("planner", "joiner"))
+    assert (planner.input.text, planner.output.text) == ("Do the work", "The plan: two halves")
+    assert "left half done by me" in str(joiner.input.data)
+    assert "right half done by me" in str(joiner.input.data)
+    assert planner.usage is not None
+    assert (planner.usage.input_tokens, planner.usage.output_tokens) == (6, 4)

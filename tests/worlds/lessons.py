@@ -18,9 +18,10 @@ from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
+from promptiter.tasks.failed_runs import find_failures, select_runs
 from promptiter.tasks.feedback import load_feedback
 from promptiter.tasks.learned_patches import LearnedPatches, write_patches
-from promptiter.tasks.learning import find_failures, learn
+from promptiter.tasks.learning import learn
 from promptiter.tasks.lessons import Lessons
 from promptiter.tasks.recorded_agent import JudgedRun
 from promptiter.tasks.recorded_run import read_run
@@ -52,7 +53,7 @@ async def learn_with_expert(
 ) -> Lessons:
     expert = SightedExpert(world.knowledge, seed=world.seed)
     evaluator = Evaluator(gateway=Gateway(models={EXPERT: expert}, budget=budget))
-    found = await find_failures(runs, evaluator=evaluator, live=live, most=most)
+    found = await find_failures(select_runs(runs, live=live), evaluator=evaluator, most=most)
     return await learn(
         found,
         evaluator=evaluator,

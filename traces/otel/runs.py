@@ -73,20 +73,25 @@ def join_runs(store: SpanStore) -> list[list[str]]:
 def _hash_answers(spans: Iterable[Span]) -> tuple[set[int], set[int]]:
     """Hashes of what ties a trace to earlier ones, and of what ties later ones to it.
 
-    These are the answers of models that its model calls were shown and gave, and the tasks of LangGraph that it ran.
+    These are the answers of models that its model calls were shown and gave, and the tasks of LangGraph that it ran. A
+    line that a model only repeats, from a template say, is not its answer.
     """
     shown: set[int] = set()
     given: set[int] = set()
+    told: set[int] = set()
     tasks: set[int] = set()
-    for span in spans:
+    for span in sorted(spans, key=lambda each: each.start_ns or 0):
         if read_role(span) == "llm":
-            asked, answered = read_conversation(span)[1:]
-            shown |= {hash(message.text) for message in asked if message.role == "assistant" and message.text}
-            shown |= {hash(line) for message in asked for line in _list_long_lines(message.text)}
-            given |= {hash(text) for message in answered for text in (message.text, *_list_long_lines(message.text))}
+            system, asked, answered = read_conversation(span)
+            texts = {hash(message.text) for message in asked if message.role == "assistant" and message.text}
+            texts |= {hash(line) for message in asked for line in _list_long_lines(message.text)}
+            shown |= texts - given
+            told |= texts.union(map(hash, _list_long_lines(system))) - given
+            texts = {hash(text) for message in answered for text in (message.text, *_list_long_lines(message.text))}
+            given |= texts - told
         if (place := read_graph_place(span)) is not None and _TASK.search(place.namespace):
             tasks.add(hash(place.namespace))
-    return shown - given | tasks, given - {hash("")} | tasks
+    return shown | tasks, given - {hash("")} | tasks
 
 
 def _list_long_lines(text: str) -> list[str]:

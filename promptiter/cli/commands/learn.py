@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.exit_codes import CANCELLED
+from promptiter.cli.exit_codes import EXIT_CODES, choose_stop_code
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredLearning
     from promptiter.config.file import ParsedConfig
     from promptiter.engine.interrupts import Interrupt
+    from promptiter.evaluation.metrics.metric import Metric
     from promptiter.tasks.feedback import FeedbackFile
-    from promptiter.tasks.learning import FailedRuns
     from promptiter.tasks.lessons import Lessons
     from promptiter.tasks.production_runs import ProductionRuns
 
@@ -86,30 +87,36 @@ def learn(
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.lessons_diagram import lessons_as_svg
     from promptiter.config.build import build_learning
-    from promptiter.config.learned_run import list_own_cases, read_learned_run
+    from promptiter.config.learned_run import choose_metrics, find_budget_left, list_own_cases, read_learned_run
     from promptiter.engine.interrupts import Interrupt
+    from promptiter.tasks.learning import MOST_PASSING
     from promptiter.tasks.lesson_files import write_lesson_files
-    from promptiter.tasks.production_runs import read_production
+    from promptiter.tasks.production_runs import MOST_KEPT, read_production
     from promptiter.tasks.trace_files import read_trace_files
+    from promptiter.wording import join_names
 
     parsed = _read_config(config, agent=agent, model=model, max_usd=max_usd)
     said, interrupt = _load_feedback(feedback, good_from), Interrupt()
     with divert_prints():
         built = build_learning(parsed)
     try:
-        production = read_production(read_trace_files(files), said, keep_unjudged=metrics or said is None)
+        has_metrics = metrics or (said is None and any(not each.needs_reference for each in built.evaluator.metrics))
+        most_unjudged = MOST_KEPT if has_metrics else MOST_PASSING if said is None else 0
+        production = read_production(read_trace_files(files), said, most_unjudged=most_unjudged)
         lessons = _learn(built, production, interrupt, metrics=metrics, most=most, dry_run=dry_run)
     finally:
         built.gateway.cache.close()
     if lessons is None:
         return
+    is_compared = any(metric.needs_reference for metric in built.evaluator.metrics)
+    is_compared |= built.live is not None and built.config.metrics is None
     files = write_lesson_files(
         folder,
         lessons,
         production.runs,
         said,
         own=list_own_cases(built.config),
-        need_references=any(metric.needs_reference for metric in built.evaluator.metrics),
+        need_references=is_compared,
     )
     texts = {
         "lessons.json": view.lessons_as_json(lessons),
@@ -122,30 +129,41 @@ def learn(
         write_text(texts["lessons.json"], None)
     else:
         view.print_lessons(console(), lessons, [folder / "lessons.md", *files])
-    if interrupt.reason is not None:
-        raise typer.Exit(CANCELLED)
+    if lessons.stop_reason is not None:
+        raise typer.Exit(choose_stop_code(lessons.stop_reason))
     if not lessons.patches or built.live is None or not validate:
         return
-    if (problem := _find_obstacle(built, folder)) is not None:
+    if not all(find_budget_left(built.gateway.budget).values()):
+        echo("The patches are not validated: the budget is spent.", err=True)
+        raise typer.Exit(EXIT_CODES["budget_ended"])
+    chosen = [] if built.config.metrics is not None else choose_metrics(built.config, folder)
+    if (problem := _find_obstacle(built, folder, has_metrics=bool(chosen))) is not None:
         echo(f"The patches are not validated: {problem}.", err=True)
+        if agent is not None:
+            raise typer.Exit(2)
         return
-    execute_run(read_learned_run(parsed, folder, budget=built.gateway.budget))
+    if chosen:
+        names = join_names([str(each["metric_name"]) for each in chosen])
+        echo(f"No metrics are configured: {names} validates the patches, by the references of the cases.", err=True)
+    execute_run(read_learned_run(parsed, folder, metrics=chosen or None, budget=built.gateway.budget))
 
 
-def _find_obstacle(built: ConfiguredLearning, folder: Path) -> str | None:
+def _find_obstacle(built: ConfiguredLearning, folder: Path, *, has_metrics: bool) -> str | None:
     """Why the patches cannot be validated with the live agent; None if they can."""
     from promptiter.config.file import FILE_NAME
-    from promptiter.config.learned_run import find_budget_left, has_cases_to_show
+    from promptiter.config.learned_run import has_cases_to_show
 
-    if built.config.metrics is None:
-        return f"there are no metrics to judge the live agent by; list them in {FILE_NAME} (see `promptiter init`)"
+    if built.config.metrics is None and not has_metrics:
+        return (
+            f"there are no metrics to judge the live agent by; list them in {FILE_NAME} (see `promptiter init`). If "
+            "feedback says what was `expected`, as JSON, or as text and a model is given, that is compared"
+        )
     if not has_cases_to_show(built.config, folder):
         return (
             "the metrics compare with a reference, and no failed run has one; give eval sets, or `expected` in the "
             "feedback"
         )
-    spent = [name for name, left in find_budget_left(built.gateway.budget).items() if not left]
-    return f"the budget is spent ({', '.join(spent)})" if spent else None
+    return None
 
 
 def _read_config(config: Path | None, **options: object) -> ParsedConfig:
@@ -173,49 +191,58 @@ def _learn(
     dry_run: bool,
 ) -> Lessons | None:
     import asyncio
-    from dataclasses import replace
     from functools import partial
 
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.judge_check import show_judging
     from promptiter.engine.interrupts import run_blocking
     from promptiter.evaluation.metrics.judge import JudgeMetric
-    from promptiter.tasks.learning import find_failures, learn
-    from promptiter.tasks.learning_forecast import forecast_learning
+    from promptiter.tasks.failed_runs import find_failures, select_runs
+    from promptiter.tasks.learning import learn
+    from promptiter.tasks.learning_forecast import forecast_blame, forecast_judging, forecast_learning
     from promptiter.wording import join_names
 
-    evaluator = built.evaluator
-    chosen = evaluator.metrics if metrics or not production.has_feedback else ()
-    chosen = tuple(each for each in chosen if not each.needs_reference) if not metrics else chosen
-    if dry_run and (judges := [each.name for each in chosen if isinstance(each, JudgeMetric)]):
-        echo(f"A dry run asks no judge, so these metrics are not applied: {join_names(judges)}.", err=True)
-        chosen = tuple(each for each in chosen if not isinstance(each, JudgeMetric))
-
-    async def find() -> FailedRuns:
-        found = await find_failures(
-            production.runs,
-            evaluator=evaluator,
-            metrics=chosen,
-            live=built.live,
-            most=most,
-            recorded=production.structure,
-            unjudged=production.unjudged,
-        )
-        return replace(found, notes=(*production.notes, *found.notes))
+    evaluator, stages, gateway = built.evaluator, built.stages, built.gateway
+    select = partial(
+        select_runs,
+        production.runs,
+        live=built.live,
+        recorded=production.structure,
+        tally=production.tally,
+        notes=production.notes,
+    )
+    chosen = _choose_metrics(built, production, metrics=metrics)
+    selected = select(metrics=chosen)
+    screen = console() if dry_run else SteadyConsole()
+    judges = [each.name for each in chosen if isinstance(each, JudgeMetric)]
+    if judges:
+        blame = forecast_blame(selected, stages, gateway, most=most)
+        view.print_judging_forecast(screen, selected, forecast_judging(selected, gateway), blame)
 
     async def work() -> Lessons:
-        found = await find()
-        view.print_forecast(SteadyConsole(), found, forecast_learning(found, built.stages, built.gateway))
+        with show_judging(len(selected.runs), "judging runs") as advance:
+            found = await find_failures(selected, evaluator=evaluator, most=most, notify=advance, interrupt=interrupt)
+        view.print_forecast(screen, found, forecast_learning(found, stages, gateway))
         with show_judging(len(found.sample), "looking for causes") as advance:
             return await learn(
-                found, evaluator=evaluator, live=built.live, notify=advance, interrupt=interrupt, **built.stages
+                found, evaluator=evaluator, live=built.live, notify=advance, interrupt=interrupt, **stages
             )
 
-    if dry_run:
+    if not dry_run:
         with divert_prints():
-            found = asyncio.run(find())
-        view.print_forecast(console(), found, forecast_learning(found, built.stages, built.gateway))
-        view.print_groups(console(), found.groups)
-        return None
+            return run_blocking(work, interrupt, notify=partial(echo, err=True))
+    if judges:
+        echo(f"A dry run asks no judge, so these metrics are not applied: {join_names(judges)}.", err=True)
+        selected = select(metrics=[each for each in chosen if not isinstance(each, JudgeMetric)])
     with divert_prints():
-        return run_blocking(work, interrupt, notify=partial(echo, err=True))
+        found = asyncio.run(find_failures(selected, evaluator=evaluator, most=most))
+    view.print_forecast(screen, found, forecast_learning(found, stages, gateway))
+    view.print_groups(screen, found.groups)
+    view.print_notes(screen, found)
+    return None
+
+
+def _choose_metrics(built: ConfiguredLearning, production: ProductionRuns, *, metrics: bool) -> Sequence[Metric]:
+    """The metrics that judge the runs: all, or without feedback those that need no reference, or none."""
+    chosen = built.evaluator.metrics if metrics or not production.has_feedback else ()
+    return [each for each in chosen if metrics or not each.needs_reference]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_cost
 from promptiter.forecast.costs import Cost
 from promptiter.runlog.codec import to_plain
+from promptiter.tasks.failed_runs import FailedRuns, RunsToJudge
 from promptiter.tasks.failure_groups import FailureGroup
-from promptiter.tasks.learning import FailedRuns
 from promptiter.tasks.lessons import Lessons, SurfaceLesson
 from promptiter.tasks.surface_matching import Matching
 from promptiter.wording import join_names, plural
@@ -29,11 +29,26 @@ MOST_TEXT = 200
 """Characters of what was wrong with runs, on a terminal."""
 
 
+def print_judging_forecast(screen: Console, selected: RunsToJudge, judging: Cost, blame: Cost) -> None:
+    """Say what it takes to judge the runs, before that is spent, and at most to learn from those that fail."""
+    sampled = f", a random sample of {selected.seen:,}" if len(selected.runs) < selected.seen else ""
+    rows = [(f"judging {plural(len(selected.runs), 'run')}{sampled}", judging), ("then causes and patches", blame)]
+    for name, cost in rows:
+        screen.print(Text(f"Forecast  {name}: {describe_cost(cost)}", style="dim"))
+
+
 def print_forecast(screen: Console, found: FailedRuns, cost: Cost) -> None:
     """Say what was found before anything is spent, and what it takes to learn from it."""
     sampled = f", {len(found.sample)} of them are looked into" if len(found.sample) < found.failed else ""
-    screen.print(Text(f"{found.failed:,} of {plural(len(found.runs), 'judged run')} failed{sampled}"))
+    screen.print(Text(f"{found.failed:,} of {plural(found.judged, 'judged run')} failed{sampled}"))
     screen.print(Text(f"Forecast  {describe_cost(cost)}", style="dim"))
+
+
+def print_notes(screen: Console, found: FailedRuns) -> None:
+    """Print what to know about the runs and the feedback."""
+    if rows := [*_list_left_out(found.left_out), *(("Note", note) for note in found.notes)]:
+        screen.print()
+        print_rows(screen, rows)
 
 
 def print_lessons(screen: Console, lessons: Lessons, written: Iterable[Path]) -> None:
@@ -149,7 +164,7 @@ def _say_what_is_done(lesson: SurfaceLesson, *, is_patched: bool) -> str:
 
 
 def _list_remarks(lessons: Lessons) -> Iterator[tuple[str, str]]:
-    yield from (("Left out", f"{plural(count, 'run')}: {reason}") for reason, count in lessons.left_out.items())
+    yield from _list_left_out(lessons.left_out)
     guessed = sum(lesson.guessed > 0 for lesson in lessons.surfaces)
     if guessed:
         yield (
@@ -165,6 +180,10 @@ def _list_remarks(lessons: Lessons) -> Iterator[tuple[str, str]]:
     for rejection in lessons.refused:
         yield "Refused", f"a patch of {rejection.surface_id}: {rejection.reason}"
     yield from (("Note", note) for note in lessons.notes)
+
+
+def _list_left_out(left_out: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    return (("Left out", f"{plural(count, 'run')}: {reason}") for reason, count in left_out.items())
 
 
 def _describe_matching(matching: Matching | None) -> Iterator[tuple[str, str]]:

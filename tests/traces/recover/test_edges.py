@@ -37,3 +37,30 @@ def test_steps_that_read_the_same_text_side_by_side_are_not_a_chain() -> None:
     )
     assert edges(trace)["returns"] == edges(trace)["payments"] == {"reception"}
     assert edges(trace)["lead"] == {"returns", "payments"}
+
+
+def test_instructions_that_are_filled_in_with_what_others_wrote_are_read() -> None:
+    """As templates of ADK fill in the state; what all of them were told is not read from anybody."""
+    told = "You work for the billing department of a freight company in the north."
+    clause = "A surcharge needs a notice in writing ten business days in advance."
+    ledger = "Nine of the eleven invoices carry a surcharge line that nobody ordered."
+    trace = build(
+        Tree(
+            "run",
+            0,
+            50,
+            agent("clause", 0, 10, call(1, 9, system=told, answered=f"{told} {clause}")),
+            agent("ledger", 0, 8, call(1, 7, system=told, answered=ledger)),
+            agent("writer", 11, 20, call(12, 19, system=f"{told}\n{ledger}", asked=clause, answered="Dear")),
+            agent("sender", 21, 30, call(22, 29, system=told)),
+        )
+    )
+    assert edges(trace)["writer"] == {"clause", "ledger"}
+    assert edges(trace)["sender"] == {"writer"}
+
+
+def test_a_fan_out_with_few_workers_whose_results_nobody_reads_is_not_a_chain() -> None:
+    plan = "copy all invoices of the southern harbour to the archive"
+    workers = [agent("worker", at, at + 9, call(at + 1, at + 8, asked=plan, answered=f"{at} done")) for at in (11, 21)]
+    trace = build(Tree("run", 0, 50, agent("planner", 0, 10, call(1, 9, asked="go", answered=plan)), *workers))
+    assert edges(trace)["worker"] == edges(trace)["worker-2"] == {"planner"}

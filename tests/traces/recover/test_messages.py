@@ -137,3 +137,11 @@ def test_parts_that_were_written_as_json_are_parts() -> None:
     key = "llm.output_messages.0.message.content"
     trace = build(Tree("chat", 0, 9, attributes={"openinference.span.kind": "LLM", key: '[{"text": "Yes."}]'}))
     assert trace.steps[0].output.text == "Yes."
+
+
+def test_openinference_shows_the_messages_of_autogen_as_python_does() -> None:
+    shown = "id='1' source='user' metadata={} content=\"It's me\" type='TextMessage'"
+    value = json.dumps({"messages": [shown], "cancellation_token": "<object>"})
+    attributes = {"openinference.span.kind": "AGENT", "graph.node.id": "clerk", "input.value": value}
+    (step,) = build(Tree("clerk.on_messages_stream", 1, 9, attributes=attributes)).steps
+    assert step.input.text == "It's me"

@@ -43,3 +43,8 @@ def test_the_slug_has_neither_the_opening_nor_punctuation() -> None:
 
 def test_an_apostrophe_is_not_a_quote() -> None:
     assert name_prompt("Don't say what's red.") != name_prompt("Don't do what's red.")
+
+
+def test_of_a_long_prompt_only_the_start_counts() -> None:
+    start = "You are the planner. " + "Plan with care. " * 2_000
+    assert name_prompt(start) == name_prompt(f"{start} Documents: red.")

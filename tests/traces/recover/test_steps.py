@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.traces.recover.spans import Tree, agent, build, call, chain, edges
+from tests.traces.recover.spans import Tree, agent, build, call, chain, edges, list_spans
 from traces.model import ExecutionTrace
+from traces.otel.recover.concepts import read_role
 
 
 def names(trace: ExecutionTrace) -> list[tuple[str, str]]:
@@ -124,3 +125,54 @@ def test_a_call_that_asked_for_tools_goes_on_in_the_next_even_without_content() 
     asking.attributes["gen_ai.response.finish_reasons"] = ["tool_calls"]
     plan, research = Tree("plan", 0, 10, call(1, 9)), Tree("research", 11, 20, asking, call(16, 18))
     assert [step.id for step in build(Tree("run", 0, 30, plan, research)).steps] == ["plan", "research"]
+
+
+def test_a_tool_call_that_is_written_twice_is_one_and_belongs_to_the_agent_around_it() -> None:
+    """As AutoGen and OpenInference write it together; the client of the model writes nothing."""
+    inner = Tree("execute_tool transfer", 3, 5, attributes={"gen_ai.operation.name": "execute_tool"})
+    outer = Tree("front.transfer", 2, 6, inner, attributes={"openinference.span.kind": "TOOL"})
+    assert names(build(agent("front", 0, 10, outer))) == [("front", "front")]
+
+
+def test_an_agent_whose_model_calls_are_unseen_is_a_step_if_its_tools_ran_agents() -> None:
+    tool = {"openinference.span.kind": "TOOL"}
+    scout = Tree("ask scout", 10, 20, agent("scout", 11, 19, call(12, 18)), attributes=tool)
+    auditor = Tree("ask auditor", 21, 30, agent("auditor", 22, 29, call(23, 28)), attributes=tool)
+    trace = build(agent("lead", 0, 50, scout, auditor))
+    assert edges(trace) == {"lead": set(), "scout": {"lead"}, "auditor": {"lead"}}
+
+
+def test_a_generator_that_closes_its_span_late_does_not_prolong_the_agent() -> None:
+    def run(name: str, start: int, end: int, closed: int) -> Tree:
+        stream = agent(name, start, closed, input_value=name)
+        return Tree(name, start, end, stream, attributes={"gen_ai.operation.name": "invoke_agent", "agent.name": name})
+
+    trace = build(Tree("ticket", 0, 50, run("writer", 1, 10, 16), run("reviewer", 12, 20, 20)))
+    assert edges(trace) == {"writer-2": set(), "reviewer-2": {"writer-2"}}
+
+
+def test_a_span_that_only_prepares_a_model_call_is_none() -> None:
+    """LlamaIndex prepares messages for tools in a span that OpenInference takes for a model call."""
+    question = 'The customer asks: "who allowed the surcharge on the invoices of this quarter?"'
+
+    def prepare(returned: str) -> Tree:
+        values = {"input.value": f"chat_history={question!r}", "output.value": returned}
+        return Tree("prepare", 2, 4, attributes={"openinference.span.kind": "LLM", "llm.model_name": "m", **values})
+
+    def steps(returned: str) -> list[str]:
+        answer = chain("answer", 1, 9, prepare(returned), call(5, 8, asked=question))
+        return [step.id for step in build(chain("run", 0, 20, answer, chain("check", 10, 19, call(11, 18)))).steps]
+
+    assert steps(f"messages={question!r}") == ["answer", "check"]
+    assert steps("nobody did") == ["prepare", "chat", "check"]
+
+
+def test_an_operation_that_asked_a_model_and_has_its_answer_is_a_model_call_whatever_it_is_called() -> None:
+    asked = call(1, 9, asked="Who pays?", answered="The customer.")
+    asked.attributes["gen_ai.operation.name"] = "acompletion"
+    (step,) = build(asked).steps
+    assert (step.kind, step.output.text) == ("llm", "The customer.")
+    del asked.attributes["gen_ai.output.messages"]
+    (span,) = list_spans(asked)
+    assert read_role(span) == "chain"  # an embedding, say
+    assert read_role(span._replace(is_error=True)) == "llm"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-
-import orjson
 
 from traces.errors import TraceError
 from traces.model import (
@@ -26,6 +23,7 @@ from traces.otel.recover import concepts
 from traces.otel.recover.concepts import as_data, first, load_json
 from traces.otel.recover.consensus import APPLICATION
 from traces.otel.recover.coverage import Coverage
+from traces.otel.recover.deliveries import write_deliveries
 from traces.otel.recover.edges import Texts, find_edges
 from traces.otel.recover.forest import SpanNode, build_forest, take_apart
 from traces.otel.recover.judgements import JUDGEMENTS, list_judgements
@@ -33,10 +31,12 @@ from traces.otel.recover.messages import Conversation, Message
 from traces.otel.recover.named import NamedPredecessors
 from traces.otel.recover.node_names import name_application, name_node
 from traces.otel.recover.order import Draft, arrange
+from traces.otel.recover.parts import load_python
 from traces.otel.recover.steps import find_steps
-from traces.otel.recover.surfaces import SURFACES, find_system, list_surfaces
+from traces.otel.recover.surfaces import find_system, list_surfaces, read_personas
 from traces.otel.recover.tool_runs import place_tool_runs
 from traces.otel.spans import Span
+from traces.structure import SURFACES
 
 TRACE_IDS = "promptiter.trace_ids"
 """Trace attribute: the ids of the OTLP traces that the run is spread over, if there are several."""
@@ -45,7 +45,7 @@ TRACE_IDS = "promptiter.trace_ids"
 def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | None:
     """The trace of the spans of one run; None if none of them is a step."""
     dropped: Counter[str] = Counter()
-    nodes = place_tool_runs(build_forest(spans, dropped))
+    nodes = place_tool_runs(build_forest(write_deliveries(spans), dropped))
     drafts = arrange(find_steps(nodes), NamedPredecessors(nodes))
     coverage.add_spans(len(spans), dropped)
     if not drafts:
@@ -55,9 +55,8 @@ def build_trace(spans: Sequence[Span], coverage: Coverage) -> ExecutionTrace | N
     texts = {draft: Texts(draft) for draft in drafts}
     edges = find_edges(drafts, nodes, texts)
     surfaces: dict[str, Json] = {}
-    steps = [
-        _build_step(draft, name_node(draft, texts[draft]), edges[draft], texts[draft], surfaces) for draft in drafts
-    ]
+    personas = read_personas(nodes)
+    steps = [_build_step(draft, edges[draft], texts[draft], surfaces, personas) for draft in drafts]
     trace = ExecutionTrace(
         id=nodes[0].span.trace_id,
         steps=tuple(steps),
@@ -82,11 +81,15 @@ def _list_attributes(nodes: Sequence[SpanNode], surfaces: dict[str, Json]) -> di
     return {name: value for name, value in known.items() if value or name == APPLICATION}
 
 
-def _build_step(draft: Draft, node_id: str, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json]) -> Step:
+def _build_step(
+    draft: Draft, edges: Sequence[Edge], texts: Texts, surfaces: dict[str, Json], personas: Mapping[str, str]
+) -> Step:
     item = draft.item
+    node_id = name_node(draft, texts)
     own = texts.conversations
     around = [node.conversation for node in item.wrappers if node.role in ("agent", "llm")]
-    seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, find_system(own, around))
+    system = find_system(own, around) or personas.get(item.span.name or "", "")
+    seen = list_surfaces(node_id, [*draft.calls, *draft.tools], item.wrappers, system)
     for surface in seen:
         if surface.id not in surfaces:
             surfaces[surface.id] = surface.fields
@@ -177,11 +180,9 @@ def _read_arguments(value: Json) -> Json:
     loaded = load_json(value)
     if isinstance(loaded, dict) and isinstance(inner := loaded.get("input_str"), str):
         loaded = load_json(inner)
-    if isinstance(loaded, str) and loaded.startswith("{'") and len(loaded) < 100_000:
-        try:
-            return load_json(orjson.dumps(ast.literal_eval(loaded)))
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return loaded
+    if isinstance(loaded, str) and loaded.startswith("{'"):
+        shown = load_python(loaded)
+        return loaded if shown is None else shown
     return loaded
 
 

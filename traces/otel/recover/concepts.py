@@ -228,7 +228,7 @@ def read_role(span: Span) -> Role:
     if isinstance(entity, str) and (known := _TRACELOOP.get(entity)) is not None:
         return known
     if kind is not None or operation is not None:
-        return "chain"
+        return "llm" if kind is None and operation not in _OPERATIONS and _asks_model(span) else "chain"
     if "llm.request.type" in attributes or "llm.input_messages.0.message.role" in attributes:
         return "llm"
     if "gen_ai.request.model" in attributes and any(key.startswith(_PROMPTS) for key in attributes):
@@ -242,6 +242,14 @@ def read_role(span: Span) -> Role:
     if "agent_name" in attributes and (span.name == "agent run" or "all_messages_events" in attributes):
         return "agent"
     return _read_other_role(attributes)
+
+
+def _asks_model(span: Span) -> bool:
+    """Whether a model answered or failed, whatever the operation is called: LiteLLM writes `acompletion`."""
+    attributes = span.attributes
+    if "gen_ai.request.model" not in attributes or "gen_ai.agent.name" in attributes:
+        return False
+    return "gen_ai.output.messages" in attributes or (span.is_error and "gen_ai.input.messages" in attributes)
 
 
 def _read_other_role(attributes: Mapping[str, Json]) -> Role:

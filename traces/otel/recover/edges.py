@@ -51,7 +51,8 @@ class Texts:
             asked = [_to_text(value) for value in (first(each, INPUT) for each in spans) if value is not None]
         if draft.number == 1 or not answered:
             answered += [_to_text(value) for value in (first(each, OUTPUT) for each in spans[:1]) if value is not None]
-        self.inputs, self.outputs = asked, answered
+        instructions = [each.system for each in self.conversations if each.system]  # templates may be filled in
+        self.inputs, self.outputs = asked + instructions, answered
 
 
 def find_edges(
@@ -69,13 +70,15 @@ def find_edges(
         if found := {each for each in linked[draft] if each.place < draft.place}:
             control: dict[Draft, Evidence] = dict.fromkeys(found, "link")
             earlier = ancestors.collect(draft, found)
-            for each, evidence in draft.before.items():  # a join may be linked to the last arrival only
-                if evidence == "time" and not linked_by_others[each] and not is_among(earlier, each, draft):
-                    control[each] = "time"
+            candidates: dict[Draft, Evidence] = {**draft.before, **dict.fromkeys(read, "text")}
+            for each, evidence in candidates.items():  # a join may be linked to the last arrival only
+                is_open = evidence == "text" or (evidence == "time" and not read_by_others[each])
+                if is_open and not linked_by_others[each] and not is_among(earlier, each, draft):
+                    control[each] = evidence
         elif draft.stated is not None and not _is_ambiguous(draft.stated):
             control = dict(draft.stated)
         else:
-            control = _fuse(draft.before if draft.stated is None else draft.stated, read, read_by_others)
+            control = _fuse(draft, sources, read_by_others)
             if len(control) > 1:
                 earlier = ancestors.collect(draft, control)
                 control = {each: why for each, why in control.items() if not is_among(earlier, each, draft)}
@@ -129,23 +132,30 @@ def _is_ambiguous(stated: Mapping[Draft, Evidence]) -> bool:
 
 
 def _fuse(
-    before: Mapping[Draft, Evidence], read: Iterable[Draft], read_by_others: Mapping[Draft, int]
+    draft: Draft, sources: Mapping[Draft, list[Draft]], read_by_others: Mapping[Draft, int]
 ) -> dict[Draft, Evidence]:
     """A step follows those whose text it read. It also follows the one step before it if nobody read that one's text.
 
-    Of several steps before it that nobody read, each may as well have been the end of its branch, unless the step read
+    Not so if that is an execution of the same node that read the same: a fan-out with few workers is no chain. Of
+    several steps before it that nobody read, each may as well have been the end of its branch, unless the step read
     another one of the same node: whoever collects from a fan-out collects from all of it.
     """
-    control: dict[Draft, Evidence] = dict.fromkeys(read, "text")
+    before = draft.before if draft.stated is None else draft.stated
+    control: dict[Draft, Evidence] = dict.fromkeys(sources[draft], "text")
     collected = {each.item.name for each in control if each in before} - {None}
     control |= {
         each: evidence
         for each, evidence in before.items()
         if each not in control and each.item.name in collected and not read_by_others.get(each)
     }
-    if not control or (len(before) == 1 and not any(map(read_by_others.get, before))):
+    lone = next(iter(before)) if len(before) == 1 else None
+    if not control or (lone is not None and not read_by_others.get(lone) and not _are_siblings(lone, draft, sources)):
         control = {**before, **control}
     return control
+
+
+def _are_siblings(one: Draft, other: Draft, sources: Mapping[Draft, list[Draft]]) -> bool:
+    return one.item.name is not None and one.item.name == other.item.name and sources[one] == sources[other]
 
 
 def find_sources(drafts: Sequence[Draft], texts: Mapping[Draft, Texts]) -> dict[Draft, list[Draft]]:

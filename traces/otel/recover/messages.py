@@ -15,6 +15,7 @@ from traces.otel.recover.parts import (
     list_calls,
     list_numbered,
     read_part,
+    read_shown,
     text_or_none,
     unflatten,
 )
@@ -183,6 +184,8 @@ def _read_list(value: Json, role: str) -> list[Message]:
         value = value[0]
     messages: list[Message] = []
     for each in value:
+        if isinstance(each, str) and (shown := read_shown(each)) is not None:
+            each = {"content": shown}
         if not isinstance(each, dict) or _MESSAGE_KEYS.isdisjoint(each):
             return []
         messages.append(_read_message(each, role))

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from traces.model import Json
 from traces.otel.recover.concepts import first, load_json
 from traces.otel.recover.forest import SpanNode, walk, walk_up
+from traces.otel.recover.items import Item
 from traces.otel.recover.order import Evidence
-from traces.otel.recover.steps import Item
 
 HANDED_TO = ("to_agent", "gen_ai.handoff.to_agent")
 _SEND = re.compile(r"Send\(node='([^']+)'")
@@ -122,9 +122,15 @@ class NamedPredecessors:
 
 
 def _list_last_attempts(superstep: Sequence[Item]) -> list[Item]:
-    """The executions that led on. Those of one namespace are attempts at the same task, and all but the last failed."""
-    last = {item.span.graph.namespace if item.span.graph else "": item for item in superstep}
-    return [item for item in superstep if item in last.values()]
+    """The executions that led on: all but those that failed and were tried again, in the same namespace."""
+    kept: list[Item] = []
+    later: set[str] = set()
+    for item in reversed(superstep):
+        namespace = item.span.graph.namespace if item.span.graph is not None else ""
+        if namespace not in later or not item.span.span.is_error:
+            kept.append(item)
+        later.add(namespace)
+    return kept[::-1]
 
 
 def _is_joined(item: Item, sources: Sequence[str], latest: Mapping[str, Sequence[Item]]) -> bool:

@@ -27,25 +27,47 @@ def name_node(draft: Draft, texts: Texts) -> str:
     return (name or item.span.span.name or "step").replace("#", "-")
 
 
-@lru_cache(maxsize=256)
 def name_prompt(system: str) -> str:
-    """The first words of a system prompt, and a digest of all of it without the values that were filled in."""
-    masked = " ".join(_VALUE.sub("*", system).split())
+    """The first words of a system prompt, and a digest of it without the values that were filled in.
+
+    Calls whose prompts differ only in such values are executions of one node: a template is filled in more often than
+    two prompts are written that differ in nothing else. Of a long prompt, only the start counts.
+    """
+    return _make_name(system[:_MAX_CHARACTERS])
+
+
+_MAX_CHARACTERS = 20_000
+
+
+@lru_cache(maxsize=256)
+def _make_name(start: str) -> str:
+    masked = " ".join(_WORD.sub(_mask, start).split())
     words = re.findall(r"\w+", _OPENING.sub("", masked.lower()))
     return "-".join(filter(None, ("-".join(words[:5])[:40], digest(masked)[:4])))
 
 
-_VALUE = re.compile(
-    r"""
-    "[^"\n]{1,80}" | “[^”\n]{1,80}” | (?<!\w)'[^'\n]{1,80}'(?!\w)  # what is quoted
-    | [^\s@<>]{1,64}@[^\s@<>]{1,99}\.\w+ | https?://\S+  # addresses
-    | \b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b
-    | \b(?:january|february|march|april|may|june|july|august|september|october|november|december)\ (?=[0-9])
-    | (?<=[0-9]\ )(?:january|february|march|april|may|june|july|august|september|october|november|december)\b
-    | \b[\w.:/-]{0,64}[0-9](?:[\w.:/-]|,(?=[0-9]))*  # numbers, dates, ids
+_MONTH = "(?:january|february|march|april|may|june|july|august|september|october|november|december)"
+_WORD = re.compile(
+    rf"""
+    (?P<value>
+        "[^"\n]{{1,80}}" | “[^“”\n]{{1,80}}” | (?<!\w)'[^'\n]{{1,80}}'(?!\w)  # what is quoted
+        | https?://\S+
+        | (?:mon|tues|wednes|thurs|fri|satur|sun)day\b
+        | {_MONTH}\ (?=[0-9]) | (?<=[0-9]\ ){_MONTH}\b
+    )
+    | (?:[\w.:/@+-]|(?<=[0-9]),(?=[0-9]))+
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+"""A value that was filled in, or any other word. No word is looked at twice, so time grows with the text only."""
+_NOT_A_WORD = re.compile(r"[0-9]|[^@]@[^@]")
+"""What numbers, dates, ids and addresses contain."""
+
+
+def _mask(word: re.Match[str]) -> str:
+    return "*" if word["value"] or _NOT_A_WORD.search(word[0]) else word[0]
+
+
 _OPENING = re.compile(r"^\W*you(?: are|'re|’re) (?:(?:the|an|a)\b)?")
 
 

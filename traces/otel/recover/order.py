@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeAlias
 
 from traces.otel.recover.forest import SpanNode
-from traces.otel.recover.steps import Item
+from traces.otel.recover.items import Item
 
 Evidence: TypeAlias = str
 Named: TypeAlias = Callable[[Sequence[Item]], Mapping[int, list[tuple[Item, Evidence]]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -145,3 +146,20 @@ def unflatten(attributes: Mapping[str, Json], prefix: str) -> list[dict[str, Any
 def list_numbered(tree: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     numbered = ((int(key), value) for key, value in tree.items() if key.isdecimal() and isinstance(value, dict))
     return iter(sorted(numbered, key=lambda pair: pair[0]))
+
+
+def load_python(text: str) -> Json:
+    """A value that was written as Python shows it; None if it is not such a value."""
+    if len(text) >= 100_000:
+        return None
+    try:
+        return load_json(orjson.dumps(ast.literal_eval(text)))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def read_shown(text: str) -> Json:
+    """The content of a message that pydantic shows as `source='user' ... content='...' type='...'`; None of others."""
+    if "source='" not in text[:100]:
+        return None
+    return load_python(text.partition(" content=")[2].rpartition(" type='")[0])

@@ -9,61 +9,14 @@ the step around it.
 
 from __future__ import annotations
 
-import itertools
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Container, Iterable, Sequence
 
-from traces.otel.recover.concepts import FINISH_REASON, INPUT, OUTPUT, TOOL_CALL_ID, first
+from traces.otel.recover.concepts import INPUT, OUTPUT, TOOL_CALL_ID, first
+from traces.otel.recover.covers import cover_calls, drop_preparations, read_cover_name
 from traces.otel.recover.forest import SpanNode, is_explicit
+from traces.otel.recover.items import Item, flatten, order_key
 from traces.otel.recover.messages import has_messages
-
-ItemKind: TypeAlias = Literal["step", "group", "call", "tool"]
-
-
-class Item:
-    """Something at one level of a run: a step, a group of items, or a model or tool call that no step owns yet.
-
-    `cover` is the span of the application around a model call that is a step unless an agent or node owns the call. A
-    group that `is_mixed` holds model calls that are not one conversation.
-    """
-
-    __slots__ = (
-        "calls",
-        "cover",
-        "end",
-        "holds_calls",
-        "inner",
-        "is_agent",
-        "is_explicit",
-        "is_mixed",
-        "is_soft",
-        "kind",
-        "name",
-        "span",
-        "start",
-        "tools",
-        "via_tool",
-        "wrappers",
-    )
-
-    def __init__(self, kind: ItemKind, span: SpanNode, inner: list[Item] | None = None) -> None:
-        self.kind: ItemKind = kind
-        self.span = span
-        self.inner: list[Item] = inner or []
-        self.calls: list[SpanNode] = []
-        self.tools: list[SpanNode] = []
-        self.wrappers: list[SpanNode] = [span]
-        self.via_tool: SpanNode | None = None
-        self.cover: SpanNode | None = None
-        self.name: str | None = None
-        self.is_explicit = False
-        self.is_agent = False
-        self.is_soft = False
-        self.holds_calls = False
-        self.is_mixed = False
-        self.start, self.end = span.start, span.end
 
 
 def find_steps(nodes: Sequence[SpanNode]) -> list[Item]:
@@ -73,12 +26,12 @@ def find_steps(nodes: Sequence[SpanNode]) -> list[Item]:
         if not node.children:
             results[node] = _visit(node, [])
             continue
-        below = [(child, results.pop(child)) for child in node.children]
+        below = drop_preparations([(child, results.pop(child)) for child in node.children])
         if node.role in ("workflow", "chain", "other"):
-            below = _cover_calls(below)
+            below = cover_calls(below)
         inner = [item for _, items in below for item in items]
         if len(inner) > 1:
-            inner.sort(key=_order_key)
+            inner.sort(key=order_key)
         results[node] = _visit(node, inner)
     top = [item for node in nodes if node.parent is None for item in results[node]]
     return _settle(top)
@@ -104,7 +57,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
                 call.calls = [span for item in repeated for span in item.calls]
             return [call, *(item for item in inner if item.kind != "call")]
         case "tool":
-            settled = [item for item in _settle(inner) if item.kind != "tool"] if inner else []
+            settled = [item for item in _settle(inner) if item.span.role != "tool"] if inner else []
             for item in settled:
                 item.via_tool = item.via_tool or node
             return [Item("tool", node), *settled]
@@ -125,7 +78,7 @@ def _visit(node: SpanNode, inner: list[Item]) -> list[Item]:
 
 def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
     name = node.graph.node if explicit and node.graph is not None else node.name
-    owned = list(_flatten(inner))
+    owned = list(flatten(inner))
     calls = [item for item in owned if item.kind == "call" and item.calls]
     tools = [item.span for item in owned if item.kind == "tool"] + [span for item in calls for span in item.tools]
     nested = _drop_hollow([item for item in owned if item.kind in ("step", "group")])
@@ -141,87 +94,17 @@ def _make_step(node: SpanNode, inner: list[Item], *, explicit: bool) -> Item:
             if explicit or (not only.is_explicit and _has_content(node)):
                 only.span, only.name = node, name
                 only.is_explicit = explicit
-            only.start, only.end = min(only.start, node.start), max(only.end, node.end)
+            only.start, only.end = min(only.start, node.start), node.end  # a generator may close its span late
             return only
     step = Item("step", node, nested)
     step.name = name
     step.is_explicit, step.is_agent = explicit, node.role == "agent"
     step.calls = [span for item in calls for span in item.calls]
     step.tools = tools
-    if nested and not calls and not explicit:
+    if nested and not calls and not explicit and all(item.via_tool is None for item in nested):
         step.kind = "group"
         step.inner = _settle(owned)
     return step
-
-
-def _cover_calls(below: Sequence[tuple[SpanNode, list[Item]]]) -> list[tuple[SpanNode, list[Item]]]:
-    """Wrap the model calls of a level in the spans of the application around them: tasks, or several at least."""
-    is_bare = any(child.role == "llm" for child, _ in below)
-    functions = {id(child) for child, items in below if not items and not is_bare and _is_function(child)}
-    active = len(functions) + sum(bool(items) for _, items in below)
-    wraps = [(active > 1 or _is_task(child)) and _wraps_one_call(child, items) for child, items in below]
-    if not any(wraps):
-        return list(below)
-    covered: list[tuple[SpanNode, list[Item]]] = []
-    for (child, items), is_cover in zip(below, wraps, strict=True):
-        if is_cover:
-            items = [_merge_calls(child, items)]
-        elif id(child) in functions:
-            items = [_merge_calls(child, [Item("call", child)])]
-        covered.append((child, items))
-    return covered
-
-
-def _is_function(node: SpanNode) -> bool:
-    return node.role == "chain" and node.graph is None and first(node.span.attributes, OUTPUT) is not None
-
-
-_TURN = re.compile(r"\w+ \d+")
-
-
-def _wraps_one_call(node: SpanNode, items: list[Item]) -> bool:
-    """Whether a span is there for one model call, or for several of one conversation. A turn of an agent is not."""
-    if node.role not in ("chain", "other") or node.is_lost or node.graph is not None or _TURN.fullmatch(node.span.name):
-        return False
-    if any(item.is_mixed for item in items):
-        return False
-    flat = list(_flatten(items))
-    calls = [span for item in flat if item.kind == "call" for span in item.calls]
-    if not calls or any(item.kind not in ("call", "tool") for item in flat):
-        return False
-    is_one = len(calls) == 1 or _is_one_conversation(sorted(calls, key=lambda call: call.start))
-    for item in items:
-        item.is_mixed = not is_one and item.is_soft
-    return is_one
-
-
-def _merge_calls(cover: SpanNode, items: list[Item]) -> Item:
-    flat = sorted(_flatten(items), key=_order_key)
-    calls = [item for item in flat if item.kind == "call"]
-    merged = calls[0]
-    merged.cover = cover
-    merged.calls = [span for item in calls for span in item.calls]
-    merged.tools = [span for item in flat for span in ([item.span] if item.kind == "tool" else item.tools)]
-    merged.wrappers = list(dict.fromkeys(span for item in calls for span in item.wrappers))
-    merged.end = max(item.end for item in calls)
-    return merged
-
-
-def _is_one_conversation(calls: Sequence[SpanNode]) -> bool:
-    """Whether every model call but the first answers a tool call of the one before it, or was shown its answer."""
-    return all(_continues(earlier, later) for earlier, later in itertools.pairwise(calls))
-
-
-def _continues(earlier: SpanNode, later: SpanNode) -> bool:
-    if "tool" in str(first(earlier.span.attributes, FINISH_REASON)):
-        return True
-    texts = {message.text for message in earlier.conversation.answered if message.text}
-    ids = {call.id for message in earlier.conversation.answered for call in message.calls if call.id}
-    return any(message.text in texts or not ids.isdisjoint(message.answers) for message in later.conversation.asked)
-
-
-def _is_task(node: SpanNode) -> bool:
-    return node.span.attributes.get("traceloop.span.kind") == "task"
 
 
 def _drop_hollow(items: list[Item]) -> list[Item]:
@@ -231,7 +114,7 @@ def _drop_hollow(items: list[Item]) -> list[Item]:
     ]
     if not empty:
         return items
-    ordered = sorted(items, key=_order_key)
+    ordered = sorted(items, key=order_key)
     starts = [item.start for item in ordered]
     first_to_end: list[list[Item]] = [[]]  # from the last item on, the two that end first
     for item in reversed(ordered):
@@ -243,17 +126,6 @@ def _drop_hollow(items: list[Item]) -> list[Item]:
         if any(each is not item and each.end <= item.end for each in first_to_end[bisect_left(starts, item.start)])
     }
     return [item for item in items if item not in hollow]
-
-
-def _flatten(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, with those of a wrapper that holds model calls in its place: they belong to the step around it."""
-    waiting = list(items)[::-1]
-    while waiting:
-        item = waiting.pop()
-        if item.holds_calls:
-            waiting += reversed(item.inner)
-        else:
-            yield item
 
 
 def _settle(items: list[Item]) -> list[Item]:
@@ -287,7 +159,7 @@ def _settle(items: list[Item]) -> list[Item]:
             left.append(tool)
         else:
             owner.tools.append(tool.span)
-    return sorted([*settled, *left], key=_order_key) if left or len(settled) > 1 else settled
+    return sorted([*settled, *left], key=order_key) if left or len(settled) > 1 else settled
 
 
 def _settle_level(items: list[Item], asked: list[Item], tools: list[Item]) -> list[Item]:
@@ -315,7 +187,7 @@ def _make_call_step(item: Item) -> None:
     item.kind = "step"
     item.name = item.span.name
     if item.cover is not None:
-        item.name = item.name or _read_cover_name(item.cover)
+        item.name = item.name or read_cover_name(item.cover)
         item.span = item.cover
         item.start, item.end = item.cover.start, item.cover.end
         if item.cover not in item.wrappers:
@@ -331,25 +203,6 @@ def _list_settled(items: Iterable[Item], groups: Container[int]) -> list[Item]:
         elif item.kind != "tool":
             settled.append(item)
     return settled
-
-
-_STATED_NAMES = ("traceloop.entity.name", "graph.node.name", "haystack.component.name", "ai.telemetry.functionId")
-
-
-def _read_cover_name(node: SpanNode) -> str | None:
-    """The name that the application gave a step; None if it is only the name of a class that many steps share."""
-    stated = first(node.span.attributes, _STATED_NAMES)
-    if stated is not None:
-        return str(stated)
-    name = node.span.name
-    above = node.parent.span.name.rpartition(".")[0] if node.parent is not None else ""
-    if above and name.startswith(f"{above}."):
-        return name.removeprefix(f"{above}.")
-    return None if name.startswith("Runnable") or re.fullmatch(r"[A-Z]\w*(\(\w+\))?\.\w+", name) else name
-
-
-def _order_key(item: Item) -> tuple[int, int, str]:
-    return item.start, item.end, item.span.id
 
 
 def _has_content(node: SpanNode) -> bool:

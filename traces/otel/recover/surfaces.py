@@ -13,9 +13,6 @@ from traces.otel.recover.forest import SpanNode
 from traces.otel.recover.messages import Conversation
 from traces.otel.recover.parts import unflatten
 
-SURFACES = "promptiter.surfaces"
-"""Trace attribute: the surfaces that its steps read, by id, each with type and value."""
-
 _PARAMETERS = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
 _PARAMETER_SETS = ("llm.invocation_parameters", "langfuse.observation.model.parameters")
 _PARAMETER_KEYS = {f"gen_ai.request.{name}": name for name in _PARAMETERS}
@@ -116,6 +113,27 @@ def _describe(kind: str, value: str | float) -> tuple[str, Json]:
 def find_system(conversations: Iterable[Conversation], around: Iterable[Conversation]) -> str:
     """The system prompt of the model calls, or else of the spans around them."""
     return next((each.system for each in (*conversations, *around) if each.system), "")
+
+
+def read_personas(nodes: Iterable[SpanNode]) -> dict[str, str]:
+    """The prompts that CrewAI makes of role, backstory and goal of its agents, by role, which spans of a run show."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        attributes = node.span.attributes
+        if _PERSONA_KEYS.isdisjoint(attributes):
+            continue
+        crew = load_json(first(attributes, _CREWS))
+        agents = [each for each in crew if isinstance(each, dict)] if isinstance(crew, list) else []
+        for each in (*agents, {key: attributes.get(f"crewai.agent.{key}") for key in _PERSONA}):
+            role, backstory, goal = (each.get(key) for key in _PERSONA)
+            if role and backstory and goal:
+                found[str(role).strip()] = f"You are {role}. {backstory}\nYour personal goal is: {goal}"
+    return found
+
+
+_PERSONA = ("role", "backstory", "goal")
+_CREWS = ("crew_agents", "crewai.crew.agents")
+_PERSONA_KEYS = frozenset((*_CREWS, "crewai.agent.role"))
 
 
 def _list_parameters(attributes: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
