@@ -35,6 +35,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.sources import FileSource
 from promptiter.testing.store_hooks import Killed
+from tests.marks import take_some
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, WORSE, Tries
 from tests.worlds.model_server import LoopbackServer, run_server
@@ -109,7 +110,7 @@ def begin(folder: Path, engine: Engine, number: int) -> RunDirectory:
     return RunDirectory.begin(folder, engine, make_request(number))
 
 
-@pytest.mark.parametrize("where", ["memory", "folder"])
+@pytest.mark.parametrize("where", take_some(["memory", "folder"], ["folder"]))
 async def test_eight_runs_at_once_equal_eight_single_runs(where: str, singles: list[RunResult], tmp_path: Path) -> None:
     model = Moody()
     engine = make_engine(model)
@@ -180,7 +181,7 @@ async def test_a_run_that_is_started_inside_another_run_is_a_run_of_its_own(sing
     assert [read_ledger(each) for each in (outer, *inner)] == [read_ledger(each) for each in singles[:2]]
 
 
-@pytest.mark.parametrize("where", ["memory", "folder"])
+@pytest.mark.parametrize("where", take_some(["memory", "folder"], ["folder"]))
 async def test_each_run_has_the_caps_of_the_budget_for_itself(where: str, tmp_path: Path) -> None:
     def engine_with_budget() -> Engine:
         engine = make_engine(budget=Budget(max_calls=100))

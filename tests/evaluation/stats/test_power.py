@@ -94,10 +94,10 @@ def test_a_profile_against_itself_exceeds_the_noise_floor_in_1_of_20() -> None:
     ("count", "gain", "spread", "noise"),
     [
         (6, 0.1, 1.0, NOISE),
-        (6, 0.3, 1.0, NOISE),
+        pytest.param(6, 0.3, 1.0, NOISE, marks=pytest.mark.long),
         (12, 0.15, 1.0, NOISE),
-        (12, 0.2, 1.0, NOISE),
-        (30, 0.1, 1.0, NOISE),
+        pytest.param(12, 0.2, 1.0, NOISE, marks=pytest.mark.long),
+        pytest.param(30, 0.1, 1.0, NOISE, marks=pytest.mark.long),
         (30, 0.07, 0.1, NEARLY_SETTLED),
     ],
 )
@@ -119,7 +119,9 @@ def test_power_for_these_cases_is_that_of_the_exact_test(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "gain"), [(12, 0.2), (30, 0.1), (30, 0.2)])
+@pytest.mark.parametrize(
+    ("count", "gain"), [(12, 0.2), *(pytest.param(30, gain, marks=pytest.mark.long) for gain in (0.1, 0.2))]
+)
 def test_power_for_new_cases_is_that_of_the_exact_test(count: int, gain: float) -> None:
     random, shown, runs = Random(4), 0, 400
     for _ in range(runs):
