@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.stats.final_test import Scope
-from promptiter.policies.constraints import Constraint
+from promptiter.policies.constraints import Constraint, compare_figure
 from promptiter.policies.evidence import Evidence
 from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
@@ -40,6 +40,10 @@ class Bounds(_Rules):
     at_least: float | None = None
     at_most_times: Annotated[float | None, Field(ge=0)] = None
     at_least_times: Annotated[float | None, Field(ge=0)] = None
+
+    @property
+    def is_relative(self) -> bool:
+        return self.at_most_times is not None or self.at_least_times is not None
 
     @model_validator(mode="after")
     def check(self) -> Bounds:
@@ -225,7 +229,7 @@ def _check_limits(rules: GateRules, result: RunResult) -> Iterator[GateCheck]:
     for figure, bounds in rules.limits.items():
         rule = f"limits.{figure}"
         if result.baseline is None or result.accepted is None or result.conclusion is None:
-            yield _unknown(rule, "there is no evaluation of both profiles")
+            yield _unknown(rule, "the profiles were not compared")
             continue
         constraint = Constraint(figure, **bounds.model_dump(), measured=True)
         evidence = Evidence(
@@ -235,7 +239,8 @@ def _check_limits(rules: GateRules, result: RunResult) -> Iterator[GateCheck]:
             characters=_count_characters(result),
         )
         decision = constraint.decide(evidence)
-        is_known = "is unknown" not in decision.reason
+        before, after = compare_figure(figure, evidence)
+        is_known = after is not None and (before is not None or not bounds.is_relative)
         reason = decision.reason.replace("that of the accepted profile", "what it was")
         yield GateCheck(rule=rule, passed=decision.accepted, reason=reason, is_known=is_known)
 

@@ -62,7 +62,7 @@ class RunsToJudge:
 class FailedRuns:
     """The runs of production that failed, judged and grouped, before anything is spent on their blame.
 
-    Of `seen` runs so many were `judged`, and `failed`; `runs` and `groups` may be a sample of them. `stop_reason` is
+    `seen`, `judged` and `failed` are numbers of runs; `runs` and `groups` may be a sample of them. `stop_reason` is
     the cap of the budget, or `user_stop`, that ended the judging early.
     """
 

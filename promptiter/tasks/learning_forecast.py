@@ -57,7 +57,7 @@ def _forecast(
     *,
     failed: Range,
 ) -> Cost:
-    """The cost of blaming so many runs, as long as these traces, and of writing patches."""
+    """The cost of blaming `failed` runs of the average length of these traces, and of writing patches."""
     if not traces or not failed.high:
         return NO_COST
     tokens = sum(map(_count_tokens, traces)) / len(traces)

@@ -52,7 +52,8 @@ def read_production(
 ) -> ProductionRuns:
     """Read the runs of traces, and find what was said about each. Turns of a conversation are runs of their own.
 
-    At most so many runs of each outcome are kept, and of those that nobody judged; by default as many of these, too.
+    At most `most` runs of each outcome are kept, and at most `most_unjudged` of those that nobody judged, which is the
+    same number by default.
     Raises SetupError if there are no traces, or if the feedback is about others.
     """
     reader, tally = StructureReader(), RunTally()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -41,18 +41,7 @@ RULES = GateRules.model_validate(
 @pytest.fixture
 def found(finished_run: Path) -> tuple[RunResult, RunHeader]:
     """A run that improved, with a test set on which it improved as much."""
-    return test_set(0.5, 1.0)(read_result(finished_run)), read_header(finished_run)
-
-
-def test_set(before: float | None, after: float | None) -> Plant:
-    def plant(result: RunResult) -> RunResult:
-        assert result.conclusion is not None
-        return replace(result, conclusion=replace(result.conclusion, test_before=before, test_after=after))
-
-    return plant
-
-
-test_set.__test__ = False  # type: ignore[attr-defined]
+    return conclude(test_before=0.5, test_after=1.0)(read_result(finished_run)), read_header(finished_run)
 
 
 def conclude(**changes: object) -> Plant:
@@ -99,11 +88,17 @@ def pass_before(result: RunResult) -> RunResult:
     return replace(result, baseline=replace(result.baseline, rows=rows))
 
 
-def check(found: tuple[RunResult, RunHeader], rules: GateRules = RULES, **changes: object) -> dict[str, str]:
+def check(
+    found: tuple[RunResult, RunHeader],
+    rules: GateRules = RULES,
+    *,
+    changed_inputs: Sequence[str] | None = (),
+    now: datetime | None = None,
+) -> dict[str, str]:
     """The rules that keep the gate closed, and why."""
-    options = {"changed_inputs": [], "now": datetime.fromisoformat(found[1].created_at), **changes}
-    result = check_gate(rules, *found, **options)  # type: ignore[arg-type]
-    assert result.is_open == all(each.passed for each in result.checks)
+    result = check_gate(
+        rules, *found, changed_inputs=changed_inputs, now=now or datetime.fromisoformat(found[1].created_at)
+    )
     return {each.rule: each.reason for each in result.checks if not each.passed}
 
 
@@ -117,10 +112,18 @@ def test_a_run_that_meets_every_rule_opens_the_gate(found: tuple[RunResult, RunH
         (conclude(verdict="no_evidence", before=0.5, after=0.4), "verdicts", "the verdict is no_evidence"),
         (conclude(before=0.5, after=0.5), "min_gain", "gain in mean_score is +0.000, below 0.1"),
         (conclude(scope=None), "scope", "the gain is shown for no cases"),
-        (test_set(0.5, 0.55), "max_overfit_gap", "the gain is +0.450 larger on the cases of the search"),
-        (test_set(0.5, 0.4), "test_set.min_gain", "gain on the test set is -0.100, below 0"),
-        (test_set(None, None), "test_set", "missing evidence: the test set was not run"),
-        (test_set(None, None), "max_overfit_gap", "missing evidence: the gap cannot be measured without the test set"),
+        (
+            conclude(test_before=0.5, test_after=0.55),
+            "max_overfit_gap",
+            "the gain is +0.450 larger on the cases of the search",
+        ),
+        (conclude(test_before=0.5, test_after=0.4), "test_set.min_gain", "gain on the test set is -0.100, below 0"),
+        (conclude(test_before=None, test_after=None), "test_set", "missing evidence: the test set was not run"),
+        (
+            conclude(test_before=None, test_after=None),
+            "max_overfit_gap",
+            "missing evidence: the gap cannot be measured without the test set",
+        ),
         (conclude(before=None, after=None), "min_gain", "missing evidence: there was no final test"),
         (
             change_rows(lambda row: replace(row, usage=Usage(input_tokens=90_000, output_tokens=9))),

@@ -40,7 +40,7 @@ def test_steps_that_read_the_same_text_side_by_side_are_not_a_chain() -> None:
 
 
 def test_instructions_that_are_filled_in_with_what_others_wrote_are_read() -> None:
-    """As templates of ADK fill in the state; what all of them were told is not read from anybody."""
+    """ADK fills earlier answers into the instructions. What every agent is told comes from no step."""
     told = "You work for the billing department of a freight company in the north."
     clause = "A surcharge needs a notice in writing ten business days in advance."
     ledger = "Nine of the eleven invoices carry a surcharge line that nobody ordered."
