@@ -46,6 +46,7 @@ from promptiter.config.sections import (
     HintEntry,
     LossPlacementEntry,
     Shares,
+    SourceItem,
     Stages,
     StagesEntry,
     Stop,
@@ -147,6 +148,12 @@ class RunConfig(Section):
     """Which traces are kept after the run: `all`, `failed` or `none`."""
     review: Flag = False
     """Ask about each patch at the terminal."""
+    sources: dict[str, SourceItem] = Field(default_factory=dict)
+    """Where `promptiter apply` writes new values, by surface: a file, `prompts.md#Heading`, `config.yaml:field`,
+    `agent.py:NAME`, or a source of your own as `module:attr`. A text that is in one place only is found without it.
+    """
+    apply: Flag = False
+    """Apply an improvement at the end of the run, as `promptiter apply` does."""
     as_json: Annotated[Flag, Field(alias="json")] = False
     """Print the result as JSON."""
     quiet: Flag = False
