@@ -136,23 +136,23 @@ def test_nothing_to_revert(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "options", "outcome"),
+    ("verdict", "status", "unseen", "outcome"),
     [
-        ("no_evidence", "succeeded", {}, "no_evidence"),
-        ("underpowered", "succeeded", {}, "underpowered"),
-        ("improved", "failed", {}, "failed"),
-        ("improved_on_validation", "succeeded", {"require_unseen": True}, "improved_on_validation"),
+        ("no_evidence", "succeeded", False, "no_evidence"),
+        ("underpowered", "succeeded", False, "underpowered"),
+        ("improved", "failed", False, "failed"),
+        ("improved_on_validation", "succeeded", True, "improved_on_validation"),
     ],
 )
 def test_only_an_improvement_is_applied_unless_forced(
-    world: World, verdict: Verdict, status: Status, options: dict[str, bool], outcome: str
+    world: World, verdict: Verdict, status: Status, unseen: bool, outcome: str
 ) -> None:
     result = make_result(verdict=verdict, status=status)
     with pytest.raises(NotAdoptedError, match="--force applies the best profile") as refused:
-        apply_result(result, world.run, project=world.project, sources=world.sources, **options)
+        apply_result(result, world.run, project=world.project, sources=world.sources, require_unseen=unseen)
     assert refused.value.outcome == outcome
     assert read_files(world.folder) == FILES
-    apply_result(result, world.run, project=world.project, sources=world.sources, force=True, **options)
+    apply_result(result, world.run, project=world.project, sources=world.sources, force=True, require_unseen=unseen)
     assert b"praise" in (world.folder / "config.yaml").read_bytes()
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from promptiter.errors import SetupError
+from promptiter.agents.in_place.saved_baseline import restore
+from promptiter.errors import ApplyError
 from promptiter.runs.apply import apply_result, revert_result
 from promptiter.sources.place import open_place
 from tests.runs.apply_world import PLACES, make_result, read_files, write_project
@@ -25,8 +26,7 @@ WORK = """
     from promptiter.agents.in_place import saved_baseline, saved_value, source_lock
     from promptiter.agents.in_place.saved_baseline import restore
     from promptiter.runs import applied_files, apply as apply_module
-    from promptiter.errors import SetupError
-from promptiter.runs.apply import apply_result, recover, revert_result
+    from promptiter.runs.apply import apply_result, recover, revert_result
     from promptiter.runs.place_search import Project
     from promptiter.sources import file
     from promptiter.sources.place import open_place
@@ -122,14 +122,15 @@ def test_a_kill_at_any_line_leaves_all_old_or_all_new_after_the_next_command(tmp
     assert done.returncode == 0, done.stderr
 
 
-def test_a_failing_write_rolls_everything_back(tmp_path: Path) -> None:
+def test_a_failing_write_rolls_everything_back_and_the_error_lists_what_it_could_not_check(tmp_path: Path) -> None:
     project = write_project(tmp_path)
     sources = {name: open_place(place, folder=tmp_path) for name, place in PLACES.items()}
     before = read_files(tmp_path)
     obstacle = tmp_path / "prompts" / f".actor.md.promptiter-part.{os.getpid()}-{threading.get_ident()}"
     obstacle.mkdir()
-    with pytest.raises(SetupError, match=r"actor\.md' cannot be written"):
+    with pytest.raises(ApplyError, match=r"actor\.md' cannot be written: Is a directory; not restored: .*actor\.md"):
         apply_result(make_result(), tmp_path / "runs" / "one", project=project, sources=sources)
-    obstacle.rmdir()
     assert read_files(tmp_path) == before
+    obstacle.rmdir()
+    assert [each.outcome for each in restore(tmp_path / ".promptiter")] == ["unchanged"]
     assert revert_result(tmp_path / "runs" / "one", run_id="one", project=project).state == "unchanged"

@@ -81,7 +81,7 @@ PYTHON = (
     py(
         "keyword in calls",
         "agent.nodes.1.instruction",
-        'agent = G(\n    nodes=(\n        N("a", instruction="Be brief."),\n        N(instruction=⟦"Be brief."⟧),\n    )\n)\n',
+        'agent = G(\n    nodes=(\n        N(instruction="Be brief."),\n        N(instruction=⟦"Be brief."⟧),\n    )\n)',
         "Be brief.",
     ),
     py(
