@@ -189,5 +189,5 @@ def find_report(folder: Path | None) -> str:
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ImportError:
+    except (ImportError, ValueError):  # its parent is missing, or it is marked as missing in sys.modules
         return False
