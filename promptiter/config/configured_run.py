@@ -21,12 +21,13 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
-from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
+from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
 from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
+from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
 from promptiter.structure import StructureSnapshot
 

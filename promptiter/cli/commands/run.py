@@ -258,7 +258,7 @@ def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
     from promptiter.cli.views.forecast import describe_low_caps
     from promptiter.engine.new_cases import explain_too_few_inputs
     from promptiter.forecast.caps import read_caps
-    from promptiter.forecast.forecast import read_forecast
+    from promptiter.runs.forecast_file import read_forecast
 
     test, forecast = configured.checked.test, read_forecast(directory.path)
     few = None if test is None else explain_too_few_inputs(test)

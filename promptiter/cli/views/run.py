@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import print_indented
-from promptiter.cli.views.costs import cost_line, describe_uncertain_costs
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_needs, stages_as_json
-from promptiter.forecast.forecast import read_forecast
-from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.blame_summary import find_main_reason
+from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
+from promptiter.runs.forecast_file import read_forecast
+from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.wording import format_score, join_names, path_from_here, plural
 from traces.text import cut_at_word, one_line

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from promptiter.backprop.record import NO_BLAME
 from promptiter.cli.output import new_table, print_heading, print_indented
-from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import (
     changes_title,
@@ -22,6 +21,7 @@ from promptiter.cli.views.run import (
     shorten_reason,
 )
 from promptiter.runs.blame_summary import BlameOutcome, BlameReason, EditReason, find_main_reason
+from promptiter.runs.cost_wording import cost_line
 from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.wording import format_score, join_names, plural
