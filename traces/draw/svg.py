@@ -126,7 +126,7 @@ def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float
     boxes = diagram.boxes
     words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
     if any(box.is_marked for box in boxes):
-        words["marked"] = "on the failing path"
+        words["marked"] = diagram.marked
     if any(arrow.is_guessed for arrow in diagram.arrows):
         words["arrow"] = "guessed from texts or times"
     if len(words) < 2 and "arrow" not in words:
@@ -141,7 +141,7 @@ def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float
         if name == "arrow":
             sample = f'<path d="M{x:.1f} {y + 6:.1f}h16" class="arrow" fill="none" stroke-width="1.4"{_DASHES}/>'
         parts.append(
-            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{meaning}</text>\n'
+            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{escape(meaning)}</text>\n'
         )
         x += size + 16
     return "".join(parts), y - top + _LEGEND_ROW

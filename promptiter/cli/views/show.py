@@ -10,20 +10,12 @@ from rich.text import Text
 from promptiter.backprop.record import NO_BLAME
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.run import (
-    changes_title,
-    failing_line,
-    hanging_indent,
-    print_commands,
-    print_headline,
-    print_points,
-    print_warnings,
-    shorten_reason,
-)
+from promptiter.cli.views.run import hanging_indent, print_commands, print_headline, print_points, print_warnings
 from promptiter.runs.blame_summary import BlameOutcome, BlameReason, EditReason, find_main_reason
 from promptiter.runs.cost_wording import cost_line
 from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
+from promptiter.runs.summary_wording import changes_title, failing_line, shorten_reason
 from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
