@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from promptiter.runs.blame_summary import BlameOutcome
 from promptiter.runs.summary import FigureChange, RunSummary
 from promptiter.wording import format_score, plural
 from traces.text import cut_at_word, one_line
@@ -10,6 +11,15 @@ MAX_REASON = 400
 MAX_CAUSE = 1000
 SHORT_REASONS = ("improved", "improved_on_validation", "no_evidence", "underpowered", "overfit_risk")
 """The outcomes whose reason is a p-value or a few words."""
+
+BLAME_OUTCOMES: dict[BlameOutcome, str] = {
+    "adopted": "changed",
+    "not_adopted": "patch accepted, not adopted",
+    "rejected": "patch rejected",
+    "undecided": "patch not decided on",
+    "no_patch": "no patch",
+    "below_support": "blame too uncertain for a patch",
+}
 
 
 def describe_scores(summary: RunSummary) -> str:
@@ -68,3 +78,10 @@ def _format_figures(change: FigureChange) -> str:
 def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:
     """A reason on a single line, cut if it is long."""
     return cut_at_word(one_line(" ".join(text.split())), limit)
+
+
+def format_amount(figure: FigureChange, value: float | None) -> str:
+    """The mean usage of a case run: tokens, or dollars."""
+    if value is None:
+        return "unknown"
+    return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"

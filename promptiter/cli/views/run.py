@@ -19,8 +19,15 @@ from promptiter.runs.blame_summary import find_main_reason
 from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.stage_costs import spent_by_stage
-from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
-from promptiter.runs.summary_wording import MAX_REASON, changes_title, describe_scores, failing_line, shorten_reason
+from promptiter.runs.summary import ChangeSummary, RunSummary
+from promptiter.runs.summary_wording import (
+    MAX_REASON,
+    changes_title,
+    describe_scores,
+    failing_line,
+    format_amount,
+    shorten_reason,
+)
 from promptiter.wording import join_names, path_from_here, plural
 from traces.text import one_line
 
@@ -103,15 +110,10 @@ def _per_run_lines(summary: RunSummary) -> list[str]:
     return [
         "per run: "
         + ", ".join(
-            f"{_amount(each, each.before)} → {_amount(each, each.after)} {each.name}" for each in summary.per_run
+            f"{format_amount(each, each.before)} → {format_amount(each, each.after)} {each.name}"
+            for each in summary.per_run
         )
     ]
-
-
-def _amount(figure: FigureChange, value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:

@@ -105,7 +105,7 @@ def draw_blame(found: BlamedTrace, structure: StructureSnapshot, trace: Executio
     arrows = tuple(Arrow(*ends, is_marked=ends in flows, label=one_line(label)) for ends, label in edges.items())
     surfaces = ", ".join(found.surface_ids)
     title = f"case {found.loss.case_id}, round {found.round}: blame reaches {surfaces}"
-    return Diagram(cut(one_line(title), 110), boxes, arrows, marked="blame was carried back this way")
+    return Diagram(cut(one_line(title), 110), boxes, arrows, marked="carried blame back")
 
 
 def _describe_steps(trace: ExecutionTrace | None) -> Mapping[str, list[str]]:
@@ -134,7 +134,7 @@ def _summarize(
     if node_id in blamed:
         return f"blamed: {plural(len(blamed[node_id]), 'gradient')}"
     if is_passing:
-        return "passed the blame on"
+        return "passed blame on"
     return "" if node_id in ran or not is_known else "did not run"
 
 

@@ -97,12 +97,13 @@ def _name_series(point: TrajectoryPoint) -> str:
 
 
 def _label(points: Sequence[TrajectoryPoint]) -> Iterator[str]:
-    """`baseline`, `round 1`, `2`, ...; the first of each phase has its name."""
+    """`baseline`, `round 1`, `2`, ..., `final test: baseline`, `best`. Only the first candidate of a round has one."""
     phase, last = "search", -1
     for each in points:
-        if each.phase != phase:
-            yield each.phase
-        elif each.phase != "search" or each.round == last:
+        if each.phase != "search":
+            name = "baseline" if each.kind == "baseline" else "best"
+            yield f"{each.phase}: {name}" if each.phase != phase else name
+        elif each.round == last:
             yield " "
         else:
             yield "baseline" if each.round == 0 else f"round {each.round}" if each.round == 1 else str(each.round)
