@@ -34,12 +34,13 @@ class PatchEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchEdit:
-    """One edit of a text, with its own reason and evidence."""
+    """One edit of a text, with its own reason and evidence. A reviewer wrote one that `is_reviewed`."""
 
     before: str
     after: str
     reason: str = ""
     evidence: PatchEvidence = PatchEvidence()
+    is_reviewed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,15 @@ from promptiter.backprop.record import PatchesWritten, VariantsWritten
 from promptiter.concurrency import run_together
 from promptiter.engine.review import ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.profile import Profile, SurfacePatch
+from promptiter.profile import PatchEdit, Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.optimizer import Optimizer, Rejection
+from promptiter.text_diff import find_hunks
+from promptiter.wording import shorten
+from traces.model import Json
 
 EMPHASES = (
     "",
@@ -181,8 +184,29 @@ class PatchProposer:
         if answer.action == "approve":
             return patch
         remark = f"edited in review: {answer.reason}" if answer.reason else "edited in review"
-        edited = replace(patch, value=answer.value, reason=f"{patch.reason} ({remark})")
+        edited = replace(
+            patch,
+            value=answer.value,
+            reason=f"{patch.reason} ({remark})",
+            edits=_list_edits(patch, surface.value, answer.value, remark),
+        )
         return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
+
+
+def _list_edits(patch: SurfacePatch, before: Json, after: Json, remark: str) -> tuple[PatchEdit, ...]:
+    """The hunks of a value that a reviewer edited: those of the patch as they were, the others are the reviewer's."""
+    written = PatchEdit(before=shorten(before), after=shorten(after), reason=remark, is_reviewed=True)
+    if not (isinstance(before, str) and isinstance(patch.value, str) and isinstance(after, str)):
+        return (replace(written, evidence=patch.evidence),)
+    proposed = {(hunk.before, hunk.after) for hunk in find_hunks(before, patch.value)}
+    known = patch.edits
+    if not known and len(proposed) == 1:
+        known = tuple(PatchEdit(before=a, after=b, reason=patch.reason, evidence=patch.evidence) for a, b in proposed)
+    return known + tuple(
+        replace(written, before=hunk.before, after=hunk.after)
+        for hunk in find_hunks(before, after)
+        if (hunk.before, hunk.after) not in proposed
+    )
 
 
 def _identify(report: BlameReport, signal: AggregateResult) -> tuple[str, str, str]:

@@ -6,13 +6,12 @@ the changes that are in it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from promptiter.profile import PatchEdit, PatchEvidence
 from promptiter.stages.contracts import SignalPoint
+from promptiter.text_diff import find_hunks, is_same_passage
 from promptiter.wording import join_sentences
 
 
@@ -25,32 +24,26 @@ class NamedChange:
 
 
 def build_edits(
-    before: str, after: str, changes: Iterable[NamedChange], points: Sequence[SignalPoint]
+    before: str, after: str, changes: Sequence[NamedChange], points: Sequence[SignalPoint]
 ) -> tuple[PatchEdit, ...]:
-    """The hunks of a change, each with the evidence of the points that the model names for it."""
-    quoted = [(_normalize(change.text), change.points) for change in changes if change.text.strip()]
+    """The hunks of a change, each with the evidence of the points that the model names for it.
+
+    All hunks answer the point of a signal that has only one.
+    """
     edits = []
-    for old, new in find_hunks(before, after):
-        sides = [side for side in (_normalize(new), _normalize(old)) if side]
-        numbers = [
-            number for text, named in quoted if any(text in side or side in text for side in sides) for number in named
-        ]
+    for hunk in find_hunks(before, after):
+        named = (each.points for each in changes if _is_in(each.text, hunk.before, hunk.after))
+        numbers = [1] if len(points) == 1 else [number for some in named for number in some]
         answered = select_points(numbers, points)
         reason = join_sentences(point.text for point in answered)
-        edits.append(PatchEdit(before=old, after=new, reason=reason, evidence=collect_evidence(answered)))
+        edits.append(
+            PatchEdit(before=hunk.before, after=hunk.after, reason=reason, evidence=collect_evidence(answered))
+        )
     return tuple(edits)
 
 
-def find_hunks(before: str, after: str) -> list[tuple[str, str]]:
-    """The passages of two texts that differ, by sentences and lines: the old and the new one of each."""
-    old, new = _split(before), _split(after)
-    matcher = SequenceMatcher(a=list(map(_normalize, old)), b=list(map(_normalize, new)), autojunk=False)
-    hunks = [
-        ("".join(old[first:last]).strip(), "".join(new[start:end]).strip())
-        for kind, first, last, start, end in matcher.get_opcodes()
-        if kind != "equal"
-    ]
-    return [hunk for hunk in hunks if any(hunk)]
+def _is_in(text: str, *sides: str) -> bool:
+    return any(is_same_passage(text, side) for side in sides)
 
 
 def select_points(numbers: Iterable[int], points: Sequence[SignalPoint]) -> list[SignalPoint]:
@@ -65,12 +58,3 @@ def collect_evidence(points: Iterable[SignalPoint]) -> PatchEvidence:
         cases=tuple(dict.fromkeys(case_id for point in points for case_id in point.case_ids)),
         gradients=tuple(dict.fromkeys(gradient_id for point in points for gradient_id in point.gradient_ids)),
     )
-
-
-def _split(text: str) -> list[str]:
-    """The sentences and lines of a text, which joined give the text."""
-    return [part for part in re.split(r"(?<=[.!?。！？])(?=\s)|(?<=\n)", text) if part]
-
-
-def _normalize(text: str) -> str:
-    return " ".join(text.split())

@@ -108,8 +108,9 @@ def build_value_adapter(request: OptimizeRequest) -> TypeAdapter[NewValue]:
     def parse(reply: _ValueReply) -> NewValue:
         value = unwrap_value(reply.value, surface)
         changes = [NamedChange(each.text, tuple(each.points)) for each in reply.changes]
-        is_text = changes and isinstance(value, str) and isinstance(surface.value, str)
-        edits = build_edits(surface.value, value, changes, points) if is_text else ()
+        is_text = isinstance(value, str) and isinstance(surface.value, str) and surface.type in TEXT_TYPES
+        is_known = is_text and (changes or len(points) == 1)
+        edits = build_edits(surface.value, value, changes, points) if is_known else ()
         return check_value(NewValue(value, reply.reason, edits), request.surface)
 
     more = {"changes": _CHANGES} if is_asked_for_points(request) else {}

@@ -14,11 +14,17 @@ from promptiter.errors import SetupError
 def show(
     run: Run = "latest",
     other: Annotated[
-        str | None, typer.Argument(metavar="OTHER", help="A second run, to compare with the first.")
+        str | None,
+        typer.Argument(metavar="OTHER", help="A second run, to compare with the first; after --blame, a surface."),
     ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="What changed in each surface, and why.")] = False,
     rounds: Annotated[bool, typer.Option("--rounds", help="Each round: scores, patches, decision.")] = False,
-    blame: Annotated[bool, typer.Option("--blame", help="Each blamed surface, with the cases behind it.")] = False,
+    blame: Annotated[
+        bool,
+        typer.Option(
+            "--blame", help="Each blamed surface, with its cases; --blame SURFACE: the evidence for each change."
+        ),
+    ] = False,
     costs: Annotated[bool, typer.Option("--costs", help="Calls and cost by role and stage, and the forecast.")] = False,
     case: Annotated[
         str | None, typer.Option("--case", metavar="ID", help="Each run of one case, with its scores.")
@@ -36,17 +42,28 @@ def show(
     from promptiter.cli.views.costs import print_costs
     from promptiter.cli.views.rounds import print_rounds
     from promptiter.cli.views.run_comparison import print_comparison
+    from promptiter.cli.views.surface_evidence import print_surface
     from promptiter.runlog.codec import to_plain
     from promptiter.runs.case_history import read_case
     from promptiter.runs.run_comparison import compare_runs
     from promptiter.runs.summary import read_summary
+    from promptiter.runs.surface_evidence import read_surface
 
+    if blame and other is None and "#" in run:  # `promptiter show --blame SURFACE`
+        run, other = "latest", run
     folder = find_run_folder(run, runs)
+    if blame and other is not None:
+        if diff or rounds or costs or case is not None:
+            raise SetupError("--blame SURFACE cannot be combined with --diff, --rounds, --costs or --case")
+        surface = read_surface(folder, other)
+        if as_json:
+            write_text(json_text(to_plain(surface)), None)
+        else:
+            print_surface(console(), surface, folder)
+        return
     if other is not None:
-        if diff or rounds or blame or costs or case is not None:
-            raise SetupError(
-                "two runs are compared as a whole; leave out --diff, --rounds, --blame, --costs and --case"
-            )
+        if diff or rounds or costs or case is not None:
+            raise SetupError("two runs are compared as a whole; leave out --diff, --rounds, --costs and --case")
         comparison = compare_runs(folder, find_run_folder(other, runs))
         if as_json:
             write_text(json_text(to_plain(comparison)), None)

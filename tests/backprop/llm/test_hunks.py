@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from promptiter.backprop.llm.hunks import NamedChange, build_edits, find_hunks
+from promptiter.backprop.llm.hunks import NamedChange, build_edits
 from promptiter.stages.contracts import SignalPoint
 
 BEFORE = "You answer customers.\nLeave out numbers. Be brief.\n\n- Use ISO dates.\n- Sign with a name."
@@ -8,12 +8,6 @@ POINTS = (
     SignalPoint(text="keep numbers", case_ids=("c1", "c2"), gradient_ids=("g1", "g2")),
     SignalPoint(text="no names", case_ids=("c3",), gradient_ids=("g3",)),
 )
-
-
-def test_hunks_are_the_sentences_and_lines_that_differ() -> None:
-    after = "You answer customers.\nCopy order numbers. Be brief.\n\n- Use ISO dates.\n"
-    assert find_hunks(BEFORE, after) == [("Leave out numbers.", "Copy order numbers."), ("- Sign with a name.", "")]
-    assert find_hunks(BEFORE, BEFORE.replace("\n\n", "\n")) == []
 
 
 def test_each_hunk_has_the_evidence_of_the_points_that_its_changes_name() -> None:
@@ -33,3 +27,11 @@ def test_each_hunk_has_the_evidence_of_the_points_that_its_changes_name() -> Non
 def test_a_hunk_that_no_change_names_has_no_evidence_of_its_own() -> None:
     [edit] = build_edits("Be brief.", "Be brief. Be kind.", [NamedChange("something else", (1,))], POINTS)
     assert (edit.after, edit.reason, edit.evidence.cases) == ("Be kind.", "", ())
+
+
+def test_all_hunks_answer_the_only_point_of_a_signal() -> None:
+    edits = build_edits("Be brief.", "Smile. Be brief. Be kind.", [], POINTS[:1])
+    assert [(each.after, each.reason, each.evidence.cases) for each in edits] == [
+        ("Smile.", "keep numbers", ("c1", "c2")),
+        ("Be kind.", "keep numbers", ("c1", "c2")),
+    ]
