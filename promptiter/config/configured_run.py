@@ -63,6 +63,7 @@ class ConfiguredRun:
             self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            keep_best_only=self.config.keep_best_only,
             observers=self.observers,
         )
         if forecast is not None:
@@ -115,6 +116,7 @@ class ConfiguredRun:
             self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            keep_best_only=self.config.keep_best_only,
             observers=self.observers,
         )
         directory.notes += self.notes

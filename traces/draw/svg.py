@@ -141,7 +141,8 @@ def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float
         if name == "arrow":
             sample = f'<path d="M{x:.1f} {y + 6:.1f}h16" class="arrow" fill="none" stroke-width="1.4"{_DASHES}/>'
         parts.append(
-            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{escape(meaning)}</text>\n'
+            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">'
+            f"{escape(meaning)}</text>\n"
         )
         x += size + 16
     return "".join(parts), y - top + _LEGEND_ROW

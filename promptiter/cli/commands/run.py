@@ -54,6 +54,10 @@ def run(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FOLDER", help="Create the folder of the run in this folder.")
     ] = None,
+    keep_best_only: Annotated[
+        bool | None,
+        typer.Option("--keep-best-only/--keep-all", help="At the end, remove answers, traces and other candidates."),
+    ] = None,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
@@ -87,6 +91,7 @@ def run(
         initial_profile=initial_profile,
         review=review,
         runs=runs,
+        keep_best_only=keep_best_only,
         json=as_json,
         quiet=quiet,
         require=require,

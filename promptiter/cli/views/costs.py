@@ -7,6 +7,7 @@ from rich.text import Text
 
 from promptiter.cli.output import print_heading, print_indented
 from promptiter.cli.views.forecast import print_stages
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.runs.cost_wording import cost_line, describe_difference, describe_usage
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.stage_costs import spent_by_stage
@@ -35,5 +36,6 @@ def print_costs(screen: Console, summary: RunSummary) -> None:
         return
     print_heading(screen, "Compared with the forecast")
     print_indented(screen, Text(describe_difference(forecast, costs.models, seconds=costs.duration_s)))
-    screen.print()
-    print_stages(screen, forecast, spent_by_stage(folder))
+    if (folder / CALLS).exists():
+        screen.print()
+        print_stages(screen, forecast, spent_by_stage(folder))

@@ -15,6 +15,7 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_needs, stages_as_json
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
+from promptiter.runs.artifacts import REPORT
 from promptiter.runs.blame_summary import find_main_reason
 from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
 from promptiter.runs.forecast_file import read_forecast
@@ -127,13 +128,16 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
 
 
 def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = False) -> None:
-    """Print where adopted texts are, and commands to paste, one per line, never wrapped.
+    """Print where adopted texts and the report are, and commands to paste, one per line, never wrapped.
 
     If the run `is_shown`, commands to show it are left out.
     """
     if summary.adopted and summary.folder is not None:
         text = f"{path_from_here(summary.folder)}/surfaces/ and profiles/best.json"
         screen.print(Text.assemble(("  adopted: ", "dim"), text), soft_wrap=True)
+    if summary.folder is not None and (summary.folder / REPORT).exists():
+        text = str(path_from_here(summary.folder / REPORT))
+        screen.print(Text.assemble(("  report: ", "dim"), text), soft_wrap=True)
     for each in summary.commands:
         if is_shown and each.command.startswith("promptiter show "):
             continue

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from promptiter.runlog.results import RunResult
+from promptiter.runs.artifacts import REPORT
 from promptiter.runs.report.pages import render_html, render_markdown
 from promptiter.runs.report.run_report import collect_report, read_report
 from promptiter.runs.report.trajectory import write_csv
 from traces.files import write_atomically
 
-HTML, MARKDOWN, TRAJECTORY = "report.html", "report.md", "trajectory.csv"
+MARKDOWN, TRAJECTORY = "report.md", "trajectory.csv"
 
 
 def write_report(folder: str | os.PathLike[str], result: RunResult | None = None) -> Path:
@@ -21,8 +22,8 @@ def write_report(folder: str | os.PathLike[str], result: RunResult | None = None
     """
     path = Path(folder)
     report = read_report(path) if result is None else collect_report(result, path)
-    pages = {TRAJECTORY: write_csv(report.points), MARKDOWN: render_markdown(report), HTML: render_html(report)}
+    pages = {TRAJECTORY: write_csv(report.points), MARKDOWN: render_markdown(report), REPORT: render_html(report)}
     for name, text in pages.items():
         with write_atomically(path / name) as file:
             file.write(text.encode("utf-8", "replace"))
-    return path / HTML
+    return path / REPORT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import average_common_usage
 from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import TraceFile
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.ledger import TOOL
-from promptiter.runlog.results import Ablation, RunResult
+from promptiter.runlog.results import Ablation, RoundResult, RunResult
 from promptiter.runs.cost_wording import describe_difference, describe_uncertain_costs, tabulate_stages
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
@@ -25,10 +26,10 @@ from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
 from promptiter.runs.report.blame_diagram import BlamedTraces, draw_blame
 from promptiter.runs.report.case_changes import CaseChange, list_case_changes
 from promptiter.runs.report.evidence_cases import EvidenceCase, collect_evidence
-from promptiter.runs.report.trajectory import TrajectoryPoint, trace_trajectory
+from promptiter.runs.report.trajectory import Trajectory, TrajectoryPoint
 from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import FigureChange, RunSummary, read_result, summarize_stored
-from promptiter.stages.losses import CaseLoss, Category
+from promptiter.stages.losses import Category
 from traces import ExecutionTrace, TraceError
 from traces.draw.diagram import Diagram
 
@@ -45,7 +46,7 @@ class FailureCategory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTable:
-    """What each stage took, beside its forecast."""
+    """What the run took beside its forecast, and what each stage took, unless its calls were not kept."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -95,14 +96,14 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
     hunks = read_hunks(result)
     read_trace = _make_trace_reader(folder)
     changed = [each.surface_id for each in summary.changes] or [each.surface_id for each in summary.blame]
-    traces, categories = BlamedTraces(changed), _Categories()
+    trajectory, traces, categories = Trajectory(result), BlamedTraces(changed), _Categories()
     for each in result.rounds:
+        trajectory.add(each)
         traces.add(each)
-        for one in get_passes(each):
-            categories.add(one.losses)
+        categories.add(each)
     return RunReport(
         summary=summary,
-        points=trace_trajectory(result),
+        points=trajectory.points,
         figures=tuple(_list_figures(result)),
         sets=tuple(_list_sets(summary)),
         cases=list_case_changes(result),
@@ -142,10 +143,10 @@ class _Categories:
         self._metrics: dict[Category, dict[str, None]] = {}
         self._examples: dict[Category, str] = {}
 
-    def add(self, losses: Iterable[CaseLoss]) -> None:
-        for each in losses:
-            for loss in each.losses:
-                self._cases.setdefault(loss.category, {})[each.case_id] = None
+    def add(self, each: RoundResult) -> None:
+        for found in (found for one in get_passes(each) for found in one.losses):
+            for loss in found.losses:
+                self._cases.setdefault(loss.category, {})[found.case_id] = None
                 self._metrics.setdefault(loss.category, {})[loss.metric] = None
                 self._examples.setdefault(loss.category, loss.report)
 
@@ -203,7 +204,8 @@ def _compare_with_forecast(summary: RunSummary, folder: Path) -> StageTable | No
     forecast = read_forecast(folder)
     if forecast is None:
         return None
-    header, rows = tabulate_stages(forecast, spent_by_stage(folder))
+    is_known = (folder / CALLS).exists()
+    header, rows = tabulate_stages(forecast, spent_by_stage(folder)) if is_known else ((), [])
     total = describe_difference(forecast, summary.costs.models, seconds=summary.costs.duration_s)
     return StageTable(header=header, rows=tuple(rows), total=total)
 

@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 
 from promptiter.evaluation.result import Evaluation, Objective, merge_evaluations
 from promptiter.evaluation.stats.power import pooled_std
-from promptiter.runlog.results import CandidateResult, RunResult
+from promptiter.profile import Profile
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 
 PointKind: TypeAlias = Literal["baseline", "accepted", "rejected", "undecided"]
 """Whose score it is: that of the baseline or of a candidate. In the final test, `accepted` is the best candidate."""
@@ -54,18 +55,54 @@ class _Spread:
     runs: int
 
 
-def trace_trajectory(result: RunResult) -> tuple[TrajectoryPoint, ...]:
-    """The points of a run in the order in which they were measured; what could not be scored is left out."""
-    measured = list(_measure_all(result))
-    freedom = sum(spread.freedom for _, spread in measured)
-    squares = math.fsum(spread.std**2 * spread.freedom for _, spread in measured)
-    typical = math.sqrt(squares / freedom) if freedom else None
+_Measured: TypeAlias = tuple[TrajectoryPoint, _Spread]
 
-    def estimate_noise(spread: _Spread) -> float | None:
-        std = spread.std if spread.freedom else typical
-        return None if std is None else INTERVAL_95 * std / math.sqrt(spread.runs)
 
-    return tuple(replace(point, noise=estimate_noise(spread)) for point, spread in measured)
+class Trajectory:
+    """Collects the points of a run: its rounds are added in order. What could not be scored is left out."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._result = result
+        self._objective = result.objective
+        self._searched: list[_Measured] = []
+        self._last_round = 0
+
+    def add(self, each: RoundResult) -> None:
+        self._last_round = each.round
+        for candidate in each.candidates:
+            for point, spread in _measure(candidate.validation, self._objective):
+                reason = "" if candidate.decision is None else candidate.decision.reason
+                found = replace(point, round=each.round, kind=_name_kind(candidate), reason=reason)
+                self._searched.append((found, spread))
+
+    @property
+    def points(self) -> tuple[TrajectoryPoint, ...]:
+        """The points in the order in which they were measured: the baseline, the candidates, the final test."""
+        measured = [*self._measure_baseline(), *self._searched, *self._measure_final_test()]
+        freedom = sum(spread.freedom for _, spread in measured)
+        squares = math.fsum(spread.std**2 * spread.freedom for _, spread in measured)
+        typical = math.sqrt(squares / freedom) if freedom else None
+        return tuple(replace(point, noise=_estimate_noise(spread, typical)) for point, spread in measured)
+
+    def _measure_baseline(self) -> Iterator[_Measured]:
+        yield from _measure(_find(self._result, "baseline", self._result.initial_profile.digest), self._objective)
+
+    def _measure_final_test(self) -> Iterator[_Measured]:
+        """Both profiles of the final test, on the cases of the search and on the test set."""
+        phases: tuple[tuple[str, PointPhase], ...] = (("final_test", "final test"), ("test", "test set"))
+        profiles: tuple[tuple[Profile, PointKind], ...] = (
+            (self._result.initial_profile, "baseline"),
+            (self._result.working_profile, "accepted"),
+        )
+        for phase, name in phases:
+            for profile, kind in profiles:
+                for point, spread in _measure(_find(self._result, phase, profile.digest), self._objective):
+                    yield replace(point, round=self._last_round, phase=name, kind=kind), spread
+
+
+def _estimate_noise(spread: _Spread, typical: float | None) -> float | None:
+    std = spread.std if spread.freedom else typical
+    return None if std is None else INTERVAL_95 * std / math.sqrt(spread.runs)
 
 
 def write_csv(points: Iterable[TrajectoryPoint]) -> str:
@@ -80,25 +117,6 @@ def write_csv(points: Iterable[TrajectoryPoint]) -> str:
     return text.getvalue()
 
 
-def _measure_all(result: RunResult) -> Iterator[tuple[TrajectoryPoint, _Spread]]:
-    """The baseline, each candidate on validation, then both profiles of the final test, on validation and test set."""
-    baseline, best, objective = result.initial_profile.digest, result.working_profile.digest, result.objective
-    yield from _measure(_find(result, "baseline", baseline), objective)
-    last = 0
-    for each in result.rounds:
-        last = each.round
-        for candidate in each.candidates:
-            for point, spread in _measure(candidate.validation, objective):
-                reason = "" if candidate.decision is None else candidate.decision.reason
-                yield replace(point, round=each.round, kind=_name_kind(candidate), reason=reason), spread
-    phases: tuple[tuple[str, PointPhase], ...] = (("final_test", "final test"), ("test", "test set"))
-    profiles: tuple[tuple[str, PointKind], ...] = ((baseline, "baseline"), (best, "accepted"))
-    for phase, name in phases:
-        for profile, kind in profiles:
-            for point, spread in _measure(_find(result, phase, profile), objective):
-                yield replace(point, round=last, phase=name, kind=kind), spread
-
-
 def _find(result: RunResult, phase: str, profile: str) -> Evaluation | None:
     """The evaluation of a profile outside of rounds; the final test may have several."""
     found = (each for each in result.evaluations if each.phase == phase and each.profile_digest == profile)
@@ -111,7 +129,7 @@ def _name_kind(candidate: CandidateResult) -> PointKind:
     return "accepted" if candidate.decision.accepted else "rejected"
 
 
-def _measure(evaluation: Evaluation | None, objective: Objective) -> Iterator[tuple[TrajectoryPoint, _Spread]]:
+def _measure(evaluation: Evaluation | None, objective: Objective) -> Iterator[_Measured]:
     """The point of an evaluation, without its noise, and the spread of its repeats; nothing if it has no score."""
     score = None if evaluation is None else evaluation.objective(objective)
     if evaluation is None or score is None:
