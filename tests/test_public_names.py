@@ -28,7 +28,7 @@ build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_con
 """
 NAMESPACES = "agents backprop evaluation llm observers offline policies runs search stages"
 COMMANDS = (
-    "cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, rerun, restore, "
+    "cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, report, rerun, restore, "
     "resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, trace structure, trace"
     " to-evalset, try"
 )

@@ -64,7 +64,7 @@ def render_html(report: RunReport) -> str:
             report=report,
             run=report.summary,
             chart=Markup(chart),
-            diagrams=[Markup(to_svg(each)) for each in report.diagrams],
+            diagrams=[Markup(to_svg(each, name=f"blame-{at}-")) for at, each in enumerate(report.diagrams)],
             is_thinned=len(choose_points(points)) < len(points),
             **_shared(report),
         )
