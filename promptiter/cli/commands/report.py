@@ -15,9 +15,9 @@ def report(
     runs: Runs = None,
     is_opened: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
 ) -> None:
-    """Write the report of a run: report.html, report.md and trajectory.csv.
+    """Write the report of a run.
 
-    Works at any time, also while the run is in progress or after it crashed. A run that ends writes its own report.
+    That is report.html, report.md and trajectory.csv in its folder. Works at any time, also while the run is in progress or after it crashed. A run that ends writes its own report.
     """
     from promptiter.runs.report.files import write_report
     from promptiter.wording import path_from_here

@@ -5,7 +5,9 @@ pygal draws them; this is the only module that imports it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 from xml.etree.ElementTree import SubElement, fromstring, tostring
 
@@ -29,13 +31,11 @@ SERIES = {
 
 def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> str:
     """Draw the search round by round, then the final test. Bars are the noise; a line marks where a phase begins."""
-    import pygal
-    from pygal.style import Style
-
+    pygal = _import_pygal()
     shown = choose_points(points)
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     labels, starts = list(_label(shown)), list(_find_phase_starts(shown))
-    style = Style(
+    style = pygal.style.Style(
         background="transparent",
         plot_background="transparent",
         foreground="var(--muted)",
@@ -79,6 +79,14 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
         values = [_draw_point(each) if _name_series(each) == kind else None for each in shown]
         chart.add(SERIES[kind][0], values, stroke=kind == "accepted")
     return _finish(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
+
+
+def _import_pygal() -> ModuleType:
+    """Import pygal, and remove its hook for plugins, which would slow down and warn about every later import."""
+    import pygal
+
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "PluginImportFixer"]
+    return pygal
 
 
 def choose_points(points: Sequence[TrajectoryPoint]) -> list[TrajectoryPoint]:
