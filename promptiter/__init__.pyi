@@ -9,6 +9,7 @@ from promptiter.agents.graph import GraphAgent as GraphAgent
 from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
+from promptiter.api import load_evaluation as load_evaluation
 from promptiter.api import load_run as load_run
 from promptiter.api import resume_run as resume_run
 from promptiter.config.loading import load_agent as load_agent

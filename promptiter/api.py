@@ -1,4 +1,4 @@
-"""Runs from configuration files: what `promptiter run`, `resume` and `rerun` do, for Python.
+"""Runs from configuration files: what `promptiter run`, `resume`, `rerun` and `evaluate` do, for Python.
 
 result = load_run("promptiter.yaml").begin().run_sync()
 result = resume_run("runs/2026-11-15T09-30-00_1a2b3c4d").run_sync()
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from promptiter.config.build import build_run
-from promptiter.config.configured_run import ConfiguredRun
+from promptiter.config.build import build_evaluation, build_run
+from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
 from promptiter.engine.engine import Engine
@@ -38,6 +38,20 @@ def load_run(
     `settings` override the file and have its shape: `{"budget": {"max_usd": 2}}`. A RequestError lists every problem.
     """
     return build_run(read_config(path, settings=settings, environ=environ), environ=environ)
+
+
+def load_evaluation(
+    path: str | os.PathLike[str],
+    eval_set: str = "validation",
+    *,
+    settings: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredEvaluation:
+    """Load the agent, the metrics and an eval set of a configuration, as `promptiter evaluate` does.
+
+    `eval_set` is train, validation, cases or test, or a file. `await load_evaluation(...).evaluate()` runs the cases.
+    """
+    return build_evaluation(read_config(path, settings=settings, environ=environ), eval_set, environ=environ)
 
 
 def resume_run(

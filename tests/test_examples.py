@@ -55,6 +55,7 @@ def test_an_example_prints_what_its_page_says(name: str, tmp_path: Path) -> None
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path / "offline"), os.environ.get("PYTHONPATH")))),
         "COLUMNS": "120",
+        "PYTEST_PLUGINS": "promptiter.pytest_plugin",  # as its entry point does, also if that is not installed yet
     }
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr

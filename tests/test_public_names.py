@@ -24,7 +24,8 @@ AcceptancePolicy Agent AgentRun Aggregator Attributor Backwarder Budget BudgetEn
 EvalSet Evaluation Evaluator Event FanOut FunctionNode Gateway GraphAgent InPlaceAgent Metric ModelError ModelNode
 Observer Optimizer PatchSet Profile PromptiterError RequestError Reviewer RunContext RunFailedError RunProgress
 RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapshot Surface SurfacePatch Tool
-build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_config load_eval_set load_run resume_run
+build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_config load_eval_set load_evaluation
+load_run resume_run
 """
 NAMESPACES = "agents backprop evaluation llm observers offline policies runs search stages"
 COMMANDS = (

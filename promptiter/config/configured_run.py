@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from promptiter.agents.base import Agent
@@ -20,7 +20,9 @@ from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
+from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
+from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
@@ -131,6 +133,15 @@ class ConfiguredRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedCases:
+    """An evaluation and its cases, with the references that a teacher wrote, and the cases that it failed on."""
+
+    evaluation: Evaluation
+    cases: EvalSet
+    teacher_errors: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredEvaluation:
     """An agent, its cases and its evaluator, ready to be evaluated: a run without the search."""
 
@@ -140,6 +151,17 @@ class ConfiguredEvaluation:
     gateway: Gateway
     profile: Profile | None = None
     teacher: Runner | str | None = None
+
+    async def evaluate(self, case_ids: Collection[str] | None = None, *, on_row: OnRow | None = None) -> EvaluatedCases:
+        """Run all cases, or those with these ids, once the teacher has written missing references, if there is one."""
+        cases, errors = self.cases, tuple[tuple[str, str], ...]()
+        if case_ids is not None:
+            cases = replace(cases, cases=tuple(each for each in cases.cases if each.id in case_ids))
+        if self.teacher is not None:
+            labelled = await write_expected_answers(cases, self.teacher, gateway=self.gateway)
+            cases, errors = labelled.eval_set, labelled.errors
+        evaluation = await self.evaluator.evaluate(self.agent, cases, self.profile, on_row=on_row)
+        return EvaluatedCases(evaluation=evaluation, cases=cases, teacher_errors=errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

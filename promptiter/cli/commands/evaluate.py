@@ -73,7 +73,6 @@ def evaluate(
     from promptiter.cli.views import evaluation as evaluation_view
     from promptiter.config.build import build_evaluation
     from promptiter.evaluation.surface_reads import find_unread
-    from promptiter.evaluation.teacher import write_expected_answers
 
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
@@ -94,14 +93,12 @@ def evaluate(
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
     with divert_prints():
         built = build_evaluation(given, eval_set)
-        cases, evaluator, gateway = built.cases, built.evaluator, built.gateway
-        if built.teacher is not None:
-            labelled = asyncio.run(write_expected_answers(cases, built.teacher, gateway=gateway))
-            cases = labelled.eval_set
-            for case_id, error in labelled.errors:
-                echo(f"the teacher had no answer for {case_id}: {error}", err=True)
-        with evaluation_view.show_progress(len(cases.cases) * evaluator.options.repeats, cases.id) as on_row:
-            evaluation = asyncio.run(evaluator.evaluate(built.agent, cases, built.profile, on_row=on_row))
+        gateway, total = built.gateway, len(built.cases.cases) * built.evaluator.options.repeats
+        with evaluation_view.show_progress(total, built.cases.id) as on_row:
+            done = asyncio.run(built.evaluate(on_row=on_row))
+    evaluation, cases = done.evaluation, done.cases
+    for case_id, error in done.teacher_errors:
+        echo(f"the teacher had no answer for {case_id}: {error}", err=True)
     evaluation_view.warn_of_uncounted_calls(evaluation, gateway)
     if junit is not None:
         write_text(evaluation_view.evaluation_as_junit(evaluation, cases), junit)

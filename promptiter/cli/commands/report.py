@@ -17,7 +17,8 @@ def report(
 ) -> None:
     """Write the report of a run.
 
-    That is report.html, report.md and trajectory.csv in its folder. Works at any time, also while the run is in progress or after it crashed. A run that ends writes its own report.
+    That is report.html, report.md and trajectory.csv in its folder. Works at any time, also while the run is in
+    progress or after it crashed. A run that ends writes its own report.
     """
     from promptiter.runs.report.files import write_report
     from promptiter.wording import path_from_here

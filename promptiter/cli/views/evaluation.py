@@ -17,15 +17,14 @@ from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.run import hanging_indent
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.evaluation.data.case import EvalCase, EvalSet
+from promptiter.evaluation.failure_details import describe_failures
 from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
-from promptiter.evaluation.score import Score
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
 from promptiter.runs.cost_wording import spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
-from traces.model import Json
 from traces.text import cut_at_word, one_line
 
 MAX_FAILURES = 10
@@ -131,25 +130,13 @@ def evaluation_as_junit(evaluation: Evaluation, cases: EvalSet) -> str:
 
 
 def _build_test(result: CaseResult, case: EvalCase, rows: Sequence[CaseRow]) -> JUnitTest:
-    details = [_describe_failure(case, row, score) for row in rows for score in row.scores if not score.passed]
+    details = describe_failures(case, rows)
     return JUnitTest(
         name=result.case_id,
         seconds=sum(row.measured.duration_s for row in rows),
         message=None if result.passed else orjson.dumps(details, option=orjson.OPT_INDENT_2).decode(),
         kind="failure" if result.is_scored else "error",
     )
-
-
-def _describe_failure(case: EvalCase, row: CaseRow, score: Score) -> dict[str, Json]:
-    return {
-        "input": [turn.user for turn in case.turns],
-        "expected": [turn.expected for turn in case.turns],
-        "actual": row.output,
-        "metric": score.metric,
-        "score": score.value,
-        "reason": score.error or score.reason,
-        "repeat": row.repeat,
-    }
 
 
 def _print_failures(screen: Console, evaluation: Evaluation, cases: EvalSet) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import Any
 from xml.etree.ElementTree import SubElement, fromstring, tostring
 
@@ -81,7 +80,7 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     return _finish(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
-def _import_pygal() -> ModuleType:
+def _import_pygal() -> Any:
     """Import pygal, and remove its hook for plugins, which would slow down and warn about every later import."""
     import pygal
 
