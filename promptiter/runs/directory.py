@@ -55,6 +55,7 @@ class RunDirectory(ResumableRun):
             keep_traces=keep_traces,
             notes=notes,
             observers=observers,
+            folder=self.path,
         )
         self._keep_best_only = keep_best_only
 
