@@ -17,7 +17,8 @@ from promptiter.concurrency import run_in_thread
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import SetupError
+from promptiter.engine.run import RunOutcome
+from promptiter.errors import RunLockedError, SetupError
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
@@ -117,11 +118,14 @@ class RunDirectory(ResumableRun):
             observers=observers,
         )
 
-    async def _write_result(self, run: OpenRun, result: RunResult) -> None:
+    async def _write_result(self, run: OpenRun, outcome: RunOutcome) -> None:
         """Store the result and the report. The report comes first: it shows traces that may not be kept."""
+        if isinstance(outcome.error, RunLockedError):  # the run belongs to another process
+            return
+        result = outcome.result
         with suppress(asyncio.CancelledError):
             await run_in_thread(lambda: self._write_report(result))
-        await super()._write_result(run, result)
+        await super()._write_result(run, outcome)
         if self._keep_best_only and result.is_final:
             with suppress(OSError):  # what is left over does no harm
                 drop_all_but_best(self.path, result)
