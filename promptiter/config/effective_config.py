@@ -72,6 +72,7 @@ _ORDER = (
         "sources",
         "apply",
         "keep_traces",
+        "keep_best_only",
     ),
 )
 

@@ -148,6 +148,9 @@ class RunConfig(Section):
     """Where the folders of runs are created."""
     keep_traces: Literal["all", "failed", "none"] = "all"
     """Which traces are kept after the run: `all`, `failed` or `none`."""
+    keep_best_only: Flag = False
+    """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
+    """
     review: Flag = False
     """Ask about each patch at the terminal."""
     sources: dict[str, SourceItem] = Field(default_factory=dict)
