@@ -75,12 +75,12 @@ def find_roots(agent: str, folders: Iterable[Path]) -> Iterable[Path]:
 
 
 def _describe_python_project(parts: PythonParts) -> Project:
-    """The project of a run that Python began: the folder of the agent's module, if it has a name."""
+    """The project of a run that Python began: the folder of the agent's module; if it has no name, this folder."""
     found: Json = parts.packed.get("agent")
     names = [each for each in found.values() if isinstance(each, str)] if isinstance(found, dict) else []
     folders = [Path(each) for each in parts.folders]
     roots = tuple(root for name in names for root in find_roots(name, folders))
-    return Project(folder=Path.cwd(), roots=roots)
+    return Project(folder=Path.cwd(), roots=roots or (Path.cwd(),))
 
 
 def _open(source: Source | str) -> Source:

@@ -8,6 +8,7 @@ the run. Callbacks are called last: if one fails, the files are rolled back, but
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from promptiter.runs.outcome import Outcome, classify_result
 from promptiter.runs.place_search import Project
 from promptiter.sources import FileSource, Source
 from promptiter.wording import join_names
+
+_log = logging.getLogger(__name__)
 
 IMPROVED: tuple[Outcome, ...] = ("improved", "improved_on_validation")
 """The outcomes that are applied without force."""
@@ -143,7 +146,9 @@ def recover(folder: Path) -> None:
         return
     try:
         if all(value.path is not None for value in saved.load()):
-            saved.restore({})
+            for each in saved.restore({}):
+                if not each.is_settled:
+                    _log.warning("%s: %s", each.place, each.note)
     finally:
         lock.release()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.errors import SetupError
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.sources import FileSource, json_field, markdown_section, python_literal, yaml_field
 from promptiter.sources.place import MARKDOWN
 from promptiter.sources.whitespace import find_readers
@@ -116,6 +117,9 @@ def _list_files(project: Project) -> Sequence[Path]:
     excluded = {path.resolve() for path in project.excluded}
     for root in project.roots:
         for folder, names, files in os.walk(root):
+            if JOURNAL in files:  # a run, which has copies of all texts
+                names.clear()
+                continue
             names[:] = sorted(
                 name
                 for name in names

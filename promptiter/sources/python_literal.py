@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from promptiter.errors import SetupError, nearest
 from promptiter.sources.field import is_same, join_path
-from promptiter.sources.python_text import list_string_tokens, write_strings, write_value
+from promptiter.sources.python_text import list_string_tokens, parse_python, write_strings, write_value
 from promptiter.sources.whitespace import refit
 from promptiter.wording import shorten
 from traces.model import Json
@@ -47,6 +47,7 @@ class PythonLiteral:
     def replace(self, text: str, value: Json) -> str:
         tree = _parse(text)
         place = self._find(tree)
+        _evaluate(place.node)  # refuses what is not a literal
         literal, readers = place.peel()
         start, end = _find_span(text, literal)
         old = text[start:end]
@@ -113,7 +114,7 @@ def list_strings(text: str) -> Iterator[tuple[str, str]]:
 
 def _parse(text: str) -> ast.Module:
     try:
-        return ast.parse(text)
+        return parse_python(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise SetupError(f"the file is not valid Python: {error}") from error
 

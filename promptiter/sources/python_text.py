@@ -7,6 +7,7 @@ import io
 import math
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,20 @@ _MIN_WIDTH = 40
 _ESCAPES = {"\\": "\\\\", "\r": "\\r"}
 
 
+def parse_python(text: str) -> ast.Module:
+    """The syntax tree of a source, without Python's warnings about it, such as that of the escape in "\\d"."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def evaluate_literal(source: str) -> object:
+    """The value of a literal; ValueError or SyntaxError if it is not one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.literal_eval(source)
+
+
 @dataclass(frozen=True, slots=True)
 class StringToken:
     """One string of a literal, which may consist of several adjacent ones. `start` and `end` are positions in it."""
@@ -29,7 +44,7 @@ class StringToken:
 
     @property
     def value(self) -> str:
-        return str(ast.literal_eval(self.source))
+        return str(evaluate_literal(self.source))
 
 
 def list_string_tokens(source: str) -> list[StringToken]:
@@ -148,7 +163,7 @@ def _escape(value: str, quote: str, body: str) -> str:
 
 def _has_value(text: str, value: str) -> bool:
     try:
-        return bool(ast.literal_eval(text) == value)
+        return evaluate_literal(text) == value
     except (SyntaxError, ValueError):
         return False
 

@@ -35,8 +35,13 @@ class YamlField:
     def replace(self, text: str, value: Json) -> str:
         tree = _compose(text)
         slot = self._find(tree, text)
+        _construct(slot.node)  # refuses what is not a value of JSON
         others = _flatten(tree, slot.node)
-        shared = False
+        if others.count(_HERE) > 1:
+            raise SetupError(
+                "the value, or what holds it, has an anchor and is used in other places as well; copy it to those "
+                "places, and remove the anchor and its aliases"
+            )
         for written in list_styles(slot, value):
             changed = text[: slot.start] + written + text[slot.end :]
             try:
@@ -48,12 +53,6 @@ class YamlField:
                 continue
             if _flatten(again, found.node) == others:
                 return changed
-            shared = shared or others.count(_HERE) > 1
-        if shared or others.count(_HERE) > 1:
-            raise SetupError(
-                "the value has an anchor, and is used in other places as well; copy it to those places, and remove "
-                "the anchor and its aliases"
-            )
         raise SetupError("YAML cannot hold this value here; change it by hand")
 
     def _find(self, tree: Any, text: str) -> Slot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from promptiter.runs.apply_plan import find_problems
 from promptiter.runs.place_search import Project
 from promptiter.sources import CallbackSource, Source
 from promptiter.sources.place import open_place
+from promptiter.structure import Surface
 from tests.runs.apply_world import AFTER, BEFORE, FILES, PLACES, make_result, read_files, write_project
 from traces.model import Json
 
@@ -286,3 +288,20 @@ def test_a_commit_needs_a_repository_that_tracks_the_files(world: World) -> None
     with pytest.raises(SetupError, match="git does not track"):
         world.apply(commit=True)
     assert read_files(world.folder) == FILES
+
+
+def test_copies_in_the_folder_of_another_run_are_not_places(world: World) -> None:
+    other = world.folder / "old" / "run"
+    other.mkdir(parents=True)
+    (other / "journal.jsonl").touch()
+    (other / "planner.md").write_text("Plan the work.")
+    assert world.apply().state == "applied"
+
+
+def test_a_surface_that_shares_its_text_with_another_one_needs_a_place(world: World) -> None:
+    result = make_result()
+    twin = Surface(node_id="actor", type="skill", value="Plan the work.")
+    structure = replace(result.structure, surfaces=(*result.structure.surfaces, twin))
+    [problem] = find_problems(["planner#instruction"], structure=structure, sources={}, project=world.project)
+    assert problem.startswith("planner#instruction: actor#skill has the same value 'Plan the work.'")
+    assert "under `sources`" in problem

@@ -124,6 +124,7 @@ PYTHON = (
     ),
     py("stripped", "PROMPT", 'PROMPT = ⟦"""\nBe brief.\n"""⟧.strip()\n', "Be brief."),
     py("second one", "PROMPT~2", 'PROMPT = "a"\nif x:\n    PROMPT = ⟦"b"⟧\n', "b"),
+    py("invalid escape", "PROMPT", 'PROMPT = ⟦"Match \\d+."⟧\n', "Match \\d+."),
     py("number", "TOP_K", "TOP_K = ⟦5⟧  # how many\n", 5),
     py("list", "WORDS", 'WORDS = ⟦["a", "b"]⟧\n', ["a", "b"]),
     py("no line end", "PROMPT", 'PROMPT = ⟦"Be brief."⟧', "Be brief."),
@@ -223,5 +224,8 @@ PLAIN = (*PYTHON, *YAML, *JSON, *MARKDOWN)
 SHAPES = (
     *PLAIN,
     *(crlf(each) for each in PLAIN if "\n" in each.marked),
+    Shape("yaml: UTF-16", "bot.yaml", ":a", "\ufeffb: ü\na: ⟦x⟧\n", "x", "utf-16-le"),
+    Shape("md: mixed line ends", "bot.md", "#A", "# A\r\n\n⟦x\ny⟧\r\n\n# B\n", "x\ny"),
+    Shape("py: mixed line ends", "bot.py", ":A", 'B = 1\r\nA = ⟦"x"⟧\n', "x"),
     *(marked_utf8(each) for each in (PYTHON[0], PYTHON[2], YAML[0], YAML[4], JSON[1], MARKDOWN[0])),
 )

@@ -1,4 +1,4 @@
-"""`promptiter restore`: restore the baseline after an in-place agent was killed."""
+"""`promptiter restore`: restore the baseline after an in-place agent or `promptiter apply` was killed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def restore(
     ] = None,
 ) -> None:
     """Restore the baseline after an in-place agent was killed.
+
+    After `promptiter apply` was killed, all files get their old content, or all keep the new one.
 
     A file that was edited in the meantime is not touched, and the baseline is saved beside it. Exits 1 if a source
     could not be restored.

@@ -22,6 +22,8 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.profile import Profile
 from promptiter.sources import CallbackSource, FileSource, Source
+from promptiter.sources.field import FieldSource
+from promptiter.sources.yaml_field import YamlField
 from traces import Failure
 
 BASELINE = codecs.BOM_UTF8 + b"Be brief.\r\nBe kind.\r\n"
@@ -666,3 +668,16 @@ async def test_an_evaluation_of_an_in_place_agent_scores_each_profile_separately
         }
     assert {text: each.result().mean_score for text, each in evaluations.items()} == {"A": 1.0, "B": 0.0}
     assert file.raw == BASELINE
+
+
+async def test_a_field_of_a_file_is_a_source(tmp_path: Path, state: State) -> None:
+    path = tmp_path / "bot.yaml"
+    raw = b"# bot\r\nprompt: 'Be brief.'  # short\r\n"
+    path.write_bytes(raw)
+    source = FieldSource(path, inside=YamlField("prompt"))
+    agent = InPlaceAgent(lambda _: path.read_text(), {"bot#instruction": source}, state_folder=state.path)
+    async with agent:
+        assert agent.describe().surface("bot#instruction").value == "Be brief."
+        done = await agent.run(CaseInput(text=""), profile(agent, instruction="It's long."))
+        assert done.output == "# bot\nprompt: 'It''s long.'  # short\n"
+    assert path.read_bytes() == raw
