@@ -85,8 +85,11 @@ def _rest_of_block(slot: Slot) -> str:
     found = _BLOCK.match(slot.old) if slot.style in ("|", ">") else None
     if found is None:
         return ""
-    end = re.search(r"(?:\n[ \t]*)*\Z", slot.old)
-    return found[2] + (end[0] if end else "")
+    body = slot.old[found.end() :]
+    end = re.search(r"(?:\n[ \t]*)*\Z", body)
+    if not body.strip() or end is None:
+        return found[2] + ("\n" if slot.old.endswith("\n") else "")
+    return found[2] + end[0]
 
 
 def _quote(value: str) -> str:
