@@ -31,6 +31,7 @@ from promptiter.config.fields import (
     Part,
     PartEntry,
     Parts,
+    ReviewEntry,
     Section,
 )
 from promptiter.config.model_sections import Models, find_declared_settings
@@ -145,8 +146,8 @@ class RunConfig(Section):
     """Where the folders of runs are created."""
     keep_traces: Literal["all", "failed", "none"] = "all"
     """Which traces are kept after the run: `all`, `failed` or `none`."""
-    review: Flag = False
-    """Ask about each patch at the terminal."""
+    review: ReviewEntry = None
+    """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     as_json: Annotated[Flag, Field(alias="json")] = False
     """Print the result as JSON."""
     quiet: Flag = False

@@ -22,6 +22,7 @@ from promptiter.cli.options import (
     Require,
     Requirement,
     Review,
+    ReviewWay,
     Run,
     Runs,
     Seed,
@@ -33,6 +34,9 @@ from promptiter.errors import SetupError
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
     from promptiter.config.file import ParsedConfig
+    from promptiter.engine.interrupts import Interrupt
+    from promptiter.engine.review import Reviewer
+    from promptiter.observers.progress import RunProgress
     from promptiter.runlog.results import RunResult
     from promptiter.runs.directory import RunDirectory
 
@@ -85,7 +89,7 @@ def run(
         seed=seed,
         targets=names or None,
         initial_profile=initial_profile,
-        review=review,
+        review=_parse_review(review),
         runs=runs,
         json=as_json,
         quiet=quiet,
@@ -123,7 +127,11 @@ def resume(
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
-        evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet, require=require
+        evaluation={"concurrency": concurrency},
+        review=_parse_review(review),
+        json=as_json,
+        quiet=quiet,
+        require=require,
     )
     prepare = partial(load_resume, folder, settings=settings)
     try:
@@ -153,7 +161,7 @@ def rerun(
     folder = find_run_folder(run, runs)
     settings = collect_settings(
         evaluation={"concurrency": concurrency},
-        review=review,
+        review=_parse_review(review),
         runs=runs,
         json=as_json,
         quiet=quiet,
@@ -203,7 +211,7 @@ def _execute(
     with divert_prints():
         configured = prepare()
         try:
-            if configured.config.review:
+            if configured.config.review == "ask":
                 check_terminal()
             if folder is None:
                 _check_requirement(configured)
@@ -276,7 +284,7 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
     problems = []
     checks: list[Callable[[], None]] = [
         partial(check_folder, parsed.config.runs),
-        *([check_terminal] if parsed.config.review else []),
+        *([check_terminal] if parsed.config.review == "ask" else []),
     ]
     for check in checks:
         try:
@@ -288,16 +296,15 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """Run, and return the result; of a failed run, the result so far."""
-    from promptiter.cli.review import TerminalReviewer
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
     from promptiter.wording import path_from_here
 
     config, ledger = configured.config, configured.gateway.ledger
-    screen = SteadyConsole()
-    progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
-    reviewer = TerminalReviewer(screen, pause=progress.pause) if config.review else None
+    interrupt = Interrupt(test_now=test_now)
+    progress = RunProgress(SteadyConsole(), spent=lambda: ledger.snapshot().of_models)
+    reviewer = _make_reviewer(configured, directory, progress, interrupt)
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
@@ -305,7 +312,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
-                interrupt=Interrupt(test_now=test_now),
+                interrupt=interrupt,
                 reviewer=reviewer,
                 notify=progress.say,
             )
@@ -313,3 +320,24 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         if config.as_json:  # otherwise the summary names the cause
             print_error(str(error))
         return error.result
+
+
+def _make_reviewer(
+    configured: ConfiguredRun, directory: RunDirectory, progress: RunProgress, interrupt: Interrupt
+) -> Reviewer | None:
+    """The reviewer that the configuration asks for: a person at the terminal, or files in the run's folder."""
+    from promptiter.cli.review import TerminalReviewer
+    from promptiter.runs.file_review import FOLDER, FileReviewer
+
+    if configured.config.review == "file":
+        return FileReviewer(
+            directory.path / FOLDER,
+            notify=progress.say,
+            find_stop_request=lambda: interrupt.reason,
+            redactor=configured.gateway.redactor,
+        )
+    return TerminalReviewer(progress.console, pause=progress.pause) if configured.config.review == "ask" else None
+
+
+def _parse_review(way: ReviewWay | None) -> ReviewWay | bool | None:
+    return False if way == "no" else way
