@@ -32,6 +32,7 @@ PromptiterError
 ├── OutageError                 a model's service failed for too many cases to judge the agent
 ├── StageError                  a stage of the backward pass failed on every call
 ├── RunFailedError              a run ended in an error; carries its result so far (promptiter.engine)
+├── TrackerError                an experiment tracker failed; the run continues without it
 ├── JournalError                the log of a run is damaged, or cannot be written
 ├── NonDeterministicSearchError  a resumed run asked for something else than the first time
 └── UnexpectedCallError         a scripted model has no answer for a call
@@ -230,6 +231,10 @@ class OutageError(PromptiterError):
 
 class StageError(PromptiterError):
     """A stage of the backward pass failed on every call."""
+
+
+class TrackerError(PromptiterError):
+    """An experiment tracker failed. The run continues without it."""
 
 
 class JournalError(PromptiterError):

@@ -115,7 +115,17 @@ EXECUTORS: Registry[Callable[..., Any]] = Registry(
 )
 """Where cases run: a class or function that builds an Executor."""
 
-OBSERVERS: Registry[Callable[..., Any]] = Registry("observer", entry_point_group="promptiter.observers")
+OBSERVERS: Registry[Callable[..., Any]] = Registry(
+    "observer",
+    entry_point_group="promptiter.observers",
+    built_in={
+        "jsonl": "promptiter.observers.jsonl:JsonlObserver",
+        "mlflow": "promptiter.observers.mlflow:MlflowObserver",
+        "opentelemetry": "promptiter.observers.opentelemetry:OpenTelemetryObserver",
+        "tensorboard": "promptiter.observers.tensorboard:TensorboardObserver",
+        "wandb": "promptiter.observers.wandb:WandbObserver",
+    },
+)
 """Watchers of a run: a class or function that builds an Observer."""
 
 DEFAULT_MODEL = "simulated"

@@ -133,7 +133,9 @@ class RunConfig(Section):
     executor: Part | None = None
     """Where cases are run: `local`, `thread`, `process`, or your own as `module:attr`."""
     observers: Parts = ()
-    """Watchers of the run's events, as `module:attr`."""
+    """Watchers of the run's events: `jsonl`, `mlflow`, `opentelemetry`, `tensorboard`, `wandb`, or your own as
+    `module:attr`.
+    """
     loss_placements: tuple[LossPlacementEntry, ...] = ()
     """Nodes that failures of a metric belong to."""
     hints: tuple[HintEntry, ...] = ()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -146,13 +146,22 @@ class Engine:
         observers: Sequence[Observer] = (),
         interrupt: Interrupt | None = None,
         reviewer: Reviewer | None = None,
+        finish: Callable[[RunOutcome], Awaitable[None]] | None = None,
     ) -> RunOutcome:
-        """Run, and return the error with the result instead of raising it: a run that failed has a result too."""
+        """Run, and return the error with the result instead of raising it: a run that failed has a result too.
+
+        `finish` writes the files of the run, before its observers end.
+        """
         from promptiter.engine.execution import Execution
 
         execution = Execution(self.agent, self.search, using_agent=self.using_agent, clock=self._clock, now=self._now)
         return await execution.execute(
-            checked, services, observers=observers, interrupt=interrupt or Interrupt(), reviewer=reviewer
+            checked,
+            services,
+            observers=observers,
+            interrupt=interrupt or Interrupt(),
+            reviewer=reviewer,
+            finish=finish,
         )
 
     @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
@@ -25,6 +25,7 @@ from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.meter import Meter
+from promptiter.runlog.observation import ObservedRun, observing
 from promptiter.stages.roles import REVIEWER, check_part
 from traces import digest
 
@@ -58,8 +59,9 @@ class Execution:
         observers: Sequence[Observer],
         interrupt: Interrupt,
         reviewer: Reviewer | None,
+        finish: Callable[[RunOutcome], Awaitable[None]] | None = None,
     ) -> RunOutcome:
-        """Run, and return the error with the result instead of raising it."""
+        """Run, and return the error with the result instead of raising it. Observers end after `finish`."""
         check_observers(observers)
         check_journal(services.journal)
         if reviewer is not None:
@@ -68,26 +70,38 @@ class Execution:
         gateway = services.evaluator.gateway.stopping_on(lambda: interrupt.reason)
         evaluator = services.evaluator.with_gateway(gateway)
         journal, request = services.journal, checked.request
-        if is_finished(await journal.last()):
-            return RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
-        await run_in_thread(lambda: self._check_models(evaluator, request))
+        is_complete = is_finished(await journal.last())
+        if not is_complete:
+            await run_in_thread(lambda: self._check_models(evaluator, request))
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)
-        meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
-        log = EventLog(run_id, journal, observers, meter=meter, redactor=evaluator.gateway.redactor)
-        active = ActiveRun(
-            checked,
-            log,
-            agent=checked.choose_agent(self.agent),
-            evaluator=evaluator,
-            interrupt=interrupt,
-            reviewer=reviewer,
-            case_uses=services.case_uses,
-            place=services.place,
-        )
+        redactor = evaluator.gateway.redactor
+        observed = ObservedRun(run_id=run_id, events=journal.reader(), folder=services.folder)
+        async with observing(observers, observed, redact=redactor.redact_text) as ready:
+            if is_complete:
+                outcome = RunOutcome(await run_in_thread(lambda: fold_lazily(journal.reader())), None)
+            else:
+                meter = Meter(self._clock, evaluator.gateway.ledger, before=services.spent_before)
+                log = EventLog(run_id, journal, ready, meter=meter, redactor=redactor)
+                active = ActiveRun(
+                    checked,
+                    log,
+                    agent=checked.choose_agent(self.agent),
+                    evaluator=evaluator,
+                    interrupt=interrupt,
+                    reviewer=reviewer,
+                    case_uses=services.case_uses,
+                    place=services.place,
+                )
+                outcome = await self._run(active, started)
+            if finish is not None:
+                await finish(outcome)
+        return outcome
+
+    async def _run(self, active: ActiveRun, started: datetime) -> RunOutcome:
         run = Run(active, self.search)
         async with self._using_agent():
-            with evaluator.gateway.active():
+            with active.evaluator.gateway.active():
                 return await run.execute(started)
 
     def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:

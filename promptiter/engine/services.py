@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.trace_store import TraceStore
@@ -17,7 +18,7 @@ class RunServices:
     """The journal of a run, and its evaluator, which has the run's traces, cache, ledger, budget and seed.
 
     `spent_before` is what earlier processes spent on a resumed run; None means what the journal says. `case_uses` are
-    those of the project, where the run is known as `place`.
+    those of the project, where the run is known as `place`. `folder` has the files of the run, if it has any.
     """
 
     journal: Journal
@@ -25,6 +26,7 @@ class RunServices:
     spent_before: LedgerSnapshot | None = None
     case_uses: CaseUses = field(default_factory=MemoryCaseUses)
     place: str = ""
+    folder: Path | None = None
 
 
 def make_services(
@@ -37,6 +39,7 @@ def make_services(
     run_name: str = "",
     case_uses: CaseUses | None = None,
     place: str = "",
+    folder: Path | None = None,
 ) -> RunServices:
     """Make the services of a run with this evaluator. What is not given is in memory and ends with the run.
 
@@ -53,4 +56,5 @@ def make_services(
         spent_before=spent_before,
         case_uses=MemoryCaseUses() if case_uses is None else case_uses,
         place=place,
+        folder=folder,
     )

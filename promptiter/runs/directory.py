@@ -50,6 +50,7 @@ class RunDirectory(ResumableRun):
             keep_traces=keep_traces,
             notes=notes,
             observers=observers,
+            folder=self.path,
         )
 
     @classmethod

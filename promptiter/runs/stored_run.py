@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.execution import new_run_id
@@ -37,7 +39,7 @@ from traces import TraceError
 class ResumableRun:
     """One run, ready to start or to resume. `notes` are messages that the user should see.
 
-    Its `observers` watch every execution of it; `run` may be given more.
+    Its `observers` watch every execution of it; `run` may be given more. `folder` has its files, if the store has any.
 
     A cache that the gateway was given is shared with other runs; answers from it are copied into the run's own.
     """
@@ -52,9 +54,11 @@ class ResumableRun:
         keep_traces: KeepTraces = "all",
         notes: Sequence[str] = (),
         observers: Sequence[Observer] = (),
+        folder: Path | None = None,
     ) -> None:
         check_keep_traces(keep_traces)
         self.run_id = run_id
+        self.folder = folder
         self.notes = list(notes)
         self._store = store
         self._engine = engine
@@ -102,33 +106,34 @@ class ResumableRun:
                 run_name=run.name,
                 case_uses=self._store.case_uses,
                 place=self.run_id,
+                folder=self.folder,
             )
             try:
-                outcome = await self._engine.execute(
+                return await self._engine.execute(
                     self._checked,
                     services,
                     observers=(*self._observers, *observers),
                     interrupt=interrupt,
                     reviewer=reviewer,
+                    finish=partial(self._write_result, run),
                 )
-                if not isinstance(outcome.error, RunLockedError):  # otherwise the run belongs to another process
-                    await self._write_result(run, outcome.result)
             finally:
                 self.notes += [note for note in run.notes if note not in self.notes]
-        return outcome
 
     def _share_answers(self, run: OpenRun) -> Cache:
         shared = self._engine.evaluator.gateway.shared_cache
         return run.answers if shared is None else LayeredCache(run.answers, shared)
 
-    async def _write_result(self, run: OpenRun, result: RunResult) -> None:
+    async def _write_result(self, run: OpenRun, outcome: RunOutcome) -> None:
         """Store the result. A failure is only noted: the run is paid for, and its journal holds everything.
 
         The run has finished, so cancelling it has no effect.
         """
+        if isinstance(outcome.error, RunLockedError):  # the run belongs to another process
+            return
         try:
             with suppress(asyncio.CancelledError):
-                await run.write_result(result, keep_traces=self._keep_traces)
+                await run.write_result(outcome.result, keep_traces=self._keep_traces)
         except (OSError, TraceError, PromptiterError) as error:
             self.notes.append(f"the result could not be written to {run.name!r}: {error}; resume writes it again")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,22 @@ def test_a_metric_of_ones_own_works_from_yaml_and_from_a_metrics_file(folder: Pa
     [problem] = problems(folder, FILE)
     assert problem.startswith("metrics: ")
     assert "unknown key 'longst' in the criterion (did you mean 'longest'?); 'brief' takes longest" in problem
+
+
+@pytest.mark.parametrize("name", OBSERVERS.built_in_names)
+def test_trackers_are_observers_by_name(name: str) -> None:
+    built = build_part(PartEntry(name=name, options={"timeout_s": 5}), OBSERVER, place="observers[0]")
+    assert (built.name, built.timeout_s) == (name, 5)
+
+
+def test_a_tracker_whose_package_is_missing_is_refused_before_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    [problem] = problems(folder, FILE + "observers: [tensorboard]")
+    assert problem == "observers[0]: tensorboard is not installed; run: pip install 'promptiter[tensorboard]'"
+
+
+def test_a_wrong_option_of_a_tracker_is_refused(folder: Path) -> None:
+    [problem] = problems(folder, FILE + "observers: [{name: wandb, options: {mode: onlin}}]")
+    assert "observers[0].options.mode" in problem

@@ -1,0 +1,185 @@
+"""MlflowObserver: a run in MLflow, with its rounds as nested runs and its accepted prompts in the prompt registry.
+
+A run is found again by its tag. A metric that is logged twice at the same time with the same value is one point, and a
+prompt with the same text is one version, so a resumed run can send everything again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from promptiter.observers.points import Fact, Point
+from promptiter.observers.tracker import TrackedRun, Tracker, find_report, list_files
+from traces.model import Json
+
+RUN_ID = "promptiter.run_id"
+ROUND = "promptiter.round"
+LINKED_PROMPTS = "mlflow.linkedPrompts"
+LONGEST_TAG = 5000
+LONGEST_PARAMETER = 6000
+STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
+UNLESS_SET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+}
+"""Environment variables of MLflow that are set if they are not: no telemetry, and no minutes of retries."""
+
+
+class MlflowObserver(Tracker):
+    """Logs runs to MLflow. By default the tracking URI is that of the environment, as MLflow itself reads it."""
+
+    name = package = "mlflow"
+    noisy_loggers = ("urllib3.connectionpool",)
+
+    def __init__(
+        self,
+        *,
+        tracking_uri: str | None = None,
+        experiment: str = "promptiter",
+        prompts: bool = True,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.tracking_uri = tracking_uri
+        self.experiment = experiment
+        self.prompts = prompts
+        super().__init__(timeout_s=timeout_s)
+
+    def open_run(self, start: Point, folder: Path | None) -> TrackedRun:
+        for name, value in UNLESS_SET.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        client = MlflowClient(self.tracking_uri, registry_uri=self.tracking_uri)
+        return _MlflowRun(client, start, folder=folder, experiment=self.experiment, with_prompts=self.prompts)
+
+
+class _MlflowRun:
+    def __init__(self, client: Any, start: Point, *, folder: Path | None, experiment: str, with_prompts: bool) -> None:
+        self._client = client
+        self._folder = folder
+        self._start = start
+        self._agent = str(start.facts["agent"])
+        self._with_prompts = with_prompts
+        found = client.get_experiment_by_name(experiment)
+        self._experiment_id = client.create_experiment(experiment) if found is None else found.experiment_id
+        tags = {RUN_ID: start.run_id, "promptiter.agent": self._agent}
+        self._run_id = self._find_or_create(tags, name=f"{self._agent} {start.run_id}", at=start.at)
+        client.update_run(self._run_id, status="RUNNING")  # also one that ended and was resumed
+        self._rounds: dict[int, str] = {}
+        self._values: dict[str, Json] = {}
+        self._prompts: dict[str, int] = {}
+
+    def write(self, point: Point) -> None:
+        self._log(self._run_id, point, figures=point.figures)
+        match point.type:
+            case "run_started":
+                where = {} if self._folder is None else {"report": find_report(self._folder)}
+                self._log(self._run_id, point, parameters=point.facts, tags=where)
+            case "round_started":
+                self._open_round(point)
+            case "round_completed":
+                self._log(self._open_round(point), point, figures=point.figures, tags=point.facts)
+                self._client.set_terminated(self._rounds.pop(point.round), end_time=_milliseconds(point.at))
+            case "conclusion":
+                self._log(self._run_id, point, tags=point.facts)
+        if point.profile is not None:
+            self._register_prompts(point)
+
+    def close(self, end: Point | None) -> None:
+        for run_id in self._rounds.values():
+            self._client.set_terminated(run_id, status="KILLED")
+        for path in list_files(self._folder):
+            assert self._folder is not None
+            inside = path.parent.relative_to(self._folder).as_posix()
+            self._client.log_artifact(self._run_id, str(path), None if inside == "." else inside)
+        if end is None:
+            self._client.set_terminated(self._run_id, status="KILLED")
+            return
+        self._log(self._run_id, end, figures=end.figures, tags=end.facts)
+        note = f"**{end.facts['verdict']}**\n\n{find_report(self._folder)}"
+        self._client.set_tag(self._run_id, "mlflow.note.content", note)
+        if end.profile is not None:
+            self._client.log_text(self._run_id, orjson.dumps(end.profile, option=2).decode(), "accepted_profile.json")
+            self._mark_adopted(end.profile)
+        status = STATUS.get(str(end.facts["status"]), "FINISHED")
+        self._client.set_terminated(self._run_id, status=status, end_time=_milliseconds(end.at))
+
+    def _open_round(self, point: Point) -> str:
+        if point.round not in self._rounds:
+            tags = {RUN_ID: f"{self._start.run_id}/{point.round}", "mlflow.parentRunId": self._run_id}
+            tags[ROUND] = str(point.round)
+            self._rounds[point.round] = self._find_or_create(tags, name=f"round {point.round}", at=point.at)
+        return self._rounds[point.round]
+
+    def _find_or_create(self, tags: Mapping[str, str], *, name: str, at: float) -> str:
+        query = f"tags.`{RUN_ID}` = '{tags[RUN_ID]}'"
+        known = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
+        start_time = _milliseconds(at)
+        run = known[0] if known else self._client.create_run(self._experiment_id, start_time, dict(tags), name)
+        return str(run.info.run_id)
+
+    def _log(
+        self,
+        run_id: str,
+        point: Point,
+        *,
+        figures: Mapping[str, float] | None = None,
+        parameters: Mapping[str, Fact] | None = None,
+        tags: Mapping[str, Fact] | None = None,
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        at, step = _milliseconds(point.at), point.round
+        metrics = [Metric(_name(name), value, at, step) for name, value in (figures or {}).items()]
+        params = [Param(_name(name), str(value)[:LONGEST_PARAMETER]) for name, value in (parameters or {}).items()]
+        run_tags = [RunTag(f"promptiter.{name}", str(value)[:LONGEST_TAG]) for name, value in (tags or {}).items()]
+        if metrics or params or run_tags:
+            self._client.log_batch(run_id, metrics, params, run_tags)
+
+    def _register_prompts(self, point: Point) -> None:
+        """Register the texts that changed since the last profile, those of the baseline first."""
+        changed = {name: value for name, value in (point.profile or {}).items() if self._values.get(name) != value}
+        self._values |= changed
+        texts = {name: value for name, value in changed.items() if isinstance(value, str) and value.strip()}
+        if not self._with_prompts or not texts:
+            return
+        message = f"round {point.round} of {point.run_id}" if point.round else f"baseline of {point.run_id}"
+        for surface_id, text in texts.items():
+            self._prompts[surface_id] = self._register(surface_id, text, message=message)
+        linked = [{"name": self._prompt_name(each), "version": str(n)} for each, n in sorted(self._prompts.items())]
+        self._client.set_tag(self._run_id, LINKED_PROMPTS, orjson.dumps(linked).decode())
+
+    def _register(self, surface_id: str, text: str, *, message: str) -> int:
+        name = self._prompt_name(surface_id)
+        if self._client.load_prompt(name, allow_missing=True, cache_ttl_seconds=0) is not None:
+            for each in self._client.search_prompt_versions(name):
+                if each.template == text:
+                    return int(each.version)
+        tags = {RUN_ID: self._start.run_id, "promptiter.surface": surface_id}
+        return int(self._client.register_prompt(name, text, commit_message=message, tags=tags).version)
+
+    def _mark_adopted(self, profile: Mapping[str, Json]) -> None:
+        """Give the adopted versions the alias `adopted`."""
+        for surface_id, version in self._prompts.items():
+            if self._values.get(surface_id) == profile.get(surface_id):
+                self._client.set_prompt_alias(self._prompt_name(surface_id), "adopted", version)
+
+    def _prompt_name(self, surface_id: str) -> str:
+        return re.sub(r"[^\w.-]", "-", f"{self._agent}.{surface_id}")
+
+
+def _name(text: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^\w./ -]", "_", text)[:250]
+
+
+def _milliseconds(at: float) -> int:
+    return round(at * 1000)
