@@ -18,9 +18,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.run import shorten_reason
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.runs.summary_wording import shorten_reason
 from promptiter.wording import plural
 from traces.model import Json
 from traces.text import one_line

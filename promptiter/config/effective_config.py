@@ -70,6 +70,7 @@ _ORDER = (
         "cache",
         "runs",
         "keep_traces",
+        "keep_best_only",
     ),
 )
 

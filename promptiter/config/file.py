@@ -148,6 +148,9 @@ class RunConfig(Section):
     """Where the folders of runs are created."""
     keep_traces: Literal["all", "failed", "none"] = "all"
     """Which traces are kept after the run: `all`, `failed` or `none`."""
+    keep_best_only: Flag = False
+    """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
+    """
     review: ReviewEntry = None
     """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     as_json: Annotated[Flag, Field(alias="json")] = False

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from promptiter.backprop.record import NO_TRACE, BackpropDetails, PassResult
-from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.blame_summary import BlameReason, find_main_reason
+from promptiter.runs.cost_wording import cost_line
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
 from promptiter.stages.contracts import AggregateResult

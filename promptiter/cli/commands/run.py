@@ -58,6 +58,10 @@ def run(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FOLDER", help="Create the folder of the run in this folder.")
     ] = None,
+    keep_best_only: Annotated[
+        bool | None,
+        typer.Option("--keep-best-only/--keep-all", help="At the end, remove answers, traces and other candidates."),
+    ] = None,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
@@ -91,6 +95,7 @@ def run(
         initial_profile=initial_profile,
         review=_parse_review(review),
         runs=runs,
+        keep_best_only=keep_best_only,
         json=as_json,
         quiet=quiet,
         require=require,
@@ -266,7 +271,7 @@ def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
     from promptiter.cli.views.forecast import describe_low_caps
     from promptiter.engine.new_cases import explain_too_few_inputs
     from promptiter.forecast.caps import read_caps
-    from promptiter.forecast.forecast import read_forecast
+    from promptiter.runs.forecast_file import read_forecast
 
     test, forecast = configured.checked.test, read_forecast(directory.path)
     few = None if test is None else explain_too_few_inputs(test)
