@@ -1,7 +1,8 @@
-"""Runs from configuration files: what `promptiter run`, `resume`, `rerun` and `evaluate` do, for Python.
+"""Runs from configuration files: what `promptiter run`, `resume`, `rerun`, `evaluate` and `apply` do, for Python.
 
 result = load_run("promptiter.yaml").begin().run_sync()
 result = resume_run("runs/2026-11-15T09-30-00_1a2b3c4d").run_sync()
+apply_run("runs/2026-11-15T09-30-00_1a2b3c4d")
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from promptiter.config.build import build_evaluation, build_run
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
+from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
+from promptiter.runs.apply import ApplyReport, apply_result, revert_result
+from promptiter.runs.commit_message import write_commit_message, write_revert_message
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_header
 from promptiter.runs.python_parts import rebuild_run
+from promptiter.runs.summary import read_result, summarize
+from promptiter.sources import Source
 from traces.model import Json
 
 DISPLAY_KEYS = ("quiet", "json", "review", "require")
@@ -86,6 +93,55 @@ def load_rerun(
 ) -> ConfiguredRun:
     """Load a new run of the request of an earlier one, from its run.json."""
     return _load_again(folder, _read_to_rerun, settings or {}, environ)
+
+
+def apply_run(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Mapping[str, Source | str] | None = None,
+    force: bool = False,
+    require: Literal["unseen"] | None = None,
+    dry_run: bool = False,
+    commit: bool = False,
+) -> ApplyReport:
+    """Write the adopted values of a run to where they are stored: all of them, or none.
+
+    `sources` are sources or places (`prompts.md#Planner`) by surface id, besides those of the configuration. With
+    `dry_run`, the report has the diffs, and nothing is changed. NotAdoptedError if the run shows no improvement.
+    """
+    path = Path(folder)
+    found, result = find_run_project(read_header(path), sources=sources), read_result(path)
+    return apply_result(
+        result,
+        path,
+        project=found.project,
+        sources=found.sources,
+        force=force,
+        require_unseen=require == "unseen",
+        dry_run=dry_run,
+        commit_message=(lambda: write_commit_message(summarize(result, path))) if commit else None,
+    )
+
+
+def revert_run(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Mapping[str, Source | str] | None = None,
+    dry_run: bool = False,
+    commit: bool = False,
+) -> ApplyReport:
+    """Restore what applying a run replaced, byte for byte: all of it, or nothing."""
+    path = Path(folder)
+    header = read_header(path)
+    found = find_run_project(header, sources=sources)
+    return revert_result(
+        path,
+        run_id=header.run_id,
+        project=found.project,
+        sources=found.sources,
+        dry_run=dry_run,
+        commit_message=(lambda: write_revert_message(summarize(read_result(path), path))) if commit else None,
+    )
 
 
 def _load_again(
@@ -184,4 +240,16 @@ def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> J
     return now
 
 
-__all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_resume", "load_run", "resume_run"]
+__all__ = [
+    "ApplyReport",
+    "ConfiguredEvaluation",
+    "ConfiguredRun",
+    "RunDirectory",
+    "apply_run",
+    "load_evaluation",
+    "load_rerun",
+    "load_resume",
+    "load_run",
+    "resume_run",
+    "revert_run",
+]

@@ -58,6 +58,9 @@ Review = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ConfiguredJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print JSON on standard output.")]
 Quiet = Annotated[bool | None, typer.Option("--quiet/--no-quiet", "-q", help="Print one line: the outcome.")]
+Apply = Annotated[
+    bool | None, typer.Option("--apply/--no-apply", help="Apply an improvement at the end: see `promptiter apply`.")
+]
 Require = Annotated[
     Requirement | None,
     typer.Option("--require", metavar="unseen", help="Exit with code 8 unless the gain is shown for new cases."),

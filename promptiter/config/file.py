@@ -47,6 +47,7 @@ from promptiter.config.sections import (
     HintEntry,
     LossPlacementEntry,
     Shares,
+    SourceItem,
     Stages,
     StagesEntry,
     Stop,
@@ -153,6 +154,12 @@ class RunConfig(Section):
     """
     review: ReviewEntry = None
     """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
+    sources: dict[str, SourceItem] = Field(default_factory=dict)
+    """Where `promptiter apply` writes new values, by surface: a file, `prompts.md#Heading`, `config.yaml:field`,
+    `agent.py:NAME`, or a source of your own as `module:attr`. A text that is in one place only is found without it.
+    """
+    apply: Flag = False
+    """Apply an improvement at the end of the run, as `promptiter apply` does."""
     as_json: Annotated[Flag, Field(alias="json")] = False
     """Print the result as JSON."""
     quiet: Flag = False

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.commands.apply import apply_at_end, find_unwritable
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import (
+    Apply,
     Concurrency,
     Config,
     ConfiguredJson,
@@ -29,7 +31,7 @@ from promptiter.cli.options import (
     find_run_folder,
 )
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, print_error, write_text
-from promptiter.errors import SetupError
+from promptiter.errors import PromptiterError, SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from promptiter.engine.review import Reviewer
     from promptiter.observers.progress import RunProgress
     from promptiter.runlog.results import RunResult
+    from promptiter.runs.apply import ApplyReport
     from promptiter.runs.directory import RunDirectory
 
 
@@ -65,6 +68,7 @@ def run(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
@@ -99,6 +103,7 @@ def run(
         json=as_json,
         quiet=quiet,
         require=require,
+        apply=apply,
     )
     if dry_run:
         _print_forecast(read_config(config, settings=settings))
@@ -117,6 +122,7 @@ def resume(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
 ) -> None:
     """Resume an interrupted, failed or stopped run.
@@ -129,6 +135,7 @@ def resume(
     """
     from promptiter.api import load_resume
     from promptiter.runs.directory import read_finished_run
+    from promptiter.runs.header import read_header
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
@@ -137,6 +144,7 @@ def resume(
         json=as_json,
         quiet=quiet,
         require=require,
+        apply=apply,
     )
     prepare = partial(load_resume, folder, settings=settings)
     try:
@@ -144,7 +152,11 @@ def resume(
     except SetupError:
         if (finished := read_finished_run(folder)) is None:
             raise
-        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
+        if apply is None:
+            configuration = read_header(folder).configuration
+            apply = configuration is not None and bool(configuration.document.get("apply"))
+        applied = apply_at_end(folder, require) if apply else None
+        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs, applied=applied)
 
 
 def rerun(
@@ -155,6 +167,7 @@ def rerun(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
 ) -> None:
     """Start a new run with the settings of an earlier one.
@@ -171,6 +184,7 @@ def rerun(
         json=as_json,
         quiet=quiet,
         require=require,
+        apply=apply,
     )
     _execute(partial(load_rerun, folder, settings=settings), costs=costs)
 
@@ -229,23 +243,43 @@ def _execute(
     for note in directory.notes:
         echo(f"note: {note}", color="yellow", err=True)
     config = configured.config
-    _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, require=config.require, costs=costs)
+    applied = apply_at_end(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
+    _end(
+        result,
+        directory.path,
+        as_json=config.as_json,
+        quiet=config.quiet,
+        require=config.require,
+        costs=costs,
+        applied=applied,
+    )
 
 
 def _end(
-    result: RunResult, folder: Path, *, as_json: bool, quiet: bool, require: Requirement | None, costs: bool
+    result: RunResult,
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    require: Requirement | None,
+    costs: bool,
+    applied: ApplyReport | PromptiterError | None = None,
 ) -> NoReturn:
-    """Show the outcome of a run, and exit with its code."""
-    from promptiter.cli.exit_codes import NOT_SHOWN, choose_exit_code
+    """Show the outcome of a run and what was applied, and exit with its code."""
+    from promptiter.cli.exit_codes import FAILED, NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
+    from promptiter.cli.views.apply import print_report
     from promptiter.cli.views.costs import print_costs
     from promptiter.engine.model_checks import UNCOUNTED_CALLS
+    from promptiter.runs.apply import NotAdoptedError
     from promptiter.runs.summary import summarize
 
     summary = summarize(result, folder)
     exit_code = choose_exit_code(summary.outcome, require=require)
+    if isinstance(applied, PromptiterError) and not isinstance(applied, NotAdoptedError):
+        exit_code = FAILED
     if as_json:
-        write_text(run_view.result_as_json(result, folder, exit_code=exit_code), None)
+        write_text(run_view.result_as_json(result, folder, exit_code=exit_code, applied=applied), None)
     elif quiet:
         run_view.print_line(console(), summary)
         if UNCOUNTED_CALLS in summary.problems:
@@ -257,6 +291,12 @@ def _end(
     if exit_code == NOT_SHOWN and not as_json:
         why = f"not shown for new cases: {summary.obstacle}" if summary.obstacle else "no gain was shown"
         echo(f"--require unseen is not met: {why}", err=True)
+    if isinstance(applied, NotAdoptedError):
+        echo(f"note: {applied}", err=True)
+    elif isinstance(applied, PromptiterError):
+        print_error(f"the run ended, but its result was not applied: {applied}")
+    elif applied is not None and not as_json:
+        print_report(applied)
     raise typer.Exit(exit_code)
 
 
@@ -267,16 +307,17 @@ def _check_requirement(configured: ConfiguredRun) -> None:
 
 
 def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
-    """Say before anything is spent that the test set is too small to be run, or the budget for the whole run."""
+    """Say before anything is spent that the test set is too small, the budget too low, or a text not to be applied."""
     from promptiter.cli.views.forecast import describe_low_caps
     from promptiter.engine.new_cases import explain_too_few_inputs
     from promptiter.forecast.caps import read_caps
     from promptiter.runs.forecast_file import read_forecast
 
     test, forecast = configured.checked.test, read_forecast(directory.path)
+    unwritable = find_unwritable(configured) if configured.config.apply else []
     few = None if test is None else explain_too_few_inputs(test)
     low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
-    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low]:
+    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low, *unwritable]:
         echo(f"warning: {warning}", color="yellow", err=True)
 
 
