@@ -69,6 +69,8 @@ _ORDER = (
         "seed",
         "cache",
         "runs",
+        "sources",
+        "apply",
         "keep_traces",
         "keep_best_only",
     ),

@@ -27,7 +27,7 @@ FREE_KEYS = (
         "evaluation.concurrency",
         "budget.*",
     ),
-    *("executor", "executor.*", "observers", "observers.*"),
+    *("executor", "executor.*", "observers", "observers.*", "apply", "sources", "sources.*"),
     *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
     *("models.*.timeout_s", "models.*.latency_s"),
 )

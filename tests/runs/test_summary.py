@@ -94,7 +94,8 @@ def test_a_failed_run_names_the_error(improved: RunResult) -> None:
 
 def test_commands_can_be_pasted(improved: RunResult) -> None:
     commands = [each.command for each in summarize(improved, Path("my runs/r")).commands]
-    assert commands == ["promptiter show 'my runs/r'", "promptiter show 'my runs/r' --diff"]
+    shown = "promptiter show 'my runs/r'"
+    assert commands == [shown, f"{shown} --diff", "promptiter apply 'my runs/r'"]
 
 
 def test_calls_of_tools_and_of_functions_are_not_model_calls() -> None:

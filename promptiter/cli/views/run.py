@@ -11,10 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import print_indented
+from promptiter.cli.views.apply import report_as_plain
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_needs, stages_as_json
+from promptiter.errors import PromptiterError
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
+from promptiter.runs.apply import ApplyReport
 from promptiter.runs.artifacts import REPORT
 from promptiter.runs.blame_summary import find_main_reason
 from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
@@ -50,8 +53,10 @@ MARKS = {
 OTHER_MARK = ("●", "bold yellow")
 
 
-def result_as_json(result: RunResult, path: Path, *, exit_code: int) -> str:
-    """The result, with its folder, the forecast in total and by stage, and the exit code."""
+def result_as_json(
+    result: RunResult, path: Path, *, exit_code: int, applied: ApplyReport | PromptiterError | None = None
+) -> str:
+    """The result, with its folder, the forecast in total and by stage, what was applied, and the exit code."""
     forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
@@ -60,6 +65,8 @@ def result_as_json(result: RunResult, path: Path, *, exit_code: int) -> str:
         "path": str(path),
         "exit_code": exit_code,
     }
+    if applied is not None:
+        document["applied"] = report_as_plain(applied) if isinstance(applied, ApplyReport) else {"error": str(applied)}
     return orjson.dumps(
         document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     ).decode()
