@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from statistics import fmean, median
 
 from benchmarks.measure import format_reached
-from promptiter.forecast.stage_costs import STAGES
+from promptiter.runs.stage_costs import STAGES
 from tests.worlds.forecast_runs import Outcome, run_once
 
 RUNS, QUICK_RUNS = 200, 40

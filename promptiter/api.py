@@ -1,7 +1,8 @@
-"""Runs from configuration files: what `promptiter run`, `resume`, `rerun` and `evaluate` do, for Python.
+"""Runs from configuration files: what `promptiter run`, `resume`, `rerun`, `evaluate` and `apply` do, for Python.
 
 result = load_run("promptiter.yaml").begin().run_sync()
 result = resume_run("runs/2026-11-15T09-30-00_1a2b3c4d").run_sync()
+apply_run("runs/2026-11-15T09-30-00_1a2b3c4d")
 """
 
 from __future__ import annotations
@@ -10,21 +11,27 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from promptiter.config.build import build_evaluation, build_run
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
+from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import MASK
+from promptiter.runs.apply import ApplyReport, apply_result, revert_result
+from promptiter.runs.commit_message import write_commit_message, write_revert_message
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_header
 from promptiter.runs.python_parts import rebuild_run
+from promptiter.runs.summary import read_result, summarize
+from promptiter.sources import Source
 from traces.model import Json
 
 DISPLAY_KEYS = ("quiet", "json", "review", "require")
-"""Settings of how one command interacts with the user. Those of an earlier command do not count."""
+"""Settings of how one command interacts with the user. Those of an earlier command do not count, see `_is_kept`."""
 
 
 def load_run(
@@ -88,6 +95,55 @@ def load_rerun(
     return _load_again(folder, _read_to_rerun, settings or {}, environ)
 
 
+def apply_run(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Mapping[str, Source | str] | None = None,
+    force: bool = False,
+    require: Literal["unseen"] | None = None,
+    dry_run: bool = False,
+    commit: bool = False,
+) -> ApplyReport:
+    """Write the adopted values of a run to where they are stored: all of them, or none.
+
+    `sources` are sources or places (`prompts.md#Planner`) by surface id, besides those of the configuration. With
+    `dry_run`, the report has the diffs, and nothing is changed. NotAdoptedError if the run shows no improvement.
+    """
+    path = Path(folder)
+    found, result = find_run_project(read_header(path), sources=sources), read_result(path)
+    return apply_result(
+        result,
+        path,
+        project=found.project,
+        sources=found.sources,
+        force=force,
+        require_unseen=require == "unseen",
+        dry_run=dry_run,
+        commit_message=(lambda: write_commit_message(summarize(result, path))) if commit else None,
+    )
+
+
+def revert_run(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Mapping[str, Source | str] | None = None,
+    dry_run: bool = False,
+    commit: bool = False,
+) -> ApplyReport:
+    """Restore what applying a run replaced, byte for byte: all of it, or nothing."""
+    path = Path(folder)
+    header = read_header(path)
+    found = find_run_project(header, sources=sources)
+    return revert_result(
+        path,
+        run_id=header.run_id,
+        project=found.project,
+        sources=found.sources,
+        dry_run=dry_run,
+        commit_message=(lambda: write_revert_message(summarize(read_result(path), path))) if commit else None,
+    )
+
+
 def _load_again(
     folder: str | os.PathLike[str],
     read: Callable[[Configuration, Mapping[str, Json], Mapping[str, str] | None], ParsedConfig],
@@ -140,7 +196,7 @@ def _read_to_resume(
     if not file.exists():
         raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
     given = read_file(file)
-    options = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
+    options = {key: value for key, value in configuration.settings.items() if _is_kept(key, value)}
     options = _restore_secrets(options, merge_settings(given, settings), file=file)
     return read_document(given, file=file, settings=merge_settings(options, settings), environ=environ)
 
@@ -151,10 +207,15 @@ def _read_to_rerun(
     """Read the configuration of a run from its run.json. Secrets, which are not in it, come from the file."""
     file = Path(configuration.file)
     now = read_file(file) if file.exists() else {}
-    display = configuration.settings.keys() & set(DISPLAY_KEYS)
+    display = {key for key, value in configuration.settings.items() if not _is_kept(key, value)}
     stored = {key: value for key, value in configuration.document.items() if key not in display}
     document = _restore_secrets(stored, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
+
+
+def _is_kept(key: str, value: Json) -> bool:
+    """Whether a setting of an earlier command counts: a run that a team reviews in files stays one."""
+    return key not in DISPLAY_KEYS or (key, value) == ("review", "file")
 
 
 def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> Json:
@@ -179,4 +240,16 @@ def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> J
     return now
 
 
-__all__ = ["ConfiguredRun", "RunDirectory", "load_rerun", "load_resume", "load_run", "resume_run"]
+__all__ = [
+    "ApplyReport",
+    "ConfiguredEvaluation",
+    "ConfiguredRun",
+    "RunDirectory",
+    "apply_run",
+    "load_evaluation",
+    "load_rerun",
+    "load_resume",
+    "load_run",
+    "resume_run",
+    "revert_run",
+]

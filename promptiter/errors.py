@@ -26,6 +26,8 @@ PromptiterError
 │   │   └── ModelNotFoundError      404: the server has no such model, or the address is wrong
 │   ├── ToolFailedError         a tool raised; the message is its error
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
+├── NotAdoptedError             a run shows no improvement, so it is not applied (promptiter.runs.apply)
+├── ApplyError                  applying or reverting a run failed, and was rolled back as far as possible
 ├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── StopRequestedError          the user asked to stop, so nothing further is started
@@ -99,6 +101,10 @@ class UnknownNameError(SetupError):
 
 class EditedSourceError(SetupError):
     """A file was edited while a candidate was in place. The edit was not overwritten."""
+
+
+class ApplyError(PromptiterError):
+    """Applying or reverting a run failed. The message lists what could not be rolled back."""
 
 
 class RequestError(SetupError):

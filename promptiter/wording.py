@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from traces.text import one_line
+
 
 def plural(count: int, noun: str, plural_noun: str = "") -> str:
     """`1 case`, `2 cases`, `1,200 cases`."""
@@ -46,6 +48,14 @@ def count_unknown_costs(*, unpriced: int, uncounted: int) -> str:
     by_usage = min(unpriced, uncounted)
     counts = {"usage": by_usage, "price": unpriced - by_usage}
     return "".join(f" + {plural(count, 'call')} of unknown {what}" for what, count in counts.items() if count)
+
+
+def escape_markdown(text: str) -> str:
+    """Text on one line of Markdown, or in a cell of a table, where nothing of it is markup."""
+    shown = one_line(text)
+    for letter in "\\|`*_[]#~":
+        shown = shown.replace(letter, f"\\{letter}")
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def path_from_here(path: Path) -> Path:

@@ -29,9 +29,9 @@ load_run resume_run
 """
 NAMESPACES = "agents backprop evaluation llm observers offline policies runs search stages"
 COMMANDS = (
-    "cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, rerun, restore, "
-    "resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, trace structure, trace"
-    " to-evalset, try"
+    "apply, cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, report, rerun, "
+    "restore, resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, "
+    "trace structure, trace to-evalset, try"
 )
 
 

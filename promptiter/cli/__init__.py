@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from promptiter.cli.commands import cache, trace
+from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.describe import describe
 from promptiter.cli.commands.evaluate import evaluate
@@ -21,6 +22,7 @@ from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
 from promptiter.cli.commands.rejudge import rejudge
+from promptiter.cli.commands.report import report
 from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
 from promptiter.cli.commands.runs import runs
@@ -47,7 +49,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, rerun, show, runs, rejudge, gate, try_edit, learn),
+    *(init, run, resume, rerun, show, runs, report, rejudge, gate, apply, try_edit, learn),
     *(noise, evaluate, restore, check, describe, schema),
 )
 for _command in _COMMANDS:

@@ -38,6 +38,7 @@ from promptiter.policies.acceptance import AnyGain
 from promptiter.profile import Profile
 from promptiter.references import is_reference
 from promptiter.runlog.events import Observer
+from promptiter.runs.apply import recover
 from promptiter.runs.header import Configuration
 from promptiter.stages.losses import LossHint, LossPlacement
 from promptiter.stages.roles import EXECUTOR, OBSERVER
@@ -165,6 +166,8 @@ class _RunBuilder:
 
     def _make_importable(self) -> None:
         folders = self.config.python_path
+        if self.parsed.file is not None:
+            recover(self.parsed.file.absolute().parent)
         if "python_path" in self.config.model_fields_set:
             for missing in (folder for folder in folders if not folder.is_dir()):
                 hint = "paths are relative to the file"
@@ -293,12 +296,20 @@ class _RunBuilder:
         if agent is None:
             return None
         self.attempt(lambda: self._check_models(agent, evaluator, request))
+        self.attempt(lambda: self._check_sources(agent), place="sources")
         if is_complete:
             return self.attempt(lambda: check_request(request, agent.describe(), evaluator))
         known = agent.describe().surface_ids
         unknown = [target for target in request.targets or () if target not in known]
         self.problems.found.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
         return None
+
+    def _check_sources(self, agent: Agent) -> None:
+        if self.config.sources:
+            known = agent.describe().surface_ids
+            for name in self.config.sources:
+                if name not in known:
+                    raise UnknownSurfaceError(name, known=known)
 
     def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
         teacher = request.teacher if isinstance(request.teacher, str) else None

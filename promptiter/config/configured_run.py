@@ -23,12 +23,13 @@ from promptiter.evaluation.judgements import JUDGE_REPEATS
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.noise import REPEATS, NoiseReport
 from promptiter.evaluation.teacher import write_expected_answers
-from promptiter.forecast.forecast import Forecast, forecast_run, write_forecast
+from promptiter.forecast.forecast import forecast_run
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
 from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
+from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
 from promptiter.structure import StructureSnapshot
 
@@ -64,6 +65,7 @@ class ConfiguredRun:
             self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            keep_best_only=self.config.keep_best_only,
             observers=self.observers,
         )
         if forecast is not None:
@@ -77,7 +79,9 @@ class ConfiguredRun:
     def find_obstacle(self) -> str | None:
         """Why this run cannot show its gain for new cases, and what to do, if that is known before it starts."""
         uses = CaseUseFile(self.config.runs).read()
-        return find_obstacle_in_advance(self.checked, self.engine.search, uses, is_reviewed=self.config.review)
+        return find_obstacle_in_advance(
+            self.checked, self.engine.search, uses, is_reviewed=self.config.review is not None
+        )
 
     def noise(
         self,
@@ -116,6 +120,7 @@ class ConfiguredRun:
             self.checked,
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
+            keep_best_only=self.config.keep_best_only,
             observers=self.observers,
         )
         directory.notes += self.notes

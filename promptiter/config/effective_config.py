@@ -69,7 +69,10 @@ _ORDER = (
         "seed",
         "cache",
         "runs",
+        "sources",
+        "apply",
         "keep_traces",
+        "keep_best_only",
     ),
 )
 

@@ -31,6 +31,7 @@ from promptiter.config.fields import (
     Part,
     PartEntry,
     Parts,
+    ReviewEntry,
     Section,
 )
 from promptiter.config.model_sections import Models, find_declared_settings
@@ -46,6 +47,7 @@ from promptiter.config.sections import (
     HintEntry,
     LossPlacementEntry,
     Shares,
+    SourceItem,
     Stages,
     StagesEntry,
     Stop,
@@ -147,8 +149,17 @@ class RunConfig(Section):
     """Where the folders of runs are created."""
     keep_traces: Literal["all", "failed", "none"] = "all"
     """Which traces are kept after the run: `all`, `failed` or `none`."""
-    review: Flag = False
-    """Ask about each patch at the terminal."""
+    keep_best_only: Flag = False
+    """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
+    """
+    review: ReviewEntry = None
+    """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
+    sources: dict[str, SourceItem] = Field(default_factory=dict)
+    """Where `promptiter apply` writes new values, by surface: a file, `prompts.md#Heading`, `config.yaml:field`,
+    `agent.py:NAME`, or a source of your own as `module:attr`. A text that is in one place only is found without it.
+    """
+    apply: Flag = False
+    """Apply an improvement at the end of the run, as `promptiter apply` does."""
     as_json: Annotated[Flag, Field(alias="json")] = False
     """Print the result as JSON."""
     quiet: Flag = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 
 from promptiter.config.fields import (
     Above0,
@@ -20,9 +20,11 @@ from promptiter.config.fields import (
     Section,
     Share,
 )
+from promptiter.errors import SetupError
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from promptiter.references import is_reference
+from promptiter.sources.place import parse_place
 from promptiter.stages.losses import Severity
 from traces.model import Json
 
@@ -309,3 +311,29 @@ class HintEntry(Section):
     """What you know, for the stage that blames."""
     severity: Severity | None = None
     """`P0` (worst) to `P3`, instead of the computed one."""
+
+
+class SourceEntry(Section):
+    """Where the value of a surface is stored: a mapping, or only the place."""
+
+    place: str
+    """A file, `prompts.md#Heading`, `config.yaml:field`, `config.json:field`, `agent.py:NAME`, or `module:attr`."""
+    encoding: str | None = None
+    """The encoding of the file; by default that of its byte order mark, else UTF-8."""
+
+
+def _parse_source(value: Json, info: ValidationInfo) -> Json:
+    if isinstance(value, str):
+        value = {"place": value}
+    if isinstance(value, dict) and isinstance(value.get("place"), str):
+        folder = (info.context or {}).get("folder")
+        try:
+            file, _ = parse_place(value["place"])
+        except SetupError as error:
+            raise ValueError(str(error)) from error
+        if folder is not None and file is not None:
+            value = {**value, "place": str(folder / value["place"])}
+    return value
+
+
+SourceItem = Annotated[SourceEntry, BeforeValidator(_parse_source, json_schema_input_type=str | SourceEntry)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from promptiter.engine.final_test import MAX_RESERVED_SHARE, count_test_runs
 from promptiter.evaluation.stats.final_test import count_repeats, plan_final_test
-from promptiter.forecast.costs import NO_COST, ZERO, Figure, Range
 from promptiter.forecast.estimate import Costs, Estimate
 from promptiter.llm.budget import Budget, Budgets
+from promptiter.runs.cost_ranges import NO_COST, ZERO, Figure, Range
 from promptiter.wording import plural
 
 MAX_ROUNDS = 50

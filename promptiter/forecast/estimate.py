@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from promptiter.engine.final_test import count_test_runs
 from promptiter.engine.outline import SearchOutline
-from promptiter.forecast.costs import NO_COST, ZERO, Cost, Range
-from promptiter.forecast.stage_costs import AgentStage, ModelStage, Stage
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import StageModel, Workload
+from promptiter.runs.cost_ranges import NO_COST, ZERO, Cost, Range
+from promptiter.runs.stage_costs import AgentStage, ModelStage, Stage
 
 CaseRuns: TypeAlias = Mapping[AgentStage, tuple[Range, Range]]
 """Case runs of each stage: those that are paid whole, and those that are paid from the changed node on."""

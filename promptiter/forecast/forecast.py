@@ -9,11 +9,8 @@ and a long one. The same inputs give the same forecast.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import orjson
+from collections.abc import Iterator
+from dataclasses import replace
 
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
@@ -21,46 +18,20 @@ from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
-from promptiter.forecast.costs import NO_COST, Cost, Figure, Range
 from promptiter.forecast.estimate import Estimate
 from promptiter.forecast.history import measure_unit_costs
-from promptiter.forecast.stage_costs import AGENT_STAGES, STAGES, Stage
 from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs
 from promptiter.forecast.workload import Workload, read_workload
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
 from promptiter.policies.combine import iter_policies
 from promptiter.policies.sigma_gain import SigmaGain
-from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.runs.cost_ranges import NO_COST
+from promptiter.runs.forecast_file import Forecast
+from promptiter.runs.stage_costs import AGENT_STAGES, STAGES
 from promptiter.wording import join_names, plural
-from traces.files import write_atomically
 
-FILE_NAME = "forecast.json"
-SCHEMA_VERSION = 2
 RULES = "no matching earlier run: rule-of-thumb figures"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What a run is expected to take: in all, each stage over all rounds, and each node over all stages.
-
-    `budget` says how many rounds the caps allow, and `needed` what the whole run would take of each figure that has a
-    cap. `source` what the figures are based on, `runs` which earlier runs were
-    used, and `notes` what is unknown or left out. `uncounted` are the models of `total.unpriced` whose price is known,
-    but not how many tokens they take.
-    """
-
-    schema_version: int = SCHEMA_VERSION
-    total: Cost
-    rounds: Range
-    stages: Mapping[Stage, Cost]
-    nodes: Mapping[str, Cost]
-    budget: tuple[str, ...] = ()
-    needed: Mapping[Figure, Range] = field(default_factory=dict)
-    source: str = ""
-    runs: tuple[str, ...] = ()
-    uncounted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def forecast_run(
@@ -100,23 +71,6 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
         uncounted=tuple(priced),
         notes=tuple(_notes(workload, measured, units, gateway)),
     )
-
-
-def write_forecast(folder: str | os.PathLike[str], forecast: Forecast) -> Path:
-    """Write forecast.json into the folder of a run, whole or not at all."""
-    path = Path(folder) / FILE_NAME
-    with write_atomically(path) as file:
-        file.write(orjson.dumps(to_plain(forecast), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return path
-
-
-def read_forecast(folder: str | os.PathLike[str]) -> Forecast | None:
-    """The forecast that a run was started with; None if there is none that can be read."""
-    try:
-        found: Forecast = from_plain(Forecast, orjson.loads((Path(folder) / FILE_NAME).read_bytes()))
-    except (OSError, ValueError):
-        return None
-    return found
 
 
 def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: Gateway) -> Iterator[str]:

@@ -18,8 +18,6 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.errors import PromptiterError
 from promptiter.evaluation.result import CaseRow
-from promptiter.forecast.costs import Cost, Range
-from promptiter.forecast.stage_costs import ModelStage, read_stage_calls
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import Workload
 from promptiter.llm.gateway import Gateway
@@ -27,10 +25,12 @@ from promptiter.llm.ledger import LedgerEntry
 from promptiter.policies.combine import describe_policy
 from promptiter.runlog.events import Event
 from promptiter.runlog.payloads import CandidateProposed, CaseFinished, StopDecided
+from promptiter.runs.cost_ranges import Cost, Range
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, model_settings, read_header
+from promptiter.runs.stage_costs import ModelStage, read_stage_calls
 from traces import Usage
 
 MAX_FOLDERS, MAX_RUNS = 20, 5

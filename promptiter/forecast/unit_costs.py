@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from promptiter.engine.outline import UNKNOWN_MODEL
-from promptiter.forecast.costs import Cost, Range
-from promptiter.forecast.stage_costs import ModelStage
 from promptiter.forecast.workload import Workload
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import estimate_tokens, is_simulated
+from promptiter.runs.cost_ranges import Cost, Range
+from promptiter.runs.stage_costs import ModelStage
 
 ANSWER_TOKENS, STAGE_PROMPT_TOKENS, BATCH_PROMPT_TOKENS = 100, 1_000, 4_000
 CALL_S, OFFLINE_CALL_S = 2.0, 0.05

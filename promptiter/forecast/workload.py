@@ -20,9 +20,9 @@ from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.metric import Metric
-from promptiter.forecast.stage_costs import ModelStage
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunShape
+from promptiter.runs.stage_costs import ModelStage
 from promptiter.structure import StructureSnapshot
 
 

@@ -3,6 +3,7 @@
 runs/<run-id>/
   result.json                  RunResult
   profiles/                    baseline.json, best.json, candidates.jsonl (parents and patches)
+  report.html, report.md, trajectory.csv    for people and for other tools; see runs.report
   surfaces/                    one .md per surface that could change; where baseline and best differ, both
 """
 
@@ -20,12 +21,14 @@ import orjson
 from promptiter.errors import SetupError
 from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import keep_only
+from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.runlog.results import RunResult
 from promptiter.wording import shorten
 from traces import digest
 from traces.files import write_atomically
 from traces.model import Json
 
+REPORT = "report.html"
 LONGEST_NAME = 120
 
 KeepTraces: TypeAlias = Literal["all", "failed", "none"]
@@ -62,6 +65,17 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
         keep_only(path / TRACES, _failed_traces(result) if keep_traces == "failed" else ())
     with write_atomically(path / "result.json") as file:
         result.write_json(file)
+
+
+def drop_all_but_best(folder: str | os.PathLike[str], result: RunResult) -> None:
+    """Remove what only looking into a finished run needs: answers, traces, rejected candidates, unchanged surfaces.
+
+    Its result, its report, its journal and the adopted profile stay, so it can be shown, judged and applied.
+    """
+    path, changed = Path(folder), {file_name(change.surface_id) for change in result.changes}
+    others = [file for file in (path / "surfaces").glob("*.md") if not file.name.startswith(tuple(changed) or ".")]
+    for file in (path / CALLS, path / TRACES, path / "profiles" / "candidates.jsonl", *others):
+        file.unlink(missing_ok=True)
 
 
 def file_name(surface_id: str) -> str:

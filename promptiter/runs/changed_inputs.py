@@ -15,8 +15,19 @@ from promptiter.wording import join_names
 from traces.model import Json
 
 FREE_KEYS = (
-    *("quiet", "json", "review", "require", "runs", "cache", "keep_traces", "evaluation.concurrency", "budget.*"),
-    *("executor", "executor.*", "observers", "observers.*"),
+    *(
+        "quiet",
+        "json",
+        "review",
+        "require",
+        "runs",
+        "cache",
+        "keep_traces",
+        "keep_best_only",
+        "evaluation.concurrency",
+        "budget.*",
+    ),
+    *("executor", "executor.*", "observers", "observers.*", "apply", "sources", "sources.*"),
     *("models.*.api_key", "models.*.requests_per_minute", "models.*.tokens_per_minute"),
     *("models.*.timeout_s", "models.*.latency_s"),
 )

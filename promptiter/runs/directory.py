@@ -7,23 +7,28 @@ result = run.run_sync()
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from promptiter.concurrency import run_in_thread
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import SetupError
+from promptiter.engine.run import RunOutcome
+from promptiter.errors import RunLockedError, SetupError
 from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunResult
-from promptiter.runs.artifacts import KeepTraces
+from promptiter.runs.artifacts import KeepTraces, drop_all_but_best
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import FolderStore, create_run_folder
 from promptiter.runs.header import Configuration, read_header
+from promptiter.runs.store import OpenRun
 from promptiter.runs.stored_run import ResumableRun, check_inputs, new_header
 
 
@@ -37,6 +42,7 @@ class RunDirectory(ResumableRun):
         checked: CheckedRequest,
         *,
         keep_traces: KeepTraces = "all",
+        keep_best_only: bool = False,
         notes: Sequence[str] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -52,6 +58,7 @@ class RunDirectory(ResumableRun):
             observers=observers,
             folder=self.path,
         )
+        self._keep_best_only = keep_best_only
 
     @classmethod
     def begin(
@@ -62,9 +69,12 @@ class RunDirectory(ResumableRun):
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        keep_best_only: bool = False,
         observers: Sequence[Observer] = (),
     ) -> RunDirectory:
         """Create a new run in its own folder below `runs`; RequestError if the request is invalid.
+
+        With `keep_best_only`, the folder of the finished run is thinned: see `drop_all_but_best`.
 
         `notes` of the run lists parts without a name: with these, `promptiter resume` cannot continue it.
         """
@@ -72,7 +82,15 @@ class RunDirectory(ResumableRun):
         header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
         path = create_run_folder(runs, header)
         checked = checked.with_run_id(path.name)
-        return cls(path, engine, checked, keep_traces=keep_traces, notes=header.notes, observers=observers)
+        return cls(
+            path,
+            engine,
+            checked,
+            keep_traces=keep_traces,
+            keep_best_only=keep_best_only,
+            notes=header.notes,
+            observers=observers,
+        )
 
     @classmethod
     def resume(
@@ -83,13 +101,44 @@ class RunDirectory(ResumableRun):
         *,
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
+        keep_best_only: bool = False,
         observers: Sequence[Observer] = (),
     ) -> RunDirectory:
         """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
         header, checked = read_header(path), engine.check(request)
         notes = check_inputs(header, engine, checked, configuration=configuration, where=os.fspath(path))
         checked = checked.with_run_id(header.run_id)
-        return cls(path, engine, checked, keep_traces=keep_traces, notes=notes, observers=observers)
+        return cls(
+            path,
+            engine,
+            checked,
+            keep_traces=keep_traces,
+            keep_best_only=keep_best_only,
+            notes=notes,
+            observers=observers,
+        )
+
+    async def _write_result(self, run: OpenRun, outcome: RunOutcome) -> None:
+        """Store the result and the report. The report comes first: it shows traces that may not be kept."""
+        if isinstance(outcome.error, RunLockedError):  # the run belongs to another process
+            return
+        result = outcome.result
+        with suppress(asyncio.CancelledError):
+            await run_in_thread(lambda: self._write_report(result))
+        await super()._write_result(run, outcome)
+        if self._keep_best_only and result.is_final:
+            with suppress(OSError):  # what is left over does no harm
+                drop_all_but_best(self.path, result)
+
+    def _write_report(self, result: RunResult) -> None:
+        from promptiter.runs.report.files import write_report
+
+        try:
+            write_report(self.path, result)
+        except Exception as error:  # noqa: BLE001 - the run is paid for, and its report can be written again
+            self.notes.append(
+                f"the report could not be written ({type(error).__name__}: {error}); `promptiter report` tries it again"
+            )
 
     @property
     def journal(self) -> EventFile:

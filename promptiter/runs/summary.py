@@ -322,6 +322,8 @@ def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Comman
     commands = [Command(purpose="details", command=f"promptiter show {run}")]
     if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
         commands.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
+    if outcome in ("improved", "improved_on_validation"):
+        commands.append(Command(purpose="apply", command=f"promptiter apply {run}"))
     if outcome == "running":
         return tuple(commands)
     if not result.is_final:

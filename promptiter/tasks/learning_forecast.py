@@ -8,11 +8,11 @@ from typing import Any
 
 from promptiter.backprop.step_text import snapshot_text
 from promptiter.engine.outline import UNKNOWN_MODEL
-from promptiter.forecast.costs import NO_COST, Cost, Range
 from promptiter.forecast.unit_costs import STAGE_PROMPT_TOKENS, guess_call
 from promptiter.forecast.workload import list_judge_models
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import estimate_tokens
+from promptiter.runs.cost_ranges import NO_COST, Cost, Range
 from promptiter.structure import TEXT_TYPES, StructureSnapshot
 from promptiter.tasks.failed_runs import FailedRuns, RunsToJudge
 from traces import ExecutionTrace

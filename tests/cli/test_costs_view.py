@@ -10,9 +10,9 @@ from rich.console import Console
 
 from promptiter.cli.views.costs import print_costs
 from promptiter.cli.views.forecast import print_forecast, print_stages
-from promptiter.forecast.costs import Cost, Range
-from promptiter.forecast.forecast import Forecast
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
+from promptiter.runs.cost_ranges import Cost, Range
+from promptiter.runs.forecast_file import Forecast
 from promptiter.runs.summary import RunSummary, summarize, summarize_costs
 from tests.worlds import desk
 

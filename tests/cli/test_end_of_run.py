@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from promptiter.cli.views.run import failing_line, print_end, print_line
+from promptiter.cli.views.run import print_end, print_line
 from promptiter.runlog.results import RunResult
 from promptiter.runs.summary import RunSummary, summarize
+from promptiter.runs.summary_wording import failing_line
 from tests.worlds import desk
 
 BOTH = {**desk.DRAFT, **desk.POLISH}

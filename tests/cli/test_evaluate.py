@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from examples.working_example.agent import agent
-from promptiter.cli.views.costs import spending_line
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.profile import Profile
+from promptiter.runs.cost_wording import spending_line
 from promptiter.runs.summary import summarize_costs
 from tests.cli.conftest import Run
 

@@ -49,21 +49,23 @@ def test_a_run_ends_with_the_first_diff_one_headline_the_cost_and_a_command(run:
     assert lines[3] == "    - Reply only with a JSON object with the keys order id, product, amount, city and wish."
     assert lines[4].startswith('    + Return a JSON object with exactly the keys "order id", "product", "purchase')
     assert lines[7].startswith("    why: 12 of 12 failed cases (response): This step received values ")
-    assert lines[-10:-8] == ["  and 1 more surface: reception#instruction", ""]
+    assert lines[-12:-10] == ["  and 1 more surface: reception#instruction", ""]
     few = "8 validation cases, which the search selected on, are too few for a gain of this size"
-    assert lines[-8:-4] == [
+    assert lines[-10:-6] == [
         "✓ Improved on these 8 cases: mean score 0.500 → 1.000 (same in every repeat)",
         f"  Not shown for new cases: {few}; give a",
         "  test set (`test`) of 8 cases or more",
         "  all 8 validation cases pass",
     ]
-    assert re.fullmatch(r"  cost \$0 \(offline model\), \d+ model calls, \d+\.\d s", lines[-4])
-    assert lines[-3:] == [
+    assert re.fullmatch(r"  cost \$0 \(offline model\), \d+ model calls, \d+\.\d s", lines[-6])
+    assert lines[-5:] == [
         f"  adopted: runs/{folder.name}/surfaces/ and profiles/best.json",
+        f"  report: runs/{folder.name}/report.html",
         f"  details: promptiter show runs/{folder.name}",
         f"  all diffs: promptiter show runs/{folder.name} --diff",
+        f"  apply: promptiter apply runs/{folder.name}",
     ]
-    assert len(lines) <= 20
+    assert len(lines) <= 21
     best = Profile.load(folder / "profiles" / "best.json")
     assert sorted(best.overrides) == ["filing#instruction", "reception#instruction"]
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == best.overrides["filing#instruction"]

@@ -25,6 +25,7 @@ from promptiter.config.sections import (
     HintEntry,
     LossPlacementEntry,
     Shares,
+    SourceEntry,
     Stages,
     Stop,
 )
@@ -46,6 +47,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "evaluation": EvaluationSection,
     "loss_placements": LossPlacementEntry,
     "hints": HintEntry,
+    "sources": SourceEntry,
 }
 ACCEPTED = """
 train: [a.jsonl, b.jsonl]

@@ -25,9 +25,8 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
-from promptiter.forecast.costs import Cost, Range
 from promptiter.forecast.estimate import BATCHED, BLAMED, BLOCKS, ROUNDS, SURFACES
-from promptiter.forecast.forecast import Forecast, forecast_run, make_forecast, read_forecast, write_forecast
+from promptiter.forecast.forecast import forecast_run, make_forecast
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import find_downstream, read_workload
 from promptiter.llm.budget import Budget
@@ -38,6 +37,8 @@ from promptiter.llm.prices import Price, Prices
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
+from promptiter.runs.cost_ranges import Cost, Range
+from promptiter.runs.forecast_file import Forecast, read_forecast, write_forecast
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.rounds import BackpropRounds
 from tests.worlds import desk

@@ -21,7 +21,6 @@ from promptiter.engine.request import RunRequest
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.forecast import history as history_module
-from promptiter.forecast.costs import Range
 from promptiter.forecast.forecast import forecast_run
 from promptiter.forecast.history import measure_unit_costs
 from promptiter.forecast.unit_costs import UnitCosts
@@ -31,6 +30,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import Model, ScriptedModel
 from promptiter.policies.stopping import Patience
+from promptiter.runs.cost_ranges import Range
 from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 from tests.worlds.starter import Shop

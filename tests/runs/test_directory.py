@@ -85,7 +85,8 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path) -> None:
     assert run.path.parent == tmp_path / "runs"
     assert run.path.name == result.run_id
     assert files(run.path) == {
-        *("run.json", "journal.jsonl", "calls.jsonl", "traces.jsonl.gz", "result.json", "profiles", "surfaces")
+        *("run.json", "journal.jsonl", "calls.jsonl", "traces.jsonl.gz", "result.json", "profiles", "surfaces"),
+        *("report.html", "report.md", "trajectory.csv"),
     }
     assert Profile.load(run.path / "profiles" / "best.json") == result.accepted_profile
     assert (run.path / "result.json").read_bytes() == result.to_json() == fold(run.journal.read()).to_json()

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from promptiter.backprop.record import NO_TRACE, BackpropDetails, PassResult
-from promptiter.cli.views.costs import cost_line
 from promptiter.errors import SetupError
 from promptiter.llm.ledger import LedgerEntry, LedgerSnapshot, Spending
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.blame_summary import BlameReason, find_main_reason
+from promptiter.runs.cost_wording import cost_line
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
 from promptiter.stages.contracts import AggregateResult
@@ -94,7 +94,8 @@ def test_a_failed_run_names_the_error(improved: RunResult) -> None:
 
 def test_commands_can_be_pasted(improved: RunResult) -> None:
     commands = [each.command for each in summarize(improved, Path("my runs/r")).commands]
-    assert commands == ["promptiter show 'my runs/r'", "promptiter show 'my runs/r' --diff"]
+    shown = "promptiter show 'my runs/r'"
+    assert commands == [shown, f"{shown} --diff", "promptiter apply 'my runs/r'"]
 
 
 def test_calls_of_tools_and_of_functions_are_not_model_calls() -> None:

@@ -18,9 +18,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.forecast.costs import Range
 from promptiter.forecast.forecast import forecast_run
-from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -28,7 +26,9 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.llm.prices import Price, Prices
 from promptiter.offline.model.simulated import SimulatedModel, count_tokens
 from promptiter.policies.final_test import FinalTest
+from promptiter.runs.cost_ranges import Range
 from promptiter.runs.directory import RunDirectory
+from promptiter.runs.stage_costs import spent_by_stage
 from tests.worlds.bars import take_cases
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import NAMES, Scenario, make_scenario

@@ -63,9 +63,13 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """A graph to draw, with a title. Boxes are in the order in which they were reached."""
+    """A graph to draw, with a title. Boxes are in the order in which they were reached.
+
+    `marked` says in the legend what marked boxes and arrows have in common.
+    """
 
     title: str
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     subtitle: str = ""
+    marked: str = "on the failing path"

@@ -19,8 +19,11 @@ _LEGEND_ROW = 22
 _DASHES = ' stroke-dasharray="5 4"'
 
 
-def to_svg(diagram: Diagram) -> str:
-    """Draw a diagram as SVG. The tooltip of a box shows its `hover` text. The background is transparent."""
+def to_svg(diagram: Diagram, *, name: str = "") -> str:
+    """Draw a diagram as SVG. The tooltip of a box shows its `hover` text. The background is transparent.
+
+    Several diagrams in one page need a `name` each, which makes their ids unique.
+    """
     box_width = _choose_box_width(diagram.boxes)
     layout = arrange(diagram, box_width=box_width, measure_label=_measure_small)
     labels = place_labels(diagram.arrows, layout, box_width=box_width, measure=_measure_small)
@@ -31,7 +34,7 @@ def to_svg(diagram: Diagram) -> str:
     width, height = inner + 2 * _MARGIN, top + layout.height + legend_height + 2 * _MARGIN
     arrows = sorted(enumerate(diagram.arrows), key=lambda numbered: numbered[1].is_marked)
     parts = [
-        *(_draw_arrow(arrow, layout.routes[number]) for number, arrow in arrows),
+        *(_draw_arrow(arrow, layout.routes[number], name) for number, arrow in arrows),
         *(_draw_box(box, layout.boxes[box.id], box_width) for box in diagram.boxes),
         *(_draw_label(diagram.arrows[number].label, place) for number, place in labels.items()),
     ]
@@ -42,7 +45,7 @@ font-family="ui-sans-serif, system-ui, sans-serif">
 <title>{escape(one_line(diagram.title))}</title>
 <style>
 {_STYLE}</style>
-<defs>{_draw_tip("tip")}{_draw_tip("marked-tip")}</defs>
+<defs>{_draw_tip("tip", name)}{_draw_tip("marked-tip", name)}</defs>
 <text y="4" font-size="{_TITLE}" font-weight="600">{escape(one_line(diagram.title))}</text>
 <text y="23" font-size="{_SMALL}" class="small">{escape(one_line(diagram.subtitle))}</text>
 <g transform="translate({left:.1f} {top})">
@@ -85,10 +88,10 @@ def _build_style() -> str:
 _STYLE = _build_style()
 
 
-def _draw_tip(name: str) -> str:
+def _draw_tip(kind: str, name: str) -> str:
     return (
-        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10" '
-        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="{name}"/></marker>'
+        f'<marker id="{name}{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="10" markerHeight="10" '
+        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" class="{kind}"/></marker>'
     )
 
 
@@ -107,14 +110,15 @@ class="{name}" stroke-width="{outline}"/>
 """
 
 
-def _draw_arrow(arrow: Arrow, route: Sequence[Curve]) -> str:
+def _draw_arrow(arrow: Arrow, route: Sequence[Curve], diagram: str) -> str:
     start = route[0][0]
     path = f"M{start.x:.1f} {start.y:.1f}" + "".join(
         "C" + " ".join(f"{point.x:.1f} {point.y:.1f}" for point in curve[1:]) for curve in route
     )
     name, tip, width = ("marked", "marked-tip", 2.5) if arrow.is_marked else ("arrow", "tip", 1.4)
     dashes = _DASHES if arrow.is_guessed else ""
-    return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}"{dashes} marker-end="url(#{tip})"/>\n'
+    end = f'marker-end="url(#{diagram}{tip})"'
+    return f'<path d="{path}" class="{name}" fill="none" stroke-width="{width}"{dashes} {end}/>\n'
 
 
 def _draw_label(text: str, place: Point) -> str:
@@ -126,7 +130,7 @@ def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float
     boxes = diagram.boxes
     words: dict[str, str] = {tone: MEANINGS[tone] for tone in COLOURS if any(box.tone == tone for box in boxes)}
     if any(box.is_marked for box in boxes):
-        words["marked"] = "on the failing path"
+        words["marked"] = diagram.marked
     if any(arrow.is_guessed for arrow in diagram.arrows):
         words["arrow"] = "guessed from texts or times"
     if len(words) < 2 and "arrow" not in words:
@@ -141,7 +145,8 @@ def _draw_legend(diagram: Diagram, width: float, top: float) -> tuple[str, float
         if name == "arrow":
             sample = f'<path d="M{x:.1f} {y + 6:.1f}h16" class="arrow" fill="none" stroke-width="1.4"{_DASHES}/>'
         parts.append(
-            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">{meaning}</text>\n'
+            f'{sample}<text x="{x + 20:.1f}" y="{y + 10:.1f}" font-size="{_SMALL}" class="small">'
+            f"{escape(meaning)}</text>\n"
         )
         x += size + 16
     return "".join(parts), y - top + _LEGEND_ROW

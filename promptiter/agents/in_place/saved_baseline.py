@@ -8,11 +8,9 @@ was edited by someone else, and is never overwritten.
 
 from __future__ import annotations
 
-import base64
 import os
-import stat
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,12 +19,12 @@ from urllib.parse import quote
 import orjson
 
 from promptiter.agents.in_place.exit_hooks import is_ending
+from promptiter.agents.in_place.saved_value import FileChange, SavedValue, find_path, from_json, read_bytes, to_json
 from promptiter.agents.in_place.source_lock import FolderLock, find_lock_owner, lock_source, unlock_source
 from promptiter.errors import EditedSourceError, SetupError
 from promptiter.sources import FileSource, Source, sync_folder
 from promptiter.wording import shorten
 from traces import digest
-from traces.model import Json
 
 STATE_FOLDER = ".promptiter"
 
@@ -66,32 +64,6 @@ def restore(
         return saved.restore(sources or {}, force=force)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedValue:
-    """The baseline of one source, and the digests of what we may have written there since."""
-
-    surface_id: str
-    path: str | None
-    baseline: bytes
-    mode: int | None = None
-    ours: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(surface_id: str, source: Source) -> SavedValue:
-        """The current value of a source."""
-        path, baseline = _path(source), _read(source)
-        mode = stat.S_IMODE(Path(path).stat().st_mode) if path else None
-        return SavedValue(surface_id=surface_id, path=path, baseline=baseline, mode=mode)
-
-    @property
-    def place(self) -> str:
-        return self.path or f"the callback of {self.surface_id}"
-
-    def knows(self, raw: bytes) -> bool:
-        """Whether these bytes are the baseline or were written by us."""
-        return raw == self.baseline or digest(raw) in self.ours
-
-
 class SavedBaseline:
     """The baseline in a state folder. `hold` and `restore` are called under the folder's lock.
 
@@ -116,7 +88,7 @@ class SavedBaseline:
             return ()
         try:
             document = orjson.loads(raw)
-            values = tuple(map(_from_json, document["values"]))
+            values = tuple(map(from_json, document["values"]))
             is_whole = document["checksum"] == digest(document["values"])
         except (ValueError, KeyError, TypeError) as error:
             raise self._damage_error(repr(error)) from error
@@ -155,7 +127,7 @@ class SavedBaseline:
         for value in values:
             if value.baseline != baseline[value.surface_id]:
                 raise SetupError(f"{value.place} changed after the agent was described; restart to run with it")
-        now = {value.surface_id: _read(sources[value.surface_id]) for value in values}
+        now = {value.surface_id: read_bytes(sources[value.surface_id]) for value in values}
         if edited := [value for value in values if not value.knows(now[value.surface_id])]:
             raise EditedSourceError("; ".join(f"{value.place}: {self._keep_edit(value).note}" for value in edited))
         then = {value.surface_id: _encode(value, sources, wanted) for value in values}
@@ -167,6 +139,66 @@ class SavedBaseline:
         for value in values:
             if now[value.surface_id] != then[value.surface_id]:
                 self._put(value, sources[value.surface_id], then[value.surface_id])
+
+    def replace_all(self, changes: Sequence[FileChange], *, finish: Callable[[], None] = lambda: None) -> None:
+        """Replace several files, all or none of them. `finish` is called after the last one, and may still fail.
+
+        The record has the old bytes until all files are written and `finish` has returned, and then the new ones. So
+        `restore` rolls back what a kill interrupts, and completes what was only not cleaned up yet.
+        """
+        with self._changing:
+            self._replace_all(sorted(changes, key=lambda each: each.name), finish)
+
+    def _replace_all(self, changes: Sequence[FileChange], finish: Callable[[], None]) -> None:
+        self._settle()
+        values = tuple(each.save() for each in changes)
+        self._check(values, {each.name: each.source for each in changes})
+        self._save(values)
+        touched: list[SavedValue] = []
+        try:
+            for value, change in zip(values, changes, strict=True):
+                lock_source(str(change.source.file), self.folder)
+                touched.append(value)
+                if not change.write():
+                    touched.pop()
+                    raise EditedSourceError(f"{value.place} was edited just now; the edit was kept")  # noqa: TRY301
+            finish()
+        except BaseException as error:
+            self._undo(values, touched, error)
+            raise
+        after = (each.after for each in changes)
+        written = [
+            replace(value, baseline=new, ours=(digest(value.baseline),))
+            for value, new in zip(values, after, strict=True)
+        ]
+        self._save(written)
+        self._forget(written)
+
+    def _settle(self, sources: Mapping[str, Source] | None = None) -> None:
+        """Restore what a killed process left; SetupError if that is not possible."""
+        for each in self.restore(sources or {}):
+            if not each.is_settled:
+                raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
+
+    def _undo(self, values: Sequence[SavedValue], touched: Sequence[SavedValue], error: BaseException) -> None:
+        """Roll back the files that may have been replaced. What cannot be restored is added to the error."""
+        if not touched:
+            self._forget(values)
+            return
+        self._save(touched)
+        for value in values:
+            if value not in touched:
+                self._clean_up(value)
+        for each in self._restore_all({}, force=False):
+            if not each.is_settled:
+                error.add_note(f"not restored: {each.place}: {each.note}")
+
+    def _forget(self, values: Sequence[SavedValue]) -> None:
+        """Remove the record, and our files beside the sources."""
+        for value in values:
+            self._clean_up(value)
+        self.record.file.unlink(missing_ok=True)
+        sync_folder(self.folder)
 
     def restore(self, sources: Mapping[str, Source], *, force: bool = False) -> list[RestoreResult]:
         """Restore the baseline of every source that can be reached and was not edited by someone else."""
@@ -191,16 +223,14 @@ class SavedBaseline:
         )
 
     def _restore_and_read(self, sources: Mapping[str, Source]) -> dict[str, bytes]:
-        for each in self.restore(sources):
-            if not each.is_settled:
-                raise (EditedSourceError if each.outcome == "edited" else SetupError)(f"{each.place}: {each.note}")
+        self._settle(sources)
         values = _read_all(sources)
         self._check(values, sources)
         return {value.surface_id: value.baseline for value in values}
 
     def _check(self, values: Sequence[SavedValue], sources: Mapping[str, Source]) -> None:
         """Raise if these are not the values of the sources, or another agent has locked one of them."""
-        ours = [(surface_id, _path(source)) for surface_id, source in sorted(sources.items())]
+        ours = [(surface_id, find_path(source)) for surface_id, source in sorted(sources.items())]
         if ours != [(value.surface_id, value.path) for value in values]:
             raise SetupError(
                 f"the state folder {str(self.folder)!r} is in use for other sources "
@@ -216,7 +246,7 @@ class SavedBaseline:
                 )
 
     def _save(self, values: Sequence[SavedValue]) -> None:
-        document = [_to_json(value) for value in values]
+        document = [to_json(value) for value in values]
         whole = {"schema_version": 1, "checksum": digest(document), "values": document}
         self.record.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -227,7 +257,7 @@ class SavedBaseline:
             raise EditedSourceError(f"{value.place}: {self._keep_edit(value).note}")
         if isinstance(source, FileSource):
             return  # if it does not hold these bytes, somebody has edited it since
-        if (current := _read(source)) != raw:
+        if (current := read_bytes(source)) != raw:
             _write(value, source, value.baseline)
             raise SetupError(
                 f"{value.place} does not keep what is written to it: {shorten(raw)} became {shorten(current)}"
@@ -240,7 +270,7 @@ class SavedBaseline:
         if source is None:
             return result("unreachable", "only the program with this callback can restore it: start its agent again")
         try:
-            current = None if value.path and not Path(value.path).exists() else _read(source)
+            current = None if value.path and not Path(value.path).exists() else read_bytes(source)
             if current is not None and not value.knows(current) and not force:
                 return self._keep_edit(value)
             if current != value.baseline and not _write(value, source, value.baseline, force=force):
@@ -280,11 +310,6 @@ def _read_all(sources: Mapping[str, Source]) -> tuple[SavedValue, ...]:
     return tuple(SavedValue.of(surface_id, source) for surface_id, source in sorted(sources.items()))
 
 
-def _read(source: Source) -> bytes:
-    """The value of a source, byte for byte."""
-    return source.read_bytes() if isinstance(source, FileSource) else source.read().encode()
-
-
 def _encode(value: SavedValue, sources: Mapping[str, Source], wanted: Mapping[str, str]) -> bytes:
     """The bytes of the wanted value, in the encoding of the baseline."""
     if value.surface_id not in wanted:
@@ -301,10 +326,6 @@ def _write(value: SavedValue, source: Source, raw: bytes, *, force: bool = False
     return True
 
 
-def _path(source: Source) -> str | None:
-    return str(source.file) if isinstance(source, FileSource) else None
-
-
 def _find_source(value: SavedValue, sources: Mapping[str, Source]) -> Source | None:
     return FileSource(value.path) if value.path else sources.get(value.surface_id)
 
@@ -312,23 +333,3 @@ def _find_source(value: SavedValue, sources: Mapping[str, Source]) -> Source | N
 def _is_saved(value: SavedValue, folder: Path) -> bool:
     """Whether the baseline of a file is saved in another state folder; if not, its lock is a leftover."""
     return any(each.path == value.path for each in SavedBaseline(folder).load())
-
-
-def _to_json(value: SavedValue) -> dict[str, Json]:
-    return {
-        "surface_id": value.surface_id,
-        "path": value.path,
-        "baseline": base64.b64encode(value.baseline).decode(),
-        "mode": value.mode,
-        "ours": list(value.ours),
-    }
-
-
-def _from_json(data: Mapping[str, Json]) -> SavedValue:
-    return SavedValue(
-        surface_id=data["surface_id"],
-        path=data["path"],
-        baseline=base64.b64decode(data["baseline"], validate=True),
-        mode=data["mode"],
-        ours=tuple(data["ours"]),
-    )

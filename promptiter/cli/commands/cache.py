@@ -55,9 +55,9 @@ def clear(
     They will be paid for again. Runs that are using the cache continue.
     """
     from promptiter.cli.views.cache import format_size
-    from promptiter.cli.views.costs import price
     from promptiter.llm.cache.call_log import FILE_NAME as CALLS
     from promptiter.llm.cache.maintenance import clear_cache, read_contents
+    from promptiter.runs.cost_wording import price
     from promptiter.runs.header import FILE_NAME as RUN_HEADER
 
     path = _find_cache(cache).resolve()

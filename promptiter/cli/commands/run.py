@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.commands.apply import apply_at_end, find_unwritable
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import (
+    Apply,
     Concurrency,
     Config,
     ConfiguredJson,
@@ -22,18 +24,20 @@ from promptiter.cli.options import (
     Require,
     Requirement,
     Review,
+    ReviewWay,
     Run,
     Runs,
     Seed,
     find_run_folder,
 )
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, print_error, write_text
-from promptiter.errors import SetupError
+from promptiter.errors import PromptiterError, SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
     from promptiter.config.file import ParsedConfig
     from promptiter.runlog.results import RunResult
+    from promptiter.runs.apply import ApplyReport
     from promptiter.runs.directory import RunDirectory
 
 
@@ -54,9 +58,14 @@ def run(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FOLDER", help="Create the folder of the run in this folder.")
     ] = None,
+    keep_best_only: Annotated[
+        bool | None,
+        typer.Option("--keep-best-only/--keep-all", help="At the end, remove answers, traces and other candidates."),
+    ] = None,
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
@@ -85,11 +94,13 @@ def run(
         seed=seed,
         targets=names or None,
         initial_profile=initial_profile,
-        review=review,
+        review=_parse_review(review),
         runs=runs,
+        keep_best_only=keep_best_only,
         json=as_json,
         quiet=quiet,
         require=require,
+        apply=apply,
     )
     if dry_run:
         _print_forecast(read_config(config, settings=settings))
@@ -108,6 +119,7 @@ def resume(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
 ) -> None:
     """Resume an interrupted, failed or stopped run.
@@ -120,10 +132,16 @@ def resume(
     """
     from promptiter.api import load_resume
     from promptiter.runs.directory import read_finished_run
+    from promptiter.runs.header import read_header
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
-        evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet, require=require
+        evaluation={"concurrency": concurrency},
+        review=_parse_review(review),
+        json=as_json,
+        quiet=quiet,
+        require=require,
+        apply=apply,
     )
     prepare = partial(load_resume, folder, settings=settings)
     try:
@@ -131,7 +149,11 @@ def resume(
     except SetupError:
         if (finished := read_finished_run(folder)) is None:
             raise
-        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
+        if apply is None:
+            configuration = read_header(folder).configuration
+            apply = configuration is not None and bool(configuration.document.get("apply"))
+        applied = apply_at_end(folder, require) if apply else None
+        _end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs, applied=applied)
 
 
 def rerun(
@@ -142,6 +164,7 @@ def rerun(
     as_json: ConfiguredJson = None,
     quiet: Quiet = None,
     require: Require = None,
+    apply: Apply = None,
     costs: Costs = False,
 ) -> None:
     """Start a new run with the settings of an earlier one.
@@ -153,11 +176,12 @@ def rerun(
     folder = find_run_folder(run, runs)
     settings = collect_settings(
         evaluation={"concurrency": concurrency},
-        review=review,
+        review=_parse_review(review),
         runs=runs,
         json=as_json,
         quiet=quiet,
         require=require,
+        apply=apply,
     )
     _execute(partial(load_rerun, folder, settings=settings), costs=costs)
 
@@ -203,7 +227,7 @@ def _execute(
     with divert_prints():
         configured = prepare()
         try:
-            if configured.config.review:
+            if configured.config.review == "ask":
                 check_terminal()
             if folder is None:
                 _check_requirement(configured)
@@ -216,23 +240,43 @@ def _execute(
     for note in directory.notes:
         echo(f"note: {note}", color="yellow", err=True)
     config = configured.config
-    _end(result, directory.path, as_json=config.as_json, quiet=config.quiet, require=config.require, costs=costs)
+    applied = apply_at_end(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
+    _end(
+        result,
+        directory.path,
+        as_json=config.as_json,
+        quiet=config.quiet,
+        require=config.require,
+        costs=costs,
+        applied=applied,
+    )
 
 
 def _end(
-    result: RunResult, folder: Path, *, as_json: bool, quiet: bool, require: Requirement | None, costs: bool
+    result: RunResult,
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    require: Requirement | None,
+    costs: bool,
+    applied: ApplyReport | PromptiterError | None = None,
 ) -> NoReturn:
-    """Show the outcome of a run, and exit with its code."""
-    from promptiter.cli.exit_codes import NOT_SHOWN, choose_exit_code
+    """Show the outcome of a run and what was applied, and exit with its code."""
+    from promptiter.cli.exit_codes import FAILED, NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
+    from promptiter.cli.views.apply import print_report
     from promptiter.cli.views.costs import print_costs
     from promptiter.engine.model_checks import UNCOUNTED_CALLS
+    from promptiter.runs.apply import NotAdoptedError
     from promptiter.runs.summary import summarize
 
     summary = summarize(result, folder)
     exit_code = choose_exit_code(summary.outcome, require=require)
+    if isinstance(applied, PromptiterError) and not isinstance(applied, NotAdoptedError):
+        exit_code = FAILED
     if as_json:
-        write_text(run_view.result_as_json(result, folder, exit_code=exit_code), None)
+        write_text(run_view.result_as_json(result, folder, exit_code=exit_code, applied=applied), None)
     elif quiet:
         run_view.print_line(console(), summary)
         if UNCOUNTED_CALLS in summary.problems:
@@ -244,6 +288,12 @@ def _end(
     if exit_code == NOT_SHOWN and not as_json:
         why = f"not shown for new cases: {summary.obstacle}" if summary.obstacle else "no gain was shown"
         echo(f"--require unseen is not met: {why}", err=True)
+    if isinstance(applied, NotAdoptedError):
+        echo(f"note: {applied}", err=True)
+    elif isinstance(applied, PromptiterError):
+        print_error(f"the run ended, but its result was not applied: {applied}")
+    elif applied is not None and not as_json:
+        print_report(applied)
     raise typer.Exit(exit_code)
 
 
@@ -254,16 +304,17 @@ def _check_requirement(configured: ConfiguredRun) -> None:
 
 
 def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
-    """Say before anything is spent that the test set is too small to be run, or the budget for the whole run."""
+    """Say before anything is spent that the test set is too small, the budget too low, or a text not to be applied."""
     from promptiter.cli.views.forecast import describe_low_caps
     from promptiter.engine.new_cases import explain_too_few_inputs
     from promptiter.forecast.caps import read_caps
-    from promptiter.forecast.forecast import read_forecast
+    from promptiter.runs.forecast_file import read_forecast
 
     test, forecast = configured.checked.test, read_forecast(directory.path)
+    unwritable = find_unwritable(configured) if configured.config.apply else []
     few = None if test is None else explain_too_few_inputs(test)
     low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
-    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low]:
+    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low, *unwritable]:
         echo(f"warning: {warning}", color="yellow", err=True)
 
 
@@ -276,7 +327,7 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
     problems = []
     checks: list[Callable[[], None]] = [
         partial(check_folder, parsed.config.runs),
-        *([check_terminal] if parsed.config.review else []),
+        *([check_terminal] if parsed.config.review == "ask" else []),
     ]
     for check in checks:
         try:
@@ -288,16 +339,16 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """Run, and return the result; of a failed run, the result so far."""
-    from promptiter.cli.review import TerminalReviewer
+    from promptiter.cli.review import make_reviewer
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
     from promptiter.wording import path_from_here
 
     config, ledger = configured.config, configured.gateway.ledger
-    screen = SteadyConsole()
-    progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
-    reviewer = TerminalReviewer(screen, pause=progress.pause) if config.review else None
+    interrupt = Interrupt(test_now=test_now)
+    progress = RunProgress(SteadyConsole(), spent=lambda: ledger.snapshot().of_models)
+    reviewer = make_reviewer(configured, directory.path, progress, interrupt)
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
@@ -305,7 +356,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
-                interrupt=Interrupt(test_now=test_now),
+                interrupt=interrupt,
                 reviewer=reviewer,
                 notify=progress.say,
             )
@@ -313,3 +364,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         if config.as_json:  # otherwise the summary names the cause
             print_error(str(error))
         return error.result
+
+
+def _parse_review(way: ReviewWay | None) -> ReviewWay | bool | None:
+    return False if way == "no" else way

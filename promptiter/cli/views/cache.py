@@ -7,9 +7,9 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from promptiter.cli.output import json_text, new_table
-from promptiter.cli.views.costs import price
 from promptiter.llm.cache.maintenance import CacheContents
 from promptiter.llm.ledger import Spending
+from promptiter.runs.cost_wording import price
 from promptiter.wording import path_from_here, plural
 from traces.model import Json
 

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import new_table, print_indented
-from promptiter.cli.views.run import shorten_reason
 from promptiter.evaluation.result import CaseRow
 from promptiter.runlog.events import Phase
 from promptiter.runs.case_history import CaseHistory, CaseRun
+from promptiter.runs.summary_wording import shorten_reason
 from promptiter.wording import format_score, path_from_here, plural
 from traces.text import one_line
 

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from promptiter.cli.exit_codes import EXIT_CODES, FAILED, choose_stop_code
 from promptiter.cli.output import json_text, print_heading, print_indented
-from promptiter.cli.views.costs import describe_uncertain_costs, spending_line
 from promptiter.cli.views.diff import diff_table
 from promptiter.config.edit_trial import EditTrial, RecordedRuns
 from promptiter.engine.comparison_result import CaseChange, ProfileComparison
@@ -19,6 +18,7 @@ from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_failed_runs
+from promptiter.runs.cost_wording import describe_uncertain_costs, spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.wording import dollars, format_score, join_names, path_from_here, plural
 from traces.model import Json

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from promptiter.cli.junit import JUnitTest, suite_as_junit
 from promptiter.cli.output import echo, json_text, new_table
-from promptiter.cli.views.costs import spending_line
 from promptiter.cli.views.run import hanging_indent
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -22,6 +21,7 @@ from promptiter.evaluation.failure_details import describe_failures
 from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
+from promptiter.runs.cost_wording import spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural

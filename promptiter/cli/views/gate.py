@@ -8,7 +8,7 @@ from rich.text import Text
 from promptiter.cli.junit import JUnitTest, suite_as_junit
 from promptiter.cli.output import new_table
 from promptiter.runs.gate import GateCheck, GateResult
-from promptiter.wording import plural
+from promptiter.wording import escape_markdown, plural
 from traces.text import one_line
 
 
@@ -26,7 +26,7 @@ def print_gate(screen: Console, found: GateResult) -> None:
 
 def gate_as_markdown(found: GateResult) -> str:
     """A table for the comment of a pull request."""
-    rows = [f"| {_mark(check)} | `{check.rule}` | {_escape(check.reason)} |" for check in found.checks]
+    rows = [f"| {_mark(check)} | `{check.rule}` | {escape_markdown(check.reason)} |" for check in found.checks]
     return "\n".join([f"### {_headline(found)}", "", "| | rule | |", "|---|---|---|", *rows, ""])
 
 
@@ -51,11 +51,3 @@ def _headline(found: GateResult) -> str:
 
 def _mark(check: GateCheck) -> str:
     return "✅" if check.passed else "❌" if check.is_known else "❔"
-
-
-def _escape(text: str) -> str:
-    """Text for a cell of a table in Markdown, where nothing of it is markup."""
-    shown = one_line(text).replace("\\", "\\\\")
-    for letter in "|`*_[]<>#":
-        shown = shown.replace(letter, f"\\{letter}" if letter not in "<>" else {"<": "&lt;", ">": "&gt;"}[letter])
-    return shown

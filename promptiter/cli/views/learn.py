@@ -14,8 +14,8 @@ from rich.text import Text
 from promptiter.cli.output import json_text, new_table, print_rows
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_cost
-from promptiter.forecast.costs import Cost
 from promptiter.runlog.codec import to_plain
+from promptiter.runs.cost_ranges import Cost
 from promptiter.tasks.failed_runs import FailedRuns, RunsToJudge
 from promptiter.tasks.failure_groups import FailureGroup
 from promptiter.tasks.lessons import Lessons, SurfaceLesson

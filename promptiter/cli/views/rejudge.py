@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import new_table
-from promptiter.cli.views.run import shorten_reason
 from promptiter.policies.evidence import AcceptanceDecision, Answer, MoreEvidence
 from promptiter.runs.rejudgement import Divergence, DivergenceKind, Rejudgement
+from promptiter.runs.summary_wording import shorten_reason
 from promptiter.wording import plural
 
 _DIVERGENCES: Mapping[DivergenceKind, str] = {

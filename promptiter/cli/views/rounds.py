@@ -14,10 +14,11 @@ from rich.text import Text
 
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.run import hanging_indent, shorten_reason
+from promptiter.cli.views.run import hanging_indent
 from promptiter.runlog.results import SearchNote
 from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
 from promptiter.runs.summary import RunSummary
+from promptiter.runs.summary_wording import shorten_reason
 from promptiter.wording import format_score, join_names
 from traces.model import Json
 from traces.text import one_line

@@ -11,20 +11,30 @@ from rich.table import Table
 from rich.text import Text
 
 from promptiter.cli.output import print_indented
-from promptiter.cli.views.costs import cost_line, describe_uncertain_costs
+from promptiter.cli.views.apply import report_as_plain
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.forecast import describe_needs, stages_as_json
-from promptiter.forecast.forecast import read_forecast
-from promptiter.forecast.stage_costs import spent_by_stage
+from promptiter.errors import PromptiterError
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.results import RunResult
+from promptiter.runs.apply import ApplyReport
+from promptiter.runs.artifacts import REPORT
 from promptiter.runs.blame_summary import find_main_reason
-from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
-from promptiter.wording import format_score, join_names, path_from_here, plural
-from traces.text import cut_at_word, one_line
+from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
+from promptiter.runs.forecast_file import read_forecast
+from promptiter.runs.stage_costs import spent_by_stage
+from promptiter.runs.summary import ChangeSummary, RunSummary
+from promptiter.runs.summary_wording import (
+    MAX_REASON,
+    changes_title,
+    describe_scores,
+    failing_line,
+    format_amount,
+    shorten_reason,
+)
+from promptiter.wording import join_names, path_from_here, plural
+from traces.text import one_line
 
-MAX_REASON = 400
-MAX_CAUSE = 1000
 MAX_FIRST_REASON = 150
 MAX_FIRST_POINTS = 3
 MAX_POINTS = 12
@@ -41,12 +51,12 @@ MARKS = {
     "invalid_eval": ("✗", "bold red"),
 }
 OTHER_MARK = ("●", "bold yellow")
-SHORT_REASONS = ("improved", "improved_on_validation", "no_evidence", "underpowered", "overfit_risk")
-"""The outcomes whose reason is a p-value or a few words."""
 
 
-def result_as_json(result: RunResult, path: Path, *, exit_code: int) -> str:
-    """The result, with its folder, the forecast in total and by stage, and the exit code."""
+def result_as_json(
+    result: RunResult, path: Path, *, exit_code: int, applied: ApplyReport | PromptiterError | None = None
+) -> str:
+    """The result, with its folder, the forecast in total and by stage, what was applied, and the exit code."""
     forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
@@ -55,6 +65,8 @@ def result_as_json(result: RunResult, path: Path, *, exit_code: int) -> str:
         "path": str(path),
         "exit_code": exit_code,
     }
+    if applied is not None:
+        document["applied"] = report_as_plain(applied) if isinstance(applied, ApplyReport) else {"error": str(applied)}
     return orjson.dumps(
         document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     ).decode()
@@ -65,7 +77,7 @@ def print_line(screen: Console, summary: RunSummary) -> None:
     style = MARKS.get(summary.outcome, OTHER_MARK)[1]
     name = one_line(summary.agent)
     screen.print(
-        Text.assemble((f"{name}: ", "bold"), (summary.headline, style), _format_reason(summary)), soft_wrap=True
+        Text.assemble((f"{name}: ", "bold"), (summary.headline, style), describe_scores(summary)), soft_wrap=True
     )
 
 
@@ -88,43 +100,8 @@ def print_end(screen: Console, summary: RunSummary) -> None:
 def print_headline(screen: Console, summary: RunSummary) -> None:
     """Print the outcome, the score before and after, and the p-value or the reason."""
     mark, style = MARKS.get(summary.outcome, OTHER_MARK)
-    text = Text.assemble((summary.headline, style), _format_reason(summary))
+    text = Text.assemble((summary.headline, style), describe_scores(summary))
     screen.print(hanging_indent(Text(mark, style), text))
-
-
-def _format_reason(summary: RunSummary) -> Text:
-    """`: mean score 0.500 → 1.000 (p = 0.008)`, as far as known. A test set comes first, if it decided."""
-    text, details = Text(), []
-    is_of_test_set = summary.test_score is not None and summary.outcome in ("improved", "overfit_risk")
-    if summary.score is not None and summary.outcome not in ("failed", "invalid_eval"):
-        searched = "validation" if summary.shape == "two_sets" else "the cases of the search"
-        if is_of_test_set and summary.test_score is not None:
-            text.append(f": {format_change(summary.test_score)} on the test set")
-            details.append(f"{searched} {_format_figures(summary.score)}")
-        else:
-            where = f" on {searched}" if summary.outcome == "improved" else ""
-            text.append(f": {format_change(summary.score)}{where}")
-    reason = shorten_reason(summary.reason, limit=MAX_CAUSE)
-    if summary.outcome in SHORT_REASONS:
-        found = "; ".join(each for each in (reason, *details) if each)
-        text.append(f" ({found})" if found else "")
-    elif reason:
-        text.append(f"; {reason}" if text else f": {reason}")
-    return text
-
-
-def failing_line(summary: RunSummary) -> str:
-    """The number of validation cases that fail, in any repeat, under the accepted profile; empty without cases."""
-    figures = summary.validation
-    if figures is None or summary.shape == "scorer":
-        return ""
-    failing = figures.cases - figures.passed
-    cases = plural(figures.cases, "validation case" if summary.shape == "two_sets" else "case")
-    if not failing:
-        return f"all {cases} pass"
-    still = " still" if summary.adopted else ""
-    where = f" in at least one of {figures.repeats} repeats" if figures.repeats > 1 else ""
-    return f"{failing} of {cases}{still} {'fails' if failing == 1 else 'fail'}{where}"
 
 
 def _need_lines(summary: RunSummary) -> list[str]:
@@ -141,15 +118,10 @@ def _per_run_lines(summary: RunSummary) -> list[str]:
     return [
         "per run: "
         + ", ".join(
-            f"{_amount(each, each.before)} → {_amount(each, each.after)} {each.name}" for each in summary.per_run
+            f"{format_amount(each, each.before)} → {format_amount(each, each.after)} {each.name}"
+            for each in summary.per_run
         )
     ]
-
-
-def _amount(figure: FigureChange, value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"
 
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
@@ -163,13 +135,16 @@ def print_warnings(screen: Console, summary: RunSummary) -> None:
 
 
 def print_commands(screen: Console, summary: RunSummary, *, is_shown: bool = False) -> None:
-    """Print where adopted texts are, and commands to paste, one per line, never wrapped.
+    """Print where adopted texts and the report are, and commands to paste, one per line, never wrapped.
 
     If the run `is_shown`, commands to show it are left out.
     """
     if summary.adopted and summary.folder is not None:
         text = f"{path_from_here(summary.folder)}/surfaces/ and profiles/best.json"
         screen.print(Text.assemble(("  adopted: ", "dim"), text), soft_wrap=True)
+    if summary.folder is not None and (summary.folder / REPORT).exists():
+        text = str(path_from_here(summary.folder / REPORT))
+        screen.print(Text.assemble(("  report: ", "dim"), text), soft_wrap=True)
     for each in summary.commands:
         if is_shown and each.command.startswith("promptiter show "):
             continue
@@ -188,14 +163,6 @@ def _print_first_change(screen: Console, summary: RunSummary) -> None:
         print_indented(screen, Text(f"and {plural(len(more), 'more surface')}: {names}"))
 
 
-def changes_title(summary: RunSummary) -> str:
-    """`What changed: 2 of 6 surfaces`, or a title for accepted changes that are not adopted."""
-    if summary.adopted:
-        return f"What changed: {len(summary.changes)} of {plural(len(summary.targets), 'surface')}"
-    is_open = summary.outcome in ("running", "interrupted", "stopped", "cancelled", "failed", "budget_ended")
-    return "Accepted so far, not tested yet" if is_open else "Accepted by the search, not adopted"
-
-
 def _count_cases(change: ChangeSummary) -> int:
     """The cases behind the main reason for a change."""
     reason = find_main_reason(change.reasons)
@@ -208,21 +175,6 @@ def _print_first_lines(screen: Console, content: RenderableType) -> None:
         screen.print(Text.assemble(*((segment.text, segment.style or "") for segment in line)))
     if len(lines) > FIRST_DIFF_LINES:
         screen.print(f"    … {plural(len(lines) - FIRST_DIFF_LINES, 'more line')}", style="dim")
-
-
-def format_change(change: FigureChange) -> str:
-    """`mean score 0.500 → 1.000`, or a single figure if it did not change."""
-    return f"{change.name} {_format_figures(change)}"
-
-
-def _format_figures(change: FigureChange) -> str:
-    after = "" if change.after is None or change.after == change.before else f" → {change.after:.3f}"
-    return f"{format_score(change.before)}{after}"
-
-
-def shorten_reason(text: str, *, limit: int = MAX_REASON) -> str:
-    """A reason on a single line, cut if it is long."""
-    return cut_at_word(one_line(" ".join(text.split())), limit)
 
 
 def print_points(screen: Console, label: str, text: str, *, limit: int = MAX_REASON, most: int = MAX_POINTS) -> None:

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from promptiter.cli.output import new_table, print_heading, print_indented
-from promptiter.cli.views.costs import price
 from promptiter.cli.views.diff import diff_table
+from promptiter.runs.cost_wording import price
 from promptiter.runs.round_summary import EvaluationSummary
 from promptiter.runs.run_comparison import ChangedIn, RunComparison
 from promptiter.runs.summary import FigureChange, RunSummary

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import new_table
-from promptiter.cli.views.costs import price
 from promptiter.cli.views.run import MARKS, OTHER_MARK
+from promptiter.runs.cost_wording import price
 from promptiter.runs.listing import ListedRun
 from promptiter.wording import path_from_here, plural
 from traces.text import cut, one_line

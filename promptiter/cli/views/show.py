@@ -9,21 +9,13 @@ from rich.text import Text
 
 from promptiter.backprop.record import NO_BLAME
 from promptiter.cli.output import new_table, print_heading, print_indented
-from promptiter.cli.views.costs import cost_line
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.run import (
-    changes_title,
-    failing_line,
-    hanging_indent,
-    print_commands,
-    print_headline,
-    print_points,
-    print_warnings,
-    shorten_reason,
-)
+from promptiter.cli.views.run import hanging_indent, print_commands, print_headline, print_points, print_warnings
 from promptiter.runs.blame_summary import BlameOutcome, BlameReason, EditReason, find_main_reason
+from promptiter.runs.cost_wording import cost_line
 from promptiter.runs.round_summary import EvaluationSummary, RejectionSummary
 from promptiter.runs.summary import RunSummary
+from promptiter.runs.summary_wording import BLAME_OUTCOMES, changes_title, failing_line, shorten_reason
 from promptiter.wording import format_score, join_names, plural
 from traces.text import one_line
 
@@ -32,14 +24,7 @@ MAX_REJECTIONS = 5
 MAX_EDIT_CASES = 6
 MAX_PASSAGE = 80
 
-BLAME_OUTCOMES: dict[BlameOutcome, tuple[str, str]] = {
-    "adopted": ("changed", "green"),
-    "not_adopted": ("patch accepted, not adopted", "yellow"),
-    "rejected": ("patch rejected", "yellow"),
-    "undecided": ("patch not decided on", "dim"),
-    "no_patch": ("no patch", "dim"),
-    "below_support": ("blame too uncertain for a patch", "dim"),
-}
+BLAME_STYLES: dict[BlameOutcome, str] = {"adopted": "green", "not_adopted": "yellow", "rejected": "yellow"}
 
 
 def print_summary(screen: Console, summary: RunSummary) -> None:
@@ -108,7 +93,7 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
         is_said = summary.no_blame.startswith(NO_BLAME)
         print_indented(screen, Text(summary.no_blame if is_said else f"no surface was blamed: {summary.no_blame}"))
     for each in summary.blame:
-        outcome, style = BLAME_OUTCOMES[each.outcome]
+        outcome, style = BLAME_OUTCOMES[each.outcome], BLAME_STYLES.get(each.outcome, "dim")
         if each.outcome == "below_support":
             outcome += f" (support {each.support:.1f}; a model may be more certain: stages)"
         screen.print(

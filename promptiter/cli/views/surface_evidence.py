@@ -11,10 +11,10 @@ from rich.text import Text
 
 from promptiter.cli.output import print_heading, print_indented
 from promptiter.cli.views.diff import diff_table
-from promptiter.cli.views.run import hanging_indent, print_points, shorten_reason
-from promptiter.cli.views.show import BLAME_OUTCOMES
+from promptiter.cli.views.run import hanging_indent, print_points
 from promptiter.runs.hunk_evidence import GradientEvidence, HunkEvidence
 from promptiter.runs.measured_effect import MeasuredEffect
+from promptiter.runs.summary_wording import BLAME_OUTCOMES, shorten_reason
 from promptiter.runs.surface_evidence import SurfaceEvidence
 from promptiter.wording import join_names, path_from_here, plural
 from traces.text import one_line
@@ -45,7 +45,7 @@ def _describe_state(found: SurfaceEvidence) -> str:
     if found.is_removed:
         return "not changed: its patch was accepted, then dropped because nothing was lost without it"
     if found.blame is not None:
-        return f"not changed: {BLAME_OUTCOMES[found.blame.outcome][0]}"
+        return f"not changed: {BLAME_OUTCOMES[found.blame.outcome]}"
     return "not changed: it was not blamed" if found.is_read else "not changed: no case run read it"
 
 

@@ -136,7 +136,8 @@ def test_forty_kills_at_random_moments_leave_a_state_that_restore_can_repair(fol
 
 
 EVERY_LINE = """
-    import promptiter.agents.in_place.source_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources
+    import promptiter.sources.file
+    from promptiter.agents.in_place import saved_baseline, saved_value, source_lock
     from promptiter.agents.in_place.source_lock import FolderLock
     from promptiter.agents.in_place.saved_baseline import SavedBaseline, restore
 
@@ -144,7 +145,7 @@ EVERY_LINE = """
     every, offset = int(sys.argv[2]), int(sys.argv[3])
     state = folder / "state"
     saved = SavedBaseline(state)
-    modules = (promptiter.agents.in_place.source_lock, promptiter.agents.in_place.saved_baseline, promptiter.sources)
+    modules = (source_lock, saved_baseline, saved_value, promptiter.sources.file)
     watched = {module.__file__ for module in modules}
     baselines = {file: file.read_bytes() for file in files}
     texts = {"bot#instruction": "0" * 1000, "bot#skill": "1"}

@@ -15,11 +15,11 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
-from promptiter.forecast.stage_costs import spent_by_stage
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runs.directory import RunDirectory
+from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.starter import Shop, kill_runs_at

@@ -1,30 +1,28 @@
-"""Sources: where the value of a surface is stored outside the agent, in a file or behind a pair of callbacks.
+"""FileSource: a surface whose value is the text of a file.
 
-A file keeps its format: encoding, byte order mark and line ends, so that writing what was read gives the same bytes. It
-is replaced atomically, so that a reader sees the old text or the new one, never a part.
+The file keeps its format: encoding, byte order mark and line ends, so that writing what was read gives the same bytes.
+It is replaced atomically, so that a reader sees the old text or the new one, never a part.
 """
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import ctypes
 import errno
 import glob
-import inspect
 import os
 import stat
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from promptiter.errors import AgentError, SetupError
 from promptiter.wording import shorten
+from traces.model import Json
 
+LINE_ENDS = "the line ends of the file do not allow this value, which has other line ends"
 _PART = ".promptiter-part"
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _MARKS = (
@@ -32,16 +30,6 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-
-
-class Source(Protocol):
-    """One stored value. Both methods may block, and are called by one thread at a time; errors are reported."""
-
-    def read(self) -> str:
-        """Return the current value."""
-
-    def write(self, value: str) -> None:
-        """Store a value; `read` returns exactly this value from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +54,24 @@ class FileSource:
         """Replace the text in the format of the file; a new file is UTF-8."""
         like = self.read_bytes() if self.file.exists() else b""
         self.write_bytes(self.encode(value, like=like))
+
+    @property
+    def place(self) -> str:
+        """The file, as in `sources` of promptiter.yaml."""
+        return os.fspath(self.path)
+
+    def read_value(self, raw: bytes) -> Json:
+        """The value that a file with this content holds: its text."""
+        return self.decode(raw)
+
+    def replace_value(self, raw: bytes, value: Json) -> bytes:
+        """The content of the file with another value. Raises SetupError if the file cannot hold it."""
+        if not isinstance(value, str):
+            raise SetupError(f"{self.place}: a file holds text, and the value is {shorten(value)}")
+        written = self.encode(value, like=raw)
+        if self.decode(written) != value:
+            raise SetupError(f"{self.place}: {LINE_ENDS}")
+        return written
 
     def decode(self, raw: bytes) -> str:
         """Decode the content of the file. Raises SetupError if encoding the text would give other bytes."""
@@ -126,26 +132,6 @@ class FileSource:
             f"the file {str(self.path)!r} is not {form.encoding} text ({reason}); "
             f"give its encoding, FileSource({Path(self.path).name!r}, encoding=...)"
         )
-
-
-class CallbackSource:
-    """A value behind two functions, such as a key of a remote store.
-
-    They may be asynchronous; each call then gets its own event loop.
-    """
-
-    def __init__(self, read: Callable[[], str | Awaitable[str]], write: Callable[[str], object]) -> None:
-        self._read = read
-        self._write = write
-
-    def read(self) -> str:
-        value = _wait_for(self._read())
-        if not isinstance(value, str):
-            raise SetupError(f"the read callback of a source must return a string, not {shorten(value)}")
-        return value
-
-    def write(self, value: str) -> None:
-        _wait_for(self._write(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +241,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _wait_for(value: Any) -> Any:
-    """Return the result of a callback, also of an asynchronous one."""
-    if not inspect.isawaitable(value):
-        return value
-
-    async def wait() -> Any:
-        return await value
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as worker:  # this thread's loop is waiting for us
-        return worker.submit(asyncio.run, wait()).result()

@@ -1,0 +1,118 @@
+"""`promptiter apply`: write the result of a run to where its texts are stored, or revert that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptiter.cli.options import AsJson, Require, Requirement, Run, Runs, find_run_folder
+from promptiter.cli.output import divert_prints, print_error, write_text
+from promptiter.errors import PromptiterError, SetupError
+
+if TYPE_CHECKING:
+    from promptiter.config.configured_run import ConfiguredRun
+    from promptiter.runs.apply import ApplyReport
+
+
+def apply(
+    run: Run = "latest",
+    revert: Annotated[bool, typer.Option("--revert", help="Restore what was there before, byte for byte.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Commit the changed files to git, with the evidence in the message.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Apply the best profile of the search even without an improvement.")
+    ] = False,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SURFACE=PLACE", help="Where a surface is stored; repeat the option for more."),
+    ] = None,
+    require: Require = None,
+    runs: Runs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the result of a run to where its texts are stored.
+
+    A text that is in one place of the project is found by itself. Name the other places under `sources` in
+    promptiter.yaml: a file, prompts.md#Heading, config.yaml:field, agent.py:NAME, or a source of your own as
+    module:attr.
+
+    All files are changed or none; `promptiter restore` repairs what a kill interrupted. A place that was edited since
+    the run began is not overwritten. Only an improvement is applied, unless forced.
+    """
+    from promptiter.api import apply_run, revert_run
+    from promptiter.cli.exit_codes import FAILED, choose_exit_code
+    from promptiter.cli.views.apply import print_report, report_as_json
+    from promptiter.runs.apply import NotAdoptedError
+
+    folder, sources = find_run_folder(run, runs), _parse_sources(source or [])
+    if revert and (force or require):
+        raise SetupError("--revert takes neither --force nor --require; it restores what was there before")
+    try:
+        with divert_prints():
+            if revert:
+                report = revert_run(folder, sources=sources, dry_run=dry_run, commit=commit)
+            else:
+                report = apply_run(
+                    folder, sources=sources, force=force, require=require, dry_run=dry_run, commit=commit
+                )
+    except NotAdoptedError as error:
+        print_error(str(error))
+        raise typer.Exit(choose_exit_code(error.outcome, require=require) or FAILED) from error
+    if as_json:
+        write_text(report_as_json(report), None)
+    else:
+        print_report(report, is_revert=revert)
+
+
+def apply_at_end(folder: Path, require: Requirement | None, *, agent: object = None) -> ApplyReport | PromptiterError:
+    """Apply the result of a run, or say why that was not done."""
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.api import apply_run
+
+    sources = {}
+    if isinstance(agent, InPlaceAgent):
+        agent.close()  # it may still have a candidate in place
+        sources = agent.sources
+    try:
+        with divert_prints():
+            return apply_run(folder, sources=sources, require=require)
+    except PromptiterError as error:
+        return error
+
+
+def find_unwritable(configured: ConfiguredRun) -> list[str]:
+    """Warnings about surfaces whose new values could not be applied at the end."""
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.config.run_project import open_project
+    from promptiter.runs.apply_plan import find_problems
+
+    agent, given = configured.engine.agent, configured.configuration
+    if given is None:
+        return []
+    found = open_project(
+        configured.config,
+        file=Path(given.file),
+        sources=agent.sources if isinstance(agent, InPlaceAgent) else None,
+    )
+    problems = find_problems(
+        configured.checked.targets,
+        structure=configured.checked.snapshot,
+        sources=found.sources,
+        project=found.project,
+    )
+    return [f"a new value could not be applied: {problem}" for problem in problems]
+
+
+def _parse_sources(given: list[str]) -> dict[str, str]:
+    """The places by surface."""
+    sources = {}
+    for each in given:
+        surface_id, equals, place = each.partition("=")
+        if not equals or not surface_id or not place:
+            raise SetupError(f"--source {each!r} must have the form SURFACE=PLACE, such as bot#instruction=bot.md")
+        sources[surface_id.strip()] = place.strip()
+    return sources

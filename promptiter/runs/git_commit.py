@@ -1,0 +1,87 @@
+"""GitCommit: one commit of some files, which leaves everything else in the work tree and the index as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from promptiter.errors import SetupError
+from promptiter.wording import join_names
+
+MAX_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitCommit:
+    """A commit that is yet to be made. All files are in the same work tree."""
+
+    root: Path
+    files: tuple[Path, ...]
+
+    @staticmethod
+    def of(files: Sequence[Path]) -> GitCommit:
+        """The commit of these files. SetupError if they are not tracked by one git repository."""
+        roots = {_find_root(file.parent) for file in files}
+        if len(roots) > 1:
+            raise SetupError(f"the files are in several git repositories: {join_names(sorted(map(str, roots)))}")
+        root = roots.pop() if roots else Path()
+        if files:
+            tracked = _run_git(root, "ls-files", "-z", "--full-name", "--", *_relate(root, files)).split("\0")
+            unknown = [name for name in _relate(root, files) if name not in tracked]
+            if unknown:
+                raise SetupError(
+                    f"git does not track {join_names(unknown, limit=MAX_NAMES)}; add and commit them first"
+                )
+        return GitCommit(root=root, files=tuple(files))
+
+    def check_clean(self) -> None:
+        """SetupError if one of the files has changes that are not committed: they would be in the commit as well."""
+        if changed := self._list_changed():
+            raise SetupError(
+                f"{join_names(changed, limit=MAX_NAMES)} has uncommitted changes, which would be part of the commit; "
+                "commit or stash them first"
+            )
+
+    def without_clean_files(self) -> GitCommit:
+        """The commit of those files only that have changes."""
+        changed = self._list_changed()
+        pairs = zip(self.files, _relate(self.root, self.files), strict=True)
+        return replace(self, files=tuple(file for file, name in pairs if name in changed))
+
+    def make(self, message: str) -> str:
+        """Commit the files, with all hooks; returns the hash. What is staged of other files stays staged."""
+        _run_git(self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message)
+        return _run_git(self.root, "rev-parse", "HEAD").strip()
+
+    def _list_changed(self) -> list[str]:
+        if not self.files:
+            return []
+        names = _relate(self.root, self.files)
+        listed = _run_git(self.root, "status", "--porcelain=v1", "-z", "--no-renames", "--", *names).split("\0")
+        return [line[3:] for line in listed if line]
+
+
+def _find_root(folder: Path) -> Path:
+    try:
+        return Path(_run_git(folder, "rev-parse", "--show-toplevel").rstrip("\n"))
+    except SetupError as error:
+        raise SetupError(f"--commit needs a git work tree, and {str(folder)!r} is not in one ({error})") from error
+
+
+def _relate(root: Path, files: Sequence[Path]) -> list[str]:
+    return [Path(os.path.relpath(file.resolve(), root.resolve())).as_posix() for file in files]
+
+
+def _run_git(folder: Path, *arguments: str, text: str | None = None) -> str:
+    command = ["git", "--literal-pathspecs", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SetupError(f"git cannot be run: {error.strerror or error}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
+        raise SetupError(f"git {arguments[0]} failed: {said or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,181 @@
+"""The pages of a report: report.html, one file that needs no network, and report.md, for a pull request.
+
+Jinja renders them; this is the only module that imports it. Everything recorded is escaped: it appears as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from promptiter.profile import SurfaceChange
+from promptiter.runs.blame_summary import BlameSummary, find_main_reason
+from promptiter.runs.cost_wording import cost_line, describe_usage
+from promptiter.runs.hunk_evidence import HunkEvidence, make_anchor
+from promptiter.runs.report.case_changes import CaseEffect
+from promptiter.runs.report.charts import chart_trajectory, choose_points
+from promptiter.runs.report.evidence_cases import choose_gradients
+from promptiter.runs.report.run_report import RunReport
+from promptiter.runs.summary import ChangeSummary, FigureChange
+from promptiter.runs.summary_wording import BLAME_OUTCOMES, changes_title, describe_scores, failing_line, format_amount
+from promptiter.text_diff import find_hunks, split_passages
+from promptiter.wording import dollars, escape_markdown, format_score, join_names, plural
+from traces.draw.svg import to_svg
+from traces.text import cut_at_word
+
+MOST_DETAILED_CASES = 200
+"""Cases whose answers are shown; of the others only the scores."""
+
+MAX_TEXT = 4_000
+MAX_CELL = 160
+"""Characters of a text, and of a cell of a table in Markdown."""
+
+MOST_REJECTED = 100
+MOST_LISTED = 30
+"""Rows of a table in Markdown; report.html has all."""
+
+
+EFFECT_TONES: dict[CaseEffect, str] = {"new fail": "bad", "down": "bad", "new pass": "good", "up": "good"}
+"""The colours of what happened to a case."""
+
+
+class Piece(NamedTuple):
+    """A part of the text of a surface: unchanged, removed or added; and the hunk that it belongs to."""
+
+    kind: str
+    text: str
+    hunk: HunkEvidence | None = None
+
+
+def render_html(report: RunReport) -> str:
+    """report.html: one file without scripts or links to other files. Charts and diagrams escape their own texts."""
+    points = report.points
+    chart = chart_trajectory(points, objective=_name_objective(report)) if len(points) > 1 else ""
+    return (
+        _environment(is_html=True)
+        .get_template("report.html")
+        .render(
+            report=report,
+            run=report.summary,
+            chart=Markup(chart),
+            diagrams=[Markup(to_svg(each, name=f"blame-{at}-")) for at, each in enumerate(report.diagrams)],
+            is_thinned=len(choose_points(points)) < len(points),
+            **_shared(report),
+        )
+    )
+
+
+def render_markdown(report: RunReport) -> str:
+    """report.md: the same for a pull request, without pictures."""
+    text = (
+        _environment(is_html=False)
+        .get_template("report.md")
+        .render(report=report, run=report.summary, **_shared(report))
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def split_pieces(change: ChangeSummary, hunks: Sequence[HunkEvidence]) -> Iterator[Piece]:
+    """The text of a changed surface in order, the hunks in their places; a value that is not a text is one hunk."""
+    if not (isinstance(change.before, str) and isinstance(change.after, str)):
+        yield from _split_hunk(hunks[0]) if hunks else ()
+        return
+    passages, place = split_passages(change.after), 0
+    for hunk, evidence in zip(find_hunks(change.before, change.after), hunks, strict=False):
+        yield Piece("same", "".join(passages[place : hunk.new.start]))
+        yield from _split_hunk(evidence)
+        place = hunk.new.stop
+    yield Piece("same", "".join(passages[place:]))
+
+
+def _split_hunk(hunk: HunkEvidence) -> Iterator[Piece]:
+    if hunk.before:
+        yield Piece("removed", hunk.before, hunk)
+    if hunk.after:
+        yield Piece("added", hunk.after, hunk)
+
+
+def _shared(report: RunReport) -> dict[str, object]:
+    """What both templates use."""
+    summary = report.summary
+    return {
+        "scores": describe_scores(summary),
+        "failing": failing_line(summary),
+        "title": changes_title(summary),
+        "cost": cost_line(summary.costs),
+        "tone": _choose_tone(report),
+    }
+
+
+def _choose_tone(report: RunReport) -> str:
+    """The colour of the verdict."""
+    if report.summary.outcome in ("improved", "improved_on_validation", "target_reached"):
+        return "good"
+    return "bad" if report.summary.outcome in ("failed", "invalid_eval", "overfit_risk") else "warn"
+
+
+def _name_objective(report: RunReport) -> str:
+    return "objective" if report.summary.score is None else report.summary.score.name
+
+
+@cache
+def _environment(*, is_html: bool) -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(lambda name: files(__package__).joinpath(f"{name}.jinja").read_text("utf-8")),
+        autoescape=is_html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "score": format_score,
+        "usd": dollars,
+        "usage": describe_usage,
+        "short": lambda text, limit=MAX_TEXT: cut_at_word(text, limit),
+        "names": lambda names, limit=12: join_names(list(names), limit=limit),
+        "cell": lambda value: escape_markdown(cut_at_word(str(value), MAX_CELL)),
+        "line": lambda value: escape_markdown(str(value)),
+        "fence": _fence,
+    }
+    environment.globals |= {
+        "plural": plural,
+        "pieces": split_pieces,
+        "gradients_of": choose_gradients,
+        "most_detailed": MOST_DETAILED_CASES,
+        "most_listed": MOST_LISTED,
+        "most_rejected": MOST_REJECTED,
+        "case_anchor": lambda case_id: make_anchor("case", case_id),
+        "step_anchor": lambda each: make_anchor("step", each.case_id, each.step_id),
+        "blame_outcomes": BLAME_OUTCOMES,
+        "effect_tones": EFFECT_TONES,
+        "main_reason": _find_reason,
+        "amount": format_amount,
+        "change_as_text": lambda each: SurfaceChange(each.surface_id, each.before, each.after).as_text(),
+        "relative": _compare_relatively,
+    }
+    return environment
+
+
+def _find_reason(blame: BlameSummary) -> str:
+    reason = find_main_reason(blame.reasons)
+    return "" if reason is None else reason.text
+
+
+def _compare_relatively(change: FigureChange) -> str:
+    """`+12%`, or nothing if it is unknown."""
+    if not change.before or change.after is None:
+        return ""
+    return f"{100 * (change.after / change.before - 1):+.1f}%"
+
+
+def _fence(text: str, language: str = "") -> str:
+    """A block of code in Markdown, with a fence that its text cannot close."""
+    longest = max(map(len, re.findall(r"`{3,}", text)), default=2)
+    marks = "`" * (longest + 1)
+    return f"{marks}{language}\n{text}\n{marks}"

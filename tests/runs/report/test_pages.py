@@ -1,0 +1,141 @@
+"""The pages of a report: links lead somewhere, nothing recorded becomes markup, and nothing comes from the network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from promptiter.agents.edges import Edge
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.engine import Engine
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.llm.gateway import Gateway
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.report.files import write_report
+from promptiter.runs.report.run_report import RunReport, read_report
+from tests.worlds import desk, desk_stages
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=\"y\">&amp;`|*"
+
+
+class Page(HTMLParser):
+    """The tags, ids and links of a page, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            self.ids += [value] if name == "id" and value else []
+            self.links += [value] if name in ("href", "src") and value else []
+            self.handlers += [name] if name.startswith("on") else []
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def make_hostile_set(name: str, count: int) -> EvalSet:
+    cases = [
+        EvalCase(id=f"{name}-{number}{HOSTILE}", turns=(Turn(user=f"{name} {number} {HOSTILE}", expected=HOSTILE),))
+        for number in range(count)
+    ]
+    return EvalSet(id=f"{name}{HOSTILE}", cases=tuple(cases))
+
+
+def run_hostile(folder: Path) -> Path:
+    """A run in which every name and text is markup: agent, nodes, model, cases, instructions, patches, reasons."""
+    nodes = tuple(ModelNode(name=name, instruction=f"{name} {HOSTILE}", model=HOSTILE) for name in ("draft", "polish"))
+    agent = GraphAgent(name=HOSTILE, nodes=nodes, edges=(Edge("draft", "polish"),))
+    engine = Engine(
+        agent,
+        desk.evaluator(Gateway(models={HOSTILE: desk.model()})),
+        desk_stages.Blames(),
+        desk_stages.Merges(),
+        desk_stages.Writes(lambda request: f"{request.surface.value} Be careful. {HOSTILE}"),
+    )
+    request = desk.request(
+        run_id="", train=make_hostile_set("train", 3), validation=make_hostile_set("validation", 2), max_rounds=1
+    )
+    run = RunDirectory.begin(folder, engine, request)
+    run.run_sync()
+    assert not [note for note in run.notes if "report" in note]
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_hostile(tmp_path_factory.mktemp("hostile"))
+
+
+def test_markup_in_names_and_texts_appears_as_text(hostile: Path) -> None:
+    page = Page((hostile / "report.html").read_text(encoding="utf-8"))
+    assert page.tags["script"] == page.tags["img"] == page.tags["link"] == page.tags["iframe"] == 0
+    assert page.handlers == []
+    assert page.text.count(HOSTILE) >= 8
+    assert [link for link in page.links if not link.startswith("#")] == []
+
+
+def test_the_markdown_has_no_html_of_what_was_recorded(hostile: Path) -> None:
+    text = (hostile / "report.md").read_text(encoding="utf-8")
+    fenced = text.split("```")
+    outside = "".join(fenced[::2])
+    assert "<script" not in outside
+    assert "<img" not in outside
+    assert "&lt;script&gt;" in outside
+
+
+def check_links(folder: Path) -> RunReport:
+    """Every link of the page leads to an element, and each hunk links to its evidence or says that it has none."""
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    report = read_report(folder)
+    hunks = [hunk for found in report.hunks.values() for hunk in found]
+    assert hunks
+    for hunk in hunks:
+        assert f"#{hunk.anchor}" in page.links
+        assert any(f"#{each.anchor}" in page.links for each in hunk.gradients)
+        assert any(f"#{each.anchor}" in page.links for each in hunk.steps)
+        assert "whole surface" in page.text or not hunk.whole_surface
+    shown = {case.anchor for case in report.evidence}
+    assert shown
+    assert shown <= {link.removeprefix("#") for link in page.links}
+    return report
+
+
+def test_hunks_link_to_their_gradients_cases_and_steps(hostile: Path) -> None:
+    report = check_links(hostile)
+    steps = [step for case in report.evidence for step in case.steps]
+    assert {step.node_id for step in steps} == {"draft", "polish"}
+    assert all(HOSTILE in step.input for step in steps)
+
+
+def test_a_run_that_crashed_has_a_report_of_what_it_did(hostile: Path, tmp_path: Path) -> None:
+    """Whatever event it was killed at."""
+    lines = (hostile / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "run.json").write_bytes((hostile / "run.json").read_bytes())
+    for count in range(1, len(lines), 5):
+        (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[:count]))
+        page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+        assert "Interrupted" in page.text
+        assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_a_run_without_its_traces_says_so(hostile: Path, tmp_path: Path) -> None:
+    for name in ("run.json", "journal.jsonl"):
+        (tmp_path / name).write_bytes((hostile / name).read_bytes())
+    report = read_report(tmp_path)
+    assert {case.note for case in report.evidence} == {"the trace of 2 steps was not kept"}
+    assert len(report.diagrams) == 1
+    check_links(write_report(tmp_path).parent)
