@@ -36,9 +36,6 @@ from promptiter.errors import PromptiterError, SetupError
 if TYPE_CHECKING:
     from promptiter.config.configured_run import ConfiguredRun
     from promptiter.config.file import ParsedConfig
-    from promptiter.engine.interrupts import Interrupt
-    from promptiter.engine.review import Reviewer
-    from promptiter.observers.progress import RunProgress
     from promptiter.runlog.results import RunResult
     from promptiter.runs.apply import ApplyReport
     from promptiter.runs.directory import RunDirectory
@@ -342,6 +339,7 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """Run, and return the result; of a failed run, the result so far."""
+    from promptiter.cli.review import make_reviewer
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
@@ -350,7 +348,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
     config, ledger = configured.config, configured.gateway.ledger
     interrupt = Interrupt(test_now=test_now)
     progress = RunProgress(SteadyConsole(), spent=lambda: ledger.snapshot().of_models)
-    reviewer = _make_reviewer(configured, directory, progress, interrupt)
+    reviewer = make_reviewer(configured, directory.path, progress, interrupt)
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
@@ -366,23 +364,6 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         if config.as_json:  # otherwise the summary names the cause
             print_error(str(error))
         return error.result
-
-
-def _make_reviewer(
-    configured: ConfiguredRun, directory: RunDirectory, progress: RunProgress, interrupt: Interrupt
-) -> Reviewer | None:
-    """The reviewer that the configuration asks for: a person at the terminal, or files in the run's folder."""
-    from promptiter.cli.review import TerminalReviewer
-    from promptiter.runs.file_review import FOLDER, FileReviewer
-
-    if configured.config.review == "file":
-        return FileReviewer(
-            directory.path / FOLDER,
-            notify=progress.say,
-            find_stop_request=lambda: interrupt.reason,
-            redactor=configured.gateway.redactor,
-        )
-    return TerminalReviewer(progress.console, pause=progress.pause) if configured.config.review == "ask" else None
 
 
 def _parse_review(way: ReviewWay | None) -> ReviewWay | bool | None:
