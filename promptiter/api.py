@@ -31,7 +31,7 @@ from promptiter.sources import Source
 from traces.model import Json
 
 DISPLAY_KEYS = ("quiet", "json", "review", "require")
-"""Settings of how one command interacts with the user. Those of an earlier command do not count."""
+"""Settings of how one command interacts with the user. Those of an earlier command do not count, see `_is_kept`."""
 
 
 def load_run(
@@ -196,7 +196,7 @@ def _read_to_resume(
     if not file.exists():
         raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
     given = read_file(file)
-    options = {key: value for key, value in configuration.settings.items() if key not in DISPLAY_KEYS}
+    options = {key: value for key, value in configuration.settings.items() if _is_kept(key, value)}
     options = _restore_secrets(options, merge_settings(given, settings), file=file)
     return read_document(given, file=file, settings=merge_settings(options, settings), environ=environ)
 
@@ -207,10 +207,15 @@ def _read_to_rerun(
     """Read the configuration of a run from its run.json. Secrets, which are not in it, come from the file."""
     file = Path(configuration.file)
     now = read_file(file) if file.exists() else {}
-    display = configuration.settings.keys() & set(DISPLAY_KEYS)
+    display = {key for key, value in configuration.settings.items() if not _is_kept(key, value)}
     stored = {key: value for key, value in configuration.document.items() if key not in display}
     document = _restore_secrets(stored, now, file=file)
     return read_document(document, file=file, settings=settings, environ=environ)
+
+
+def _is_kept(key: str, value: Json) -> bool:
+    """Whether a setting of an earlier command counts: a run that a team reviews in files stays one."""
+    return key not in DISPLAY_KEYS or (key, value) == ("review", "file")
 
 
 def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> Json:

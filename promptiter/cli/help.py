@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import typer
@@ -20,11 +21,28 @@ _REQUIRED = re.compile(r"\{([A-Z_|.]+)\}(?:\.\.\.)?")
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help shows `CONFIG`, not `CONFIG <path>` or `{CONFIG}`."""
+    """A command whose help shows `CONFIG`, not `CONFIG <path>` or `{CONFIG}`.
+
+    `--review` may have a value, which typer's options either always or never have: without one it is `ask`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(parameter.name == "review" for parameter in self.params):
+            args = list(_complete_review(args))
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def get_help(self, ctx: Any) -> str:
         usage, line, rest = super().get_help(ctx).partition("\n\n")
         return _REQUIRED.sub(r"\1", usage) + line + _TYPE.sub(lambda match: match[1] + " " * len(match[2]), rest)
+
+
+def _complete_review(args: Sequence[str]) -> Iterator[str]:
+    for argument, following in zip_longest(args, args[1:]):
+        if argument == "--no-review":
+            yield "--review=no"
+        else:
+            yield "--review=ask" if argument == "--review" and following not in ("ask", "file", "no") else argument
 
 
 class SafeGroup(TyperGroup):

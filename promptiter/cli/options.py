@@ -46,8 +46,14 @@ MaxUsd = Annotated[float | None, typer.Option("--max-usd", min=0, metavar="USD",
 InitialProfile = Annotated[
     Path | None, typer.Option("--initial-profile", metavar="FILE", help="Start from this profile, not the baseline.")
 ]
+ReviewWay: TypeAlias = Literal["ask", "file", "no"]
 Review = Annotated[
-    bool | None, typer.Option("--review/--no-review", help="Ask about each patch: approve, edit or veto.")
+    ReviewWay | None,
+    typer.Option(
+        "--review",
+        metavar="[ask|file]",
+        help="Approve, edit or veto each patch: ask at the terminal, or wait for files in the run's folder.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ConfiguredJson = Annotated[bool | None, typer.Option("--json/--no-json", help="Print JSON on standard output.")]

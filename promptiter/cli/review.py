@@ -1,4 +1,7 @@
-"""`promptiter run --review`: approve, edit or veto each patch at the terminal before it is tried."""
+"""`promptiter run --review`: approve, edit or veto each patch before it is tried, at the terminal.
+
+With `--review file` the decisions are in files: see `promptiter/runs/file_review.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from promptiter.cli.views.diff import diff_table
-from promptiter.engine.review import Review, ReviewRequest
+from promptiter.config.configured_run import ConfiguredRun
+from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.review import Review, Reviewer, ReviewRequest
 from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.observers.progress import RunProgress
+from promptiter.runs.file_review import FOLDER, FileReviewer
 from promptiter.runs.summary_wording import shorten_reason
 from promptiter.wording import plural
 from traces.model import Json
@@ -38,6 +45,20 @@ def check_terminal() -> None:
     """SetupError unless standard input is a terminal, which a review needs."""
     if not sys.stdin.isatty():
         raise SetupError("review: standard input is not a terminal, so patches cannot be reviewed; remove --review")
+
+
+def make_reviewer(
+    configured: ConfiguredRun, folder: Path, progress: RunProgress, interrupt: Interrupt
+) -> Reviewer | None:
+    """The reviewer that a configuration asks for: a person at the terminal, or files in the folder of the run."""
+    if configured.config.review == "file":
+        return FileReviewer(
+            folder / FOLDER,
+            notify=progress.say,
+            find_stop_request=lambda: interrupt.reason,
+            redactor=configured.gateway.redactor,
+        )
+    return TerminalReviewer(progress.console, pause=progress.pause) if configured.config.review == "ask" else None
 
 
 async def read_line() -> str:

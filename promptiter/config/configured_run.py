@@ -79,7 +79,9 @@ class ConfiguredRun:
     def find_obstacle(self) -> str | None:
         """Why this run cannot show its gain for new cases, and what to do, if that is known before it starts."""
         uses = CaseUseFile(self.config.runs).read()
-        return find_obstacle_in_advance(self.checked, self.engine.search, uses, is_reviewed=self.config.review)
+        return find_obstacle_in_advance(
+            self.checked, self.engine.search, uses, is_reviewed=self.config.review is not None
+        )
 
     def noise(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 
@@ -69,6 +69,14 @@ def _parse_cache(value: Json, info: ValidationInfo) -> Json:
     return value if value == "memory" else str(resolve_path(Path(value), info))
 
 
+def _parse_review(value: Json) -> Json:
+    if isinstance(value, bool):
+        return "ask" if value else None
+    if value is None or value in ("ask", "file"):
+        return value
+    raise ValueError("must be ask, file, true (the same as ask) or false")
+
+
 Count = Annotated[int, Field(strict=True, ge=1)]
 Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Above0 = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
@@ -90,3 +98,7 @@ MetricsEntry = Annotated[
     Field(repr=False),
 ]
 CacheEntry = Annotated[str, PlainValidator(_parse_cache, json_schema_input_type=str)]
+ReviewEntry = Annotated[
+    Literal["ask", "file"] | None,
+    PlainValidator(_parse_review, json_schema_input_type=Literal["ask", "file"] | bool),
+]

@@ -31,6 +31,7 @@ from promptiter.config.fields import (
     Part,
     PartEntry,
     Parts,
+    ReviewEntry,
     Section,
 )
 from promptiter.config.model_sections import Models, find_declared_settings
@@ -151,8 +152,8 @@ class RunConfig(Section):
     keep_best_only: Flag = False
     """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
     """
-    review: Flag = False
-    """Ask about each patch at the terminal."""
+    review: ReviewEntry = None
+    """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     sources: dict[str, SourceItem] = Field(default_factory=dict)
     """Where `promptiter apply` writes new values, by surface: a file, `prompts.md#Heading`, `config.yaml:field`,
     `agent.py:NAME`, or a source of your own as `module:attr`. A text that is in one place only is found without it.

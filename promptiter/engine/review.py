@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import AggregateResult
@@ -36,3 +37,11 @@ class Reviewer(Protocol):
 
     async def review(self, request: ReviewRequest) -> Review:
         """Approve, edit or veto one patch."""
+
+
+@runtime_checkable
+class BatchReviewer(Reviewer, Protocol):
+    """A Reviewer that looks at all patches of a pass at once, such as one for several people."""
+
+    async def review_batch(self, requests: Sequence[ReviewRequest]) -> list[Review]:
+        """Approve, edit or veto each patch, in their order."""

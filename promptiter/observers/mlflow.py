@@ -21,6 +21,9 @@ from traces.model import Json
 RUN_ID = "promptiter.run_id"
 ROUND = "promptiter.round"
 LINKED_PROMPTS = "mlflow.linkedPrompts"
+EXPERIMENTS_OF_PROMPT = "_mlflow_experiment_ids"
+"""MLflow's pages find prompts by these tags."""
+
 LONGEST_TAG = 5000
 LONGEST_PARAMETER = 6000
 STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
@@ -109,6 +112,7 @@ class _MlflowRun:
         if end.profile is not None:
             self._client.log_text(self._run_id, orjson.dumps(end.profile, option=2).decode(), "accepted_profile.json")
             self._mark_adopted(end.profile)
+        self._show_prompts()
         status = STATUS.get(str(end.facts["status"]), "FINISHED")
         self._client.set_terminated(self._run_id, status=status, end_time=_milliseconds(end.at))
 
@@ -171,6 +175,14 @@ class _MlflowRun:
         for surface_id, version in self._prompts.items():
             if self._values.get(surface_id) == profile.get(surface_id):
                 self._client.set_prompt_alias(self._prompt_name(surface_id), "adopted", version)
+
+    def _show_prompts(self) -> None:
+        """Show the prompts on the page of the experiment. MLflow's own threads show them on that of another first."""
+        for surface_id in self._prompts:
+            name = self._prompt_name(surface_id)
+            known = str(self._client.get_prompt(name).tags.get(EXPERIMENTS_OF_PROMPT, "")).strip(",").split(",")
+            ids = ",".join(sorted({self._experiment_id, *known} - {""}))
+            self._client.set_prompt_tag(name, EXPERIMENTS_OF_PROMPT, f",{ids},")
 
     def _prompt_name(self, surface_id: str) -> str:
         return re.sub(r"[^\w.-]", "-", f"{self._agent}.{surface_id}")

@@ -150,7 +150,9 @@ class PointReader:
                 facts = {"verdict": found.verdict, "scope": found.scope, "reasons": "\n".join(found.reasons)}
                 return figures, {**facts, "adopted": found.adopts, "obstacle": found.obstacle}
             case RunCompleted() as completed:
-                return {"baseline": completed.baseline, "best": completed.best}, self._describe_end(completed)
+                return {"result/baseline": completed.baseline, "result/best": completed.best}, self._describe_end(
+                    completed
+                )
             case _:
                 return None
 
@@ -159,7 +161,7 @@ class PointReader:
         if self._state.accepted is None:
             return {}
         best = self._state.accepted.validation
-        return {"objective": best.objective(self._state.run.objective), **_describe_evaluation("validation", best)}
+        return {"best/objective": best.objective(self._state.run.objective), **_describe_evaluation("best", best)}
 
     def _describe_round(self) -> dict[str, float | None]:
         """The train cases of the round, and its candidate."""

@@ -14,6 +14,9 @@ from promptiter.observers.points import Fact, Point, to_text
 from promptiter.observers.tracker import TrackedRun, Tracker, find_report
 from traces.model import Json
 
+WITHOUT_COURSE = ("final_test", "conclusion", "run_completed")
+"""Types of points whose figures have a single value: they are text, because a chart of one point shows nothing."""
+
 
 class TensorboardObserver(Tracker):
     """Writes event files into `tensorboard` in the folder of the run, or into `folder`/RUN_ID."""
@@ -41,52 +44,53 @@ class _TensorboardRun:
             earlier.unlink()
         self._folder = folder
         self._new_event = Event
+        self._values: dict[str, Json] = {}
         self._writer = EventsWriter(str(events / "events"))  # unlike SummaryWriter, it has no process or thread
         self._writer.write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, point: Point) -> None:
         from tensorboardX.summary import scalar
 
-        for name, value in point.figures.items():
-            self._add(scalar(name, value), point)
+        if point.type not in WITHOUT_COURSE:
+            for name, value in point.figures.items():
+                self._add(scalar(name, value), point)
         match point.type:
             case "run_started":
                 where = {} if self._folder is None else {"report": find_report(self._folder)}
-                self._add_text("run", _table({**point.facts, **where}), point)
-            case "round_completed" | "conclusion":
-                self._add_text(
-                    "decisions" if point.type == "round_completed" else "verdict", _table(point.facts), point
-                )
+                self._add_text("run", _list({**point.facts, **where}), point)
+            case "round_completed":
+                self._add_text("decisions", _list(point.facts), point)
+            case "final_test" | "conclusion":
+                self._add_text(point.type, _list({**point.facts, **point.figures}), point)
         if point.profile is not None:
             self._add_profile(point)
         self._writer.flush()
 
     def close(self, end: Point | None) -> None:
-        from tensorboardX.summary import scalar
-
         if end is not None:
-            for name, value in end.figures.items():
-                self._add(scalar(name, value), end)
-            self._add_text("run_completed", _table(end.facts), end)
+            self._add_text("run_completed", _list({**end.facts, **end.figures}), end)
         self._writer.close()
 
     def _add_profile(self, point: Point) -> None:
         for surface_id, value in (point.profile or {}).items():
-            self._add_text(f"prompts/{surface_id}", _quote(value), point)
+            if surface_id not in self._values or self._values[surface_id] != value:
+                self._add_text(f"prompts/{surface_id}", _quote(value), point)
+                self._values[surface_id] = value
 
     def _add_text(self, name: str, text: str, point: Point) -> None:
         from tensorboardX.summary import text as build_text
 
-        self._add(build_text(name, text), point)
+        summary = build_text(name, text)
+        summary.value[0].tag = name  # without the suffix that it adds
+        self._add(summary, point)
 
     def _add(self, summary: Any, point: Point) -> None:
         self._writer.write_event(self._new_event(summary=summary, step=point.round, wall_time=point.at))
 
 
-def _table(facts: Mapping[str, Fact]) -> str:
-    """A Markdown table, which TensorBoard renders."""
-    rows = [f"| {name} | {str(value).replace('|', '&#124;').replace(chr(10), ' ')} |" for name, value in facts.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+def _list(facts: Mapping[str, Fact]) -> str:
+    """A list in Markdown, which TensorBoard renders."""
+    return "\n".join(f"- **{name}**: {' '.join(str(value).split())}" for name, value in facts.items())
 
 
 def _quote(value: Json) -> str:

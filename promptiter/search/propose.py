@@ -19,9 +19,9 @@ from promptiter.backprop.patch_writing import (
 )
 from promptiter.backprop.record import PatchesWritten, VariantsWritten
 from promptiter.concurrency import run_together
-from promptiter.engine.review import ReviewRequest
+from promptiter.engine.review import BatchReviewer, Review, ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.profile import PatchEdit, Profile, SurfacePatch
+from promptiter.profile import PatchEdit, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
@@ -127,10 +127,7 @@ class PatchProposer:
     async def _propose(self, report: BlameReport) -> PatchesWritten:
         attempts = await self._write(report)
         self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
-        reviewed = [
-            await self._review_attempt(each, signal, report.profile)
-            for each, signal in zip(attempts, report.signals, strict=True)
-        ]
+        reviewed = await self._review(attempts, report)
         return replace(collect_patches(reviewed), blamed_in=report.round)
 
     async def _write(self, report: BlameReport, emphasis: str = "") -> list[PatchAttempt]:
@@ -163,21 +160,30 @@ class PatchProposer:
         failing = await traces.collect_node_failures(session.snapshot.surface(surface_id).node_id)
         return tuple(replace(each, failing=failing) if each.value == value else each for each in rejected)
 
-    async def _review_attempt(self, attempt: PatchAttempt, signal: AggregateResult, profile: Profile) -> PatchAttempt:
-        if attempt.patch is None:
-            return attempt
-        answer = await self._review(attempt.patch, signal, profile)
-        if isinstance(answer, Rejection):
-            return replace(attempt, patch=None, refused=(*attempt.refused, answer))
-        return replace(attempt, patch=answer)
-
-    async def _review(self, patch: SurfacePatch, signal: AggregateResult, profile: Profile) -> SurfacePatch | Rejection:
-        """The patch as the reviewer approved or edited it, or their veto. Without a reviewer it stays as it is."""
+    async def _review(self, attempts: list[PatchAttempt], report: BlameReport) -> list[PatchAttempt]:
+        """The attempts as a reviewer approved, edited or vetoed their patches. Without one they stay as they are."""
         reviewer = self._session.reviewer
         if reviewer is None:
-            return patch
-        surface = profile.surface(patch.surface_id, self._session.snapshot)
-        answer = await reviewer.review(ReviewRequest(surface=surface, patch=patch, signal=signal))
+            return attempts
+        requests = [
+            ReviewRequest(
+                surface=report.profile.surface(each.patch.surface_id, self._session.snapshot),
+                patch=each.patch,
+                signal=signal,
+            )
+            for each, signal in zip(attempts, report.signals, strict=True)
+            if each.patch is not None
+        ]
+        if isinstance(reviewer, BatchReviewer):
+            answers = await reviewer.review_batch(requests) if requests else []
+        else:
+            answers = [await reviewer.review(each) for each in requests]
+        decided = iter([self._follow(*each) for each in zip(requests, answers, strict=True)])
+        return [each if each.patch is None else _decide(each, next(decided)) for each in attempts]
+
+    def _follow(self, request: ReviewRequest, answer: Review) -> SurfacePatch | Rejection:
+        """The patch as the reviewer wants it, or why it is not tried."""
+        surface, patch = request.surface, request.patch
         if answer.action == "veto":
             reason = f"vetoed in review: {answer.reason or 'no reason given'}"
             return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind="vetoed")
@@ -191,6 +197,12 @@ class PatchProposer:
             edits=_list_edits(patch, surface.value, answer.value, remark),
         )
         return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
+
+
+def _decide(attempt: PatchAttempt, answer: SurfacePatch | Rejection) -> PatchAttempt:
+    if isinstance(answer, Rejection):
+        return replace(attempt, patch=None, refused=(*attempt.refused, answer))
+    return replace(attempt, patch=answer)
 
 
 def _list_edits(patch: SurfacePatch, before: Json, after: Json, remark: str) -> tuple[PatchEdit, ...]:

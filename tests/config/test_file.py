@@ -105,7 +105,7 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         "max_rounds: must be a whole number, not 'many'",
         "evaluation.concurrency: must be a whole number, not true",
         "hints[0].severity: must be 'P0', 'P1', 'P2' or 'P3', not 'P9'",
-        "review: must be true or false, not 'maybe'",
+        "review: must be ask, file, true (the same as ask) or false, not 'maybe'",
         "unknown key 'trian' (did you mean 'train'?)",
         "unknown key 'repeats'; it belongs under 'final_test' or 'evaluation'",
         "train: is missing; name its eval set, or give `cases` to use one set for both, or `data` to split",

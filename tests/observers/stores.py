@@ -81,7 +81,7 @@ def read_texts(folder: Path) -> dict[str, list[str]]:
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     return {
-        name.removesuffix("/text_summary"): [each.tensor_proto.string_val[0].decode() for each in events.Tensors(name)]
+        name: [each.tensor_proto.string_val[0].decode() for each in events.Tensors(name)]
         for name in events.Tags()["tensors"]
     }
 

@@ -64,7 +64,7 @@ def test_a_tracker_works_without_a_folder() -> None:
     result = shop.engine.run_sync(shop.request, observers=[tracker])
     assert (tracker.folder, tracker.files) == (None, [])
     assert tracker.end is not None
-    assert tracker.end.figures["best"] == result.accepted_score
+    assert tracker.end.figures["result/best"] == result.accepted_score
 
 
 def test_one_tracker_can_watch_several_runs(tmp_path: Path) -> None:

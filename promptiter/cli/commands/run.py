@@ -24,6 +24,7 @@ from promptiter.cli.options import (
     Require,
     Requirement,
     Review,
+    ReviewWay,
     Run,
     Runs,
     Seed,
@@ -93,7 +94,7 @@ def run(
         seed=seed,
         targets=names or None,
         initial_profile=initial_profile,
-        review=review,
+        review=_parse_review(review),
         runs=runs,
         keep_best_only=keep_best_only,
         json=as_json,
@@ -135,7 +136,12 @@ def resume(
 
     folder = find_run_folder(run, runs)
     settings = collect_settings(
-        evaluation={"concurrency": concurrency}, review=review, json=as_json, quiet=quiet, require=require, apply=apply
+        evaluation={"concurrency": concurrency},
+        review=_parse_review(review),
+        json=as_json,
+        quiet=quiet,
+        require=require,
+        apply=apply,
     )
     prepare = partial(load_resume, folder, settings=settings)
     try:
@@ -170,7 +176,7 @@ def rerun(
     folder = find_run_folder(run, runs)
     settings = collect_settings(
         evaluation={"concurrency": concurrency},
-        review=review,
+        review=_parse_review(review),
         runs=runs,
         json=as_json,
         quiet=quiet,
@@ -221,7 +227,7 @@ def _execute(
     with divert_prints():
         configured = prepare()
         try:
-            if configured.config.review:
+            if configured.config.review == "ask":
                 check_terminal()
             if folder is None:
                 _check_requirement(configured)
@@ -321,7 +327,7 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
     problems = []
     checks: list[Callable[[], None]] = [
         partial(check_folder, parsed.config.runs),
-        *([check_terminal] if parsed.config.review else []),
+        *([check_terminal] if parsed.config.review == "ask" else []),
     ]
     for check in checks:
         try:
@@ -333,16 +339,16 @@ def _prepare(parsed: ParsedConfig) -> ConfiguredRun:
 
 def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) -> RunResult:
     """Run, and return the result; of a failed run, the result so far."""
-    from promptiter.cli.review import TerminalReviewer
+    from promptiter.cli.review import make_reviewer
     from promptiter.engine.interrupts import Interrupt
     from promptiter.engine.run import RunFailedError
     from promptiter.observers.progress import RunProgress
     from promptiter.wording import path_from_here
 
     config, ledger = configured.config, configured.gateway.ledger
-    screen = SteadyConsole()
-    progress = RunProgress(screen, spent=lambda: ledger.snapshot().of_models)
-    reviewer = TerminalReviewer(screen, pause=progress.pause) if config.review else None
+    interrupt = Interrupt(test_now=test_now)
+    progress = RunProgress(SteadyConsole(), spent=lambda: ledger.snapshot().of_models)
+    reviewer = make_reviewer(configured, directory.path, progress, interrupt)
     try:
         with contextlib.nullcontext() if config.quiet else progress:
             if not config.quiet:
@@ -350,7 +356,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
                 progress.catch_up(directory.journal.read())
             return directory.run_sync(
                 observers=() if config.quiet else (progress,),
-                interrupt=Interrupt(test_now=test_now),
+                interrupt=interrupt,
                 reviewer=reviewer,
                 notify=progress.say,
             )
@@ -358,3 +364,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         if config.as_json:  # otherwise the summary names the cause
             print_error(str(error))
         return error.result
+
+
+def _parse_review(way: ReviewWay | None) -> ReviewWay | bool | None:
+    return False if way == "no" else way

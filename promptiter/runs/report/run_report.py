@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from promptiter.backprop.record import get_passes
@@ -20,6 +20,7 @@ from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.ledger import TOOL
 from promptiter.runlog.results import Ablation, RoundResult, RunResult
 from promptiter.runs.cost_wording import describe_difference, describe_uncertain_costs, tabulate_stages
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
 from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
@@ -32,6 +33,9 @@ from promptiter.runs.summary import FigureChange, RunSummary, read_result, summa
 from promptiter.stages.losses import Category
 from traces import ExecutionTrace, TraceError
 from traces.draw.diagram import Diagram
+
+LARGEST_IN_MEMORY = 32 << 20
+"""Bytes of a journal whose rounds are held in memory; those of a larger one are read again each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ def read_report(folder: str | os.PathLike[str]) -> RunReport:
 
 def collect_report(result: RunResult, folder: Path) -> RunReport:
     """Collect the report of a result that is stored in a folder."""
+    if (folder / JOURNAL).stat().st_size <= LARGEST_IN_MEMORY:  # its rounds are needed several times
+        result = replace(result, rounds=tuple(result.rounds))
     summary, header = summarize_stored(result, folder), read_header(folder)
     hunks = read_hunks(result)
     read_trace = _make_trace_reader(folder)
