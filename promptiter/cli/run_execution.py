@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from promptiter.cli.commands.apply import apply_at_end, find_unwritable
 from promptiter.cli.options import Requirement
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, print_error, write_text
 from promptiter.errors import PromptiterError, SetupError
@@ -45,7 +44,7 @@ def execute(
     for note in directory.notes:
         echo(f"note: {note}", color="yellow", err=True)
     config = configured.config
-    applied = apply_at_end(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
+    applied = _apply(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
     end(
         result,
         directory.path,
@@ -116,7 +115,7 @@ def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
     from promptiter.runs.forecast_file import read_forecast
 
     test, forecast = configured.checked.test, read_forecast(directory.path)
-    unwritable = find_unwritable(configured) if configured.config.apply else []
+    unwritable = _find_unwritable(configured) if configured.config.apply else []
     few = None if test is None else explain_too_few_inputs(test)
     low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
     for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low, *unwritable]:
@@ -169,3 +168,42 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         if config.as_json:  # otherwise the summary names the cause
             print_error(str(error))
         return error.result
+
+
+def _apply(folder: Path, require: Requirement | None, *, agent: object = None) -> ApplyReport | PromptiterError:
+    """Apply the result of a run, or say why that was not done."""
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.api import apply_run
+
+    sources = {}
+    if isinstance(agent, InPlaceAgent):
+        agent.close()  # it may still have a candidate in place
+        sources = agent.sources
+    try:
+        with divert_prints():
+            return apply_run(folder, sources=sources, require=require)
+    except PromptiterError as error:
+        return error
+
+
+def _find_unwritable(configured: ConfiguredRun) -> list[str]:
+    """Warnings about surfaces whose new values could not be applied at the end."""
+    from promptiter.agents.in_place.agent import InPlaceAgent
+    from promptiter.config.run_project import open_project
+    from promptiter.runs.apply_plan import find_problems
+
+    agent, given = configured.engine.agent, configured.configuration
+    if given is None:
+        return []
+    found = open_project(
+        configured.config,
+        file=Path(given.file),
+        sources=agent.sources if isinstance(agent, InPlaceAgent) else None,
+    )
+    problems = find_problems(
+        configured.checked.targets,
+        structure=configured.checked.snapshot,
+        sources=found.sources,
+        project=found.project,
+    )
+    return [f"a new value could not be applied: {problem}" for problem in problems]
