@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.commands.apply import apply_at_end
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import (
     Apply,
