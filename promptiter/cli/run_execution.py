@@ -44,7 +44,7 @@ def execute(
     for note in directory.notes:
         echo(f"note: {note}", color="yellow", err=True)
     config = configured.config
-    applied = _apply(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
+    applied = apply_at_end(directory.path, config.require, agent=configured.engine.agent) if config.apply else None
     end(
         result,
         directory.path,
@@ -170,7 +170,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
         return error.result
 
 
-def _apply(folder: Path, require: Requirement | None, *, agent: object = None) -> ApplyReport | PromptiterError:
+def apply_at_end(folder: Path, require: Requirement | None, *, agent: object = None) -> ApplyReport | PromptiterError:
     """Apply the result of a run, or say why that was not done."""
     from promptiter.agents.in_place.agent import InPlaceAgent
     from promptiter.api import apply_run

@@ -27,7 +27,7 @@ from promptiter.cli.options import (
     find_run_folder,
 )
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
-from promptiter.cli.run_execution import check_requirement, end, execute, prepare_run
+from promptiter.cli.run_execution import apply_at_end, check_requirement, end, execute, prepare_run
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
