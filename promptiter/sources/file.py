@@ -99,7 +99,8 @@ class FileSource:
             part = text[error.start : error.end]
             advice = "" if form.encoding.startswith("utf") else "save the file as UTF-8, or "
             raise AgentError(
-                f"{str(self.path)!r} is encoded as {form.encoding}, which cannot represent {part!r:.40}; {advice}change the value"
+                f"{str(self.path)!r} is encoded as {form.encoding}, which cannot represent {part!r:.40}; "
+                f"{advice}change the value"
             ) from error
 
     def read_bytes(self) -> bytes:
