@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def test_a_profile_and_repeats_are_used(pytester: pytest.Pytester) -> None:
         "from agent import shout\nfrom promptiter import Profile\n"
         "Profile.of(shout.describe(), {'shout#instruction': 'Whisper.'}).save('quiet.json')\n"
     )
-    pytester.run("python", "-c", from_python)
+    pytester.run(sys.executable, "-c", from_python)
     run(pytester, "promptiter.yaml").assert_outcomes(passed=3)
     assert len(read_calls(pytester)) == 6
     run(pytester, "promptiter.yaml", "--promptiter-profile", "quiet.json", code=1).assert_outcomes(failed=3)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from promptiter.cli.options import AsJson, Require, Requirement, Run, Runs, find_run_folder
+from promptiter.cli.options import AsJson, Require, Run, Runs, find_run_folder
 from promptiter.cli.output import divert_prints, print_error, write_text
-from promptiter.errors import PromptiterError, SetupError
-
-if TYPE_CHECKING:
-    from promptiter.config.configured_run import ConfiguredRun
-    from promptiter.runs.apply import ApplyReport
+from promptiter.errors import SetupError
 
 
 def apply(
@@ -46,7 +41,7 @@ def apply(
     from promptiter.api import apply_run, revert_run
     from promptiter.cli.exit_codes import FAILED, choose_exit_code
     from promptiter.cli.views.apply import print_report, report_as_json
-    from promptiter.runs.apply import NotAdoptedError
+    from promptiter.runs.apply import IMPROVED, NotAdoptedError
 
     folder, sources = find_run_folder(run, runs), _parse_sources(source or [])
     if revert and (force or require):
@@ -61,50 +56,13 @@ def apply(
                 )
     except NotAdoptedError as error:
         print_error(str(error))
+        if error.outcome in IMPROVED:  # not for new cases, and the configuration may be what requires it
+            require = "unseen"
         raise typer.Exit(choose_exit_code(error.outcome, require=require) or FAILED) from error
     if as_json:
         write_text(report_as_json(report), None)
     else:
         print_report(report, is_revert=revert)
-
-
-def apply_at_end(folder: Path, require: Requirement | None, *, agent: object = None) -> ApplyReport | PromptiterError:
-    """Apply the result of a run, or say why that was not done."""
-    from promptiter.agents.in_place.agent import InPlaceAgent
-    from promptiter.api import apply_run
-
-    sources = {}
-    if isinstance(agent, InPlaceAgent):
-        agent.close()  # it may still have a candidate in place
-        sources = agent.sources
-    try:
-        with divert_prints():
-            return apply_run(folder, sources=sources, require=require)
-    except PromptiterError as error:
-        return error
-
-
-def find_unwritable(configured: ConfiguredRun) -> list[str]:
-    """Warnings about surfaces whose new values could not be applied at the end."""
-    from promptiter.agents.in_place.agent import InPlaceAgent
-    from promptiter.config.run_project import open_project
-    from promptiter.runs.apply_plan import find_problems
-
-    agent, given = configured.engine.agent, configured.configuration
-    if given is None:
-        return []
-    found = open_project(
-        configured.config,
-        file=Path(given.file),
-        sources=agent.sources if isinstance(agent, InPlaceAgent) else None,
-    )
-    problems = find_problems(
-        configured.checked.targets,
-        structure=configured.checked.snapshot,
-        sources=found.sources,
-        project=found.project,
-    )
-    return [f"a new value could not be applied: {problem}" for problem in problems]
 
 
 def _parse_sources(given: list[str]) -> dict[str, str]:

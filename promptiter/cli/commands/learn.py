@@ -83,7 +83,9 @@ def learn(
 
     With a live agent the patches are validated as in `promptiter run`, on your eval sets and on cases from the traces.
     """
-    from promptiter.cli.commands.run import execute_run
+    from functools import partial
+
+    from promptiter.cli.run_execution import execute, prepare_run
     from promptiter.cli.views import learn as view
     from promptiter.cli.views.lessons_diagram import lessons_as_svg
     from promptiter.config.build import build_learning
@@ -145,7 +147,8 @@ def learn(
     if chosen:
         names = join_names([str(each["metric_name"]) for each in chosen])
         echo(f"No metrics are configured: {names} validates the patches, by the references of the cases.", err=True)
-    execute_run(read_learned_run(parsed, folder, metrics=chosen or None, budget=built.gateway.budget))
+    validation = read_learned_run(parsed, folder, metrics=chosen or None, budget=built.gateway.budget)
+    execute(partial(prepare_run, validation))
 
 
 def _find_obstacle(built: ConfiguredLearning, folder: Path, *, has_metrics: bool) -> str | None:
