@@ -84,4 +84,6 @@ def format_amount(figure: FigureChange, value: float | None) -> str:
     """The mean usage of a case run: tokens, or dollars."""
     if value is None:
         return "unknown"
-    return f"${value:.3g}" if figure.name == "dollars" else f"{value:,.0f}"
+    if figure.name != "dollars":
+        return f"{value:,.0f}"
+    return f"${float(f'{value:.3g}'):.12f}".rstrip("0").rstrip(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,10 +19,13 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.gateway import Gateway
+from promptiter.policies.goals import Goal
+from promptiter.policies.non_inferiority import NonInferior
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.report.files import write_report
 from promptiter.runs.report.run_report import RunReport, read_report
-from tests.worlds import desk, desk_stages
+from promptiter.search.cheaper import ModelDownsizing
+from tests.worlds import desk, desk_stages, shop
 from tests.worlds.desk_stages import Writes
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=\"y\">&amp;`|*"
@@ -200,3 +204,22 @@ def test_the_evidence_of_many_changes_is_nested_in_markdown(tmp_path: Path) -> N
     levels = {each.level for each in tokens if each.type == "inline" and each.content.startswith("tokens: about")}
     assert len([each for each in tokens if each.type == "ordered_list_open"]) == 1
     assert levels == {5}
+
+
+def test_a_change_that_rests_on_cases_without_gradients_names_them_and_their_steps(tmp_path: Path) -> None:
+    request = desk.request(
+        run_id="",
+        train=shop.eval_set("train", 2),
+        validation=shop.eval_set("validation", 20),
+        goal=Goal(kind="cheaper"),
+        acceptance=NonInferior(0.05, "usd"),
+        final_test=None,
+    )
+    run = RunDirectory.begin(tmp_path, shop.engine(ModelDownsizing(), shop.agent()), request)
+    run.run_sync()
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "<dt>cases</dt><dd>validation-" in page.replace("<dd>\n", "<dd>")
+    assert "<dt>steps</dt><dd>clerk</dd>" in page
+    text = (run.path / "report.md").read_text(encoding="utf-8")
+    assert "   - steps: clerk\n" in text
+    assert re.search(r"dollars of a case run \| \$0\.0\d+ \| \$0\.0000\d+ \|", text)
