@@ -164,8 +164,8 @@ def _check_cases(rules: GateRules, result: RunResult) -> Iterator[GateCheck]:
 
 def _list_pairs(result: RunResult) -> Iterator[tuple[Evaluation, Evaluation]]:
     """The evaluations of both profiles: on the cases of the search, and on the test set."""
-    if result.baseline is not None and result.accepted is not None and result.conclusion is not None:
-        yield result.baseline, result.accepted
+    if (searched := _find_search_pair(result)) is not None:
+        yield searched
     before, after = (_find_test(result, profile) for profile in (result.initial_profile, result.working_profile))
     if before is not None and after is not None:
         yield before, after
@@ -225,16 +225,25 @@ def _check_test_set(rules: GateRules, result: RunResult) -> Iterator[GateCheck]:
             yield GateCheck(rule="max_overfit_gap", passed=gap <= rules.max_overfit_gap + _ROUNDING, reason=reason)
 
 
+def _find_search_pair(result: RunResult) -> tuple[Evaluation, Evaluation] | None:
+    """Both profiles on the cases of the search. A run that adopted nothing ends with its baseline: it has no second."""
+    before, after = result.baseline, result.accepted
+    if before is None or after is None or result.conclusion is None or before.profile_digest == after.profile_digest:
+        return None
+    return before, after
+
+
 def _check_limits(rules: GateRules, result: RunResult) -> Iterator[GateCheck]:
     for figure, bounds in rules.limits.items():
         rule = f"limits.{figure}"
-        if result.baseline is None or result.accepted is None or result.conclusion is None:
+        searched = _find_search_pair(result)
+        if searched is None:
             yield _unknown(rule, "the profiles were not compared")
             continue
         constraint = Constraint(figure, **bounds.model_dump(), measured=True)
         evidence = Evidence(
-            accepted=result.baseline,
-            candidate=result.accepted,
+            accepted=searched[0],
+            candidate=searched[1],
             objective=result.objective,
             characters=_count_characters(result),
         )

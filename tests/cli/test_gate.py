@@ -159,6 +159,19 @@ def test_a_better_mean_does_not_excuse_a_new_hard_failure(
     assert ("new_failures" in check((result, found[1]), rules)) == is_refused
 
 
+def test_a_run_that_adopted_nothing_does_not_show_that_no_case_fails(found: tuple[RunResult, RunHeader]) -> None:
+    """Its baseline would be compared with itself, whatever the candidate did."""
+    result, header = found
+    refused = replace(result, accepted=result.baseline, accepted_profile=result.initial_profile)
+    assert refused.baseline is not None
+    limits = {"tokens": {"at_most_times": 1.0}}
+    rules = GateRules.model_validate({"protected": [min(refused.baseline.rows_by_case)], "limits": limits})
+    closed = check((refused, header), rules)
+    assert closed["limits.tokens"] == "missing evidence: the profiles were not compared"
+    assert closed["new_failures"] == "missing evidence: the run has not compared both profiles on any case"
+    assert closed["protected"].startswith("missing evidence: not run under the new profile")
+
+
 def test_protected_cases_must_be_run_and_pass(found: tuple[RunResult, RunHeader]) -> None:
     result, header = found
     assert result.accepted is not None
