@@ -146,6 +146,26 @@ def test_edited_files_of_the_same_name_are_saved_under_different_names(world: Wo
     assert all(path.name in str(refused.value) for path in world.run.glob("*bot.py.before"))
 
 
+def test_a_file_that_cannot_be_read_is_a_problem_of_the_revert(world: World) -> None:
+    world.apply()
+    (world.folder / "bot.py").unlink()
+    (world.folder / "bot.py").mkdir()
+    with pytest.raises(EditedSourceError, match=r"bot\.py was edited since: what it held before is in"):
+        world.revert()
+    assert (world.run / "bot.py.before").read_bytes() == FILES["bot.py"]
+
+
+def test_surfaces_that_swap_their_texts_need_places(world: World) -> None:
+    swap: dict[str, Json] = {"planner#instruction": "Find faults.", "critic#instruction": "Plan the work."}
+    with pytest.raises(SetupError, match="critic#instruction has or gets the same value"):
+        world.apply(swap)
+    assert read_files(world.folder) == FILES
+    for name, place in (("planner#instruction", "bot.py:PLANNER"), ("critic#instruction", "config.yaml:critic.prompt")):
+        world.sources[name] = open_place(place, folder=world.folder)
+    assert world.apply(swap).state == "applied"
+    assert world.apply(swap).state == "unchanged"
+
+
 def test_a_callback_that_cannot_be_read_is_a_problem_of_the_revert(world: World) -> None:
     store = Store("Find faults.")
     world.sources["critic#instruction"] = store.source
@@ -362,5 +382,5 @@ def test_a_surface_that_shares_its_text_with_another_one_needs_a_place(world: Wo
     twin = Surface(node_id="actor", type="skill", value="Plan the work.")
     structure = replace(result.structure, surfaces=(*result.structure.surfaces, twin))
     [problem] = find_problems(["planner#instruction"], structure=structure, sources={}, project=world.project)
-    assert problem.startswith("planner#instruction: actor#skill has the same value 'Plan the work.'")
+    assert problem.startswith("planner#instruction: actor#skill has or gets the same value 'Plan the work.'")
     assert "under `sources`" in problem
