@@ -369,6 +369,16 @@ def test_a_commit_needs_a_repository_that_tracks_the_files(world: World) -> None
     assert read_files(world.folder) == FILES
 
 
+def test_a_text_in_a_comparison_is_not_a_place(world: World) -> None:
+    compared = "def f(x):\n    match x:\n        case 'Plan the work.':\n            return x == 'Plan the work.'\n"
+    (world.folder / "bot.py").write_text(f"{compared}PLANNER = 'Plan the work.'\n")
+    world.apply({"planner#instruction": "Plan well."})
+    assert (world.folder / "bot.py").read_text() == f"{compared}PLANNER = 'Plan well.'\n"
+    (world.folder / "bot.py").write_text(compared)
+    with pytest.raises(SetupError, match="its text is not found in"):
+        world.apply({"planner#instruction": "Plan well."})
+
+
 def test_copies_in_the_folder_of_another_run_are_not_places(world: World) -> None:
     other = world.folder / "old" / "run"
     other.mkdir(parents=True)
