@@ -15,7 +15,7 @@ import orjson
 
 from promptiter.backprop.record import get_passes
 from promptiter.llm.models import estimate_tokens
-from promptiter.profile import SurfaceChange, SurfacePatch
+from promptiter.profile import PatchEvidence, SurfaceChange, SurfacePatch
 from promptiter.runlog.results import RoundResult, RunResult
 from promptiter.runs.lineage import FoundGradient, Lineage
 from promptiter.runs.measured_effect import MeasuredEffect, measure_candidate, measure_surface
@@ -69,8 +69,8 @@ class HunkEvidence:
     """One changed passage of a surface: why it was changed, by which rounds, and what was measured.
 
     `whole_surface`: the record does not say which evidence is for this hunk, so it has that of all hunks of the
-    surface. A reviewer wrote a hunk that `is_reviewed`. `effects` say what they were measured for: seldom one hunk
-    alone. The tokens are estimates.
+    surface, if there is any. A reviewer wrote a hunk that `is_reviewed`. `effects` say what they were measured for:
+    seldom one hunk alone. The tokens are estimates.
     """
 
     surface_id: str
@@ -172,7 +172,7 @@ class _HunkBuilder:
             effects=(*effects, *([of_surface] if of_surface else [])),
             tokens_before=round(estimate_tokens(before)),
             tokens_after=round(estimate_tokens(after)),
-            whole_surface=not own,
+            whole_surface=not any(each.is_reviewed or each.evidence != PatchEvidence() for each in own),
             is_reviewed=any(each.is_reviewed for each in used),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from promptiter.backprop.record import TraceBlame, get_passes
@@ -23,11 +23,12 @@ MAX_VALUE = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlamedTrace:
-    """A failing trace and the blame for it, in the round in which it was blamed."""
+    """A blamed trace and the loss behind it, which may be of a later turn, in the round in which it was blamed."""
 
     round: int
     loss: CaseLoss
     blame: TraceBlame
+    trace_digest: str
 
     @property
     def surface_ids(self) -> tuple[str, ...]:
@@ -44,11 +45,12 @@ class BlamedTraces:
 
     def add(self, each: RoundResult) -> None:
         for one in get_passes(each):
-            losses = {(loss.case_id, loss.repeat, loss.turn): loss for loss in one.losses}
+            losses = group_by(one.losses, lambda loss: (loss.case_id, loss.repeat))
             for blame in one.blames:
-                loss = losses.get((blame.case_id, blame.repeat, blame.turn))
+                loss = find_loss(losses.get((blame.case_id, blame.repeat), ()), blame.turn)
                 if loss is not None:
-                    self._offer(BlamedTrace(round=each.round, loss=loss, blame=blame))
+                    digest = _find_trace(each, loss, blame.turn)
+                    self._offer(BlamedTrace(round=each.round, loss=loss, blame=blame, trace_digest=digest))
 
     def _offer(self, found: BlamedTrace) -> None:
         hits = self._wanted.intersection(found.surface_ids)
@@ -66,6 +68,20 @@ class BlamedTraces:
             if not any(set(found.surface_ids) <= set(other.surface_ids) for other in chosen):
                 chosen.append(found)
         return chosen[:MOST_TRACES]
+
+
+def find_loss(losses: Iterable[CaseLoss], turn: int) -> CaseLoss | None:
+    """The loss behind the blame of a turn: its own, or else that of the next turn that failed. All are of one run."""
+    return min((loss for loss in losses if loss.turn >= turn), key=lambda loss: loss.turn, default=None)
+
+
+def _find_trace(each: RoundResult, loss: CaseLoss, turn: int) -> str:
+    """The digest of the trace of a turn in the run that a loss was found in; empty if the round does not have it."""
+    if loss.turn == turn:
+        return loss.trace_digest
+    runs = (row.trace_digests for one in each.all_evaluations for row in one.rows if row.case_id == loss.case_id)
+    found = next((digests for digests in runs if loss.trace_digest in digests), ())
+    return "".join(found[turn : turn + 1])
 
 
 def draw_blame(found: BlamedTrace, structure: StructureSnapshot, trace: ExecutionTrace | None) -> Diagram:
@@ -104,7 +120,8 @@ def draw_blame(found: BlamedTrace, structure: StructureSnapshot, trace: Executio
     )
     arrows = tuple(Arrow(*ends, is_marked=ends in flows, label=one_line(label)) for ends, label in edges.items())
     surfaces = ", ".join(found.surface_ids)
-    title = f"case {found.loss.case_id}, round {found.round}: blame reaches {surfaces}"
+    turn = f", turn {found.blame.turn + 1}" if found.loss.turn else ""
+    title = f"case {found.loss.case_id}{turn}, round {found.round}: blame reaches {surfaces}"
     return Diagram(cut(one_line(title), 110), boxes, arrows, marked="carried blame back")
 
 

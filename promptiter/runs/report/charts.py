@@ -5,10 +5,11 @@ pygal draws them; this is the only module that imports it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
-from xml.etree.ElementTree import SubElement, fromstring, tostring
+from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 from promptiter.runs.report.trajectory import TrajectoryPoint
 from promptiter.wording import plural
@@ -17,7 +18,12 @@ from traces.text import cut, one_line
 MOST_POINTS = 200
 """A chart of more points is neither readable nor small; trajectory.csv has all of them."""
 
+MOST_LABELS = 15
+MOST_LONG_LABELS = 8
+"""Places of a chart that have a label, and that have room for a long one."""
+
 MAX_REASON = 200
+_LATER_PHASES = ("final test", "test set")
 SERIES = {
     "accepted": ("accepted so far", "var(--accent)"),
     "rejected": ("rejected", "var(--bad)"),
@@ -33,7 +39,8 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     pygal = _import_pygal()
     shown = choose_points(points)
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
-    labels, starts = list(_label(shown)), list(_find_phase_starts(shown))
+    slots = _arrange(shown)
+    labels = list(_label(slots))
     style = pygal.style.Style(
         background="transparent",
         plot_background="transparent",
@@ -66,17 +73,15 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
         truncate_legend=-1,
         truncate_label=-1,
         x_labels=labels,
-        x_labels_major=[labels[at] for at in starts],
+        x_labels_major=[label for label in labels if label.startswith(_LATER_PHASES)],
         show_x_guides=True,
-        show_minor_x_labels=len(labels) <= 40,
         y_title=objective,
         range=_find_range(shown),
         formatter=lambda value: f"{value:.3f}",
     )
     chart.uuid = "trajectory"
     for kind in used:
-        values = [_draw_point(each) if _name_series(each) == kind else None for each in shown]
-        chart.add(SERIES[kind][0], values, stroke=kind == "accepted")
+        chart.add(SERIES[kind][0], list(_draw_series(slots, kind)), stroke=kind == "accepted")
     return _finish(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
@@ -89,12 +94,24 @@ def _import_pygal() -> Any:
 
 
 def choose_points(points: Sequence[TrajectoryPoint]) -> list[TrajectoryPoint]:
-    """The points that a chart shows: of many, those that were not rejected, and the last of all."""
-    kept = list(points)
-    if len(kept) > MOST_POINTS:
-        kept = [each for each in points if each.kind != "rejected"][: MOST_POINTS // 2]
-        kept += [each for each in points[-(MOST_POINTS - len(kept)) :] if each not in kept]
-    return kept
+    """The points that a chart shows, in order: of many, those that were not rejected come before those that were.
+
+    Of too many, every so many are shown, with the first and the last.
+    """
+    kept: list[int] = []
+    for is_rejected in (False, True):
+        numbers = [at for at, each in enumerate(points) if (each.kind == "rejected") is is_rejected]
+        tested = [at for at in numbers if points[at].phase != "search"]
+        searched = numbers[: len(numbers) - len(tested)]
+        kept += [*_thin(searched, MOST_POINTS - len(kept) - len(tested)), *tested]
+    return [points[at] for at in sorted(kept)]
+
+
+def _thin(numbers: Sequence[int], most: int) -> list[int]:
+    """At most so many of these, evenly spread, with the first and the last."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(at * (len(numbers) - 1) / (most - 1))] for at in range(most)] if most > 1 else []
 
 
 def _name_series(point: TrajectoryPoint) -> str:
@@ -103,24 +120,52 @@ def _name_series(point: TrajectoryPoint) -> str:
     return "accepted" if point.kind == "baseline" else point.kind
 
 
-def _label(points: Sequence[TrajectoryPoint]) -> Iterator[str]:
-    """`baseline`, `round 1`, `2`, ..., `final test: baseline`, `best`. Only the first candidate of a round has one."""
-    phase, last = "search", -1
+def _arrange(points: Sequence[TrajectoryPoint]) -> list[TrajectoryPoint | None]:
+    """The points with empty places between those of the final test if there are many, so that they can be read."""
+    gap = _measure_gap(points)
+    slots: list[TrajectoryPoint | None] = []
     for each in points:
+        slots += [None] * (gap - 1 if slots and each.phase != "search" else 0)
+        slots.append(each)
+    return [*slots, *[None] * (gap // 2)]
+
+
+def _measure_gap(slots: Sequence[TrajectoryPoint | None]) -> int:
+    """How many places from one label to the next, so that they do not overlap."""
+    return math.ceil(sum(each is not None for each in slots) / MOST_LABELS)
+
+
+def _label(slots: Sequence[TrajectoryPoint | None]) -> Iterator[str]:
+    """`baseline`, `round 1`, `2`, ..., `final test: baseline`, `best`. Only the first candidate of a round has one.
+
+    Of many rounds only some have one, and that of the final test is short.
+    """
+    gap, is_long = _measure_gap(slots), len(slots) <= MOST_LONG_LABELS
+    labelled, phase, last = -gap, "search", -1
+    for at, each in enumerate(slots):
+        if each is None or (each.phase == "search" and (each.round == last or at - labelled < gap)):
+            yield " "
+            continue
         if each.phase != "search":
             name = "baseline" if each.kind == "baseline" else "best"
-            yield f"{each.phase}: {name}" if each.phase != phase else name
-        elif each.round == last:
-            yield " "
+            begins = each.phase != phase
+            yield (f"{each.phase}: {name}" if is_long else each.phase) if begins else name
         else:
-            yield "baseline" if each.round == 0 else f"round {each.round}" if each.round == 1 else str(each.round)
-        phase, last = each.phase, each.round
+            yield "baseline" if each.round == 0 else f"round {each.round}" if last < 1 else str(each.round)
+        labelled, phase, last = at, each.phase, each.round
 
 
-def _find_phase_starts(points: Sequence[TrajectoryPoint]) -> Iterator[int]:
-    for at, each in enumerate(points):
-        if at and each.phase != points[at - 1].phase:
-            yield at
+def _draw_series(slots: Sequence[TrajectoryPoint | None], kind: str) -> Iterator[dict[str, Any] | None]:
+    """The points of a series. The line of what is accepted stays level until the next is."""
+    level: float | None = None
+    for each in slots:
+        if each is not None and _name_series(each) == kind:
+            level = each.score
+            yield _draw_point(each)
+        elif kind == "accepted" and level is not None and each is not None and each.phase == "search":
+            yield {"value": level, "node": {"r": 0}}
+        else:
+            yield None
 
 
 def _find_range(points: Sequence[TrajectoryPoint]) -> tuple[float, float]:
@@ -147,9 +192,14 @@ def _finish(svg: str, title: str) -> str:
     for parent in list(root.iter()):
         parent.tag = parent.tag.rpartition("}")[2]
         label = next((each.text for each in parent if each.get("class") == "label"), None)
-        for child in [each for each in parent if each.tag.endswith(("script", "desc", "title"))]:
+        for child in [each for each in parent if each.tag.endswith(("script", "desc", "title")) or _is_blank(each)]:
             parent.remove(child)
         if label is not None:
             SubElement(parent, "title").text = label
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title}
     return tostring(root, encoding="unicode")
+
+
+def _is_blank(element: Element) -> bool:
+    """Whether it is the guide of a place without a label."""
+    return element.get("class") == "guides" and not "".join(element.itertext()).strip()

@@ -5,13 +5,15 @@ The hunks of a report link to these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from promptiter.backprop.record import get_passes
 from promptiter.grouping import group_by
 from promptiter.runlog.results import RoundResult
 from promptiter.runs.hunk_evidence import GradientEvidence, HunkEvidence, StepEvidence, make_anchor
+from promptiter.runs.report.blame_diagram import find_loss
 from promptiter.stages.losses import CaseLoss
 from promptiter.wording import plural
 from traces import ExecutionTrace
@@ -26,19 +28,30 @@ MAX_VALUE = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceStep:
-    """A blamed step and the gradients found there. Without its trace, input and output are empty."""
+    """A blamed step and the gradients found there. Without its trace, input and output are empty.
+
+    `visit` counts the steps of this name in several traces of the case.
+    """
 
     case_id: str
     step_id: str
     node_id: str
     gradients: tuple[GradientEvidence, ...]
+    visit: int = 1
     input: str = ""
     output: str = ""
     error: str = ""
 
     @property
     def anchor(self) -> str:
-        return StepEvidence(case_id=self.case_id, step_id=self.step_id).anchor
+        first = StepEvidence(case_id=self.case_id, step_id=self.step_id).anchor
+        return first if self.visit == 1 else f"{first}-{self.visit}"
+
+    @property
+    def place(self) -> str:
+        """Where it was: its node, the round, and the turn of a conversation."""
+        found = self.gradients[0]
+        return f"node {self.node_id}, round {found.round}" + (f", turn {found.turn + 1}" if found.turn else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,35 +84,40 @@ def collect_evidence(
     """The cases of all gradients that are shown, in the order of the hunks."""
     shown = {each.id: each for hunk in hunks for each in choose_gradients(hunk)}
     by_case = group_by(shown.values(), lambda each: each.case_id)
-    losses = _find_losses(rounds, {(each.case_id, each.trace_digest) for each in shown.values()})
+    losses = _find_losses(rounds, shown.values())
     return tuple(_describe_case(case_id, gradients, losses, read_trace) for case_id, gradients in by_case.items())
 
 
-def _find_losses(rounds: Iterable[RoundResult], wanted: set[tuple[str, str]]) -> dict[tuple[str, str], CaseLoss]:
-    """The losses of some traces, by case and trace."""
-    found = {}
+def _find_losses(rounds: Iterable[RoundResult], gradients: Collection[GradientEvidence]) -> dict[str, CaseLoss]:
+    """The losses behind some gradients, by the ids of these: of the same trace, or else of a later turn of its run."""
+    wanted = group_by(gradients, lambda each: (each.round, each.case_id, each.repeat))
+    found: dict[str, CaseLoss] = {}
     for each in rounds if wanted else ():
-        for one in get_passes(each):
-            for loss in one.losses:
-                if (loss.case_id, loss.trace_digest) in wanted:
-                    found[loss.case_id, loss.trace_digest] = loss
+        losses = group_by(
+            (loss for one in get_passes(each) for loss in one.losses), lambda loss: (loss.case_id, loss.repeat)
+        )
+        for run, of_run in losses.items():
+            by_trace = {loss.trace_digest: loss for loss in of_run}
+            for gradient in wanted.get((each.round, *run), ()):
+                loss = by_trace.get(gradient.trace_digest) or find_loss(of_run, gradient.turn)
+                found |= {} if loss is None else {gradient.id: loss}
     return found
 
 
 def _describe_case(
     case_id: str,
     gradients: list[GradientEvidence],
-    losses: dict[tuple[str, str], CaseLoss],
+    losses: dict[str, CaseLoss],
     read_trace: Callable[[str], ExecutionTrace | None],
 ) -> EvidenceCase:
-    steps, known, is_kept = [], [], True
+    steps, visits, is_kept = [], Counter[str](), True
     for trace_digest, of_trace in group_by(gradients, lambda each: each.trace_digest).items():
-        loss = losses.get((case_id, trace_digest))
-        known += [] if loss is None else [loss]
         trace = read_trace(trace_digest) if trace_digest else None
         is_kept = is_kept and trace is not None
         for step_id, found in group_by(of_trace, lambda each: each.step_id).items():
-            steps.append(_describe_step(step_id, found, trace))
+            visits[step_id] += 1
+            steps.append(replace(_describe_step(step_id, found, trace), visit=visits[step_id]))
+    known = [losses[each.id] for each in gradients if each.id in losses]
     return EvidenceCase(
         case_id=case_id,
         input=cut_at_word(known[0].input, MAX_VALUE) if known else "",

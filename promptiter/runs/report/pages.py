@@ -34,12 +34,19 @@ MOST_DETAILED_CASES = 200
 
 MAX_TEXT = 4_000
 MAX_CELL = 160
-"""Characters of a text, and of a cell of a table in Markdown."""
+MAX_ID = 60
+"""Characters of a text, of a cell of a table in Markdown, and of the id of a case in a list."""
 
 MOST_REJECTED = 100
 MOST_LISTED = 30
 """Rows of a table in Markdown; report.html has all."""
 
+
+_FORBIDDEN: dict[int, str] = {
+    **dict.fromkeys([*range(9), 11, *range(14, 32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}"),
+    **{code: f"[U+{code:04X}]" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+}
+"""Control characters, which are an error in HTML, and those that change the direction of the text around them."""
 
 EFFECT_TONES: dict[CaseEffect, str] = {"new fail": "bad", "down": "bad", "new pass": "good", "up": "good"}
 """The colours of what happened to a case."""
@@ -57,7 +64,7 @@ def render_html(report: RunReport) -> str:
     """report.html: one file without scripts or links to other files. Charts and diagrams escape their own texts."""
     points = report.points
     chart = chart_trajectory(points, objective=_name_objective(report)) if len(points) > 1 else ""
-    return (
+    text = (
         _environment(is_html=True)
         .get_template("report.html")
         .render(
@@ -66,9 +73,16 @@ def render_html(report: RunReport) -> str:
             chart=Markup(chart),
             diagrams=[Markup(to_svg(each, name=f"blame-{at}-")) for at, each in enumerate(report.diagrams)],
             is_thinned=len(choose_points(points)) < len(points),
+            step_anchors={
+                gradient.id: step.anchor
+                for case in report.evidence
+                for step in case.steps
+                for gradient in step.gradients
+            },
             **_shared(report),
         )
     )
+    return text.translate(_FORBIDDEN)
 
 
 def render_markdown(report: RunReport) -> str:
@@ -78,7 +92,7 @@ def render_markdown(report: RunReport) -> str:
         .get_template("report.md")
         .render(report=report, run=report.summary, **_shared(report))
     )
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text).strip().translate(_FORBIDDEN) + "\n"
 
 
 def split_pieces(change: ChangeSummary, hunks: Sequence[HunkEvidence]) -> Iterator[Piece]:
@@ -150,8 +164,8 @@ def _environment(*, is_html: bool) -> Environment:
         "most_detailed": MOST_DETAILED_CASES,
         "most_listed": MOST_LISTED,
         "most_rejected": MOST_REJECTED,
+        "most_id": MAX_ID,
         "case_anchor": lambda case_id: make_anchor("case", case_id),
-        "step_anchor": lambda each: make_anchor("step", each.case_id, each.step_id),
         "blame_outcomes": BLAME_OUTCOMES,
         "effect_tones": EFFECT_TONES,
         "main_reason": _find_reason,

@@ -115,9 +115,7 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
         cases=list_case_changes(result),
         hunks=hunks,
         evidence=collect_evidence((hunk for found in hunks.values() for hunk in found), result.rounds, read_trace),
-        diagrams=tuple(
-            draw_blame(each, result.structure, read_trace(each.loss.trace_digest)) for each in traces.choose()
-        ),
+        diagrams=tuple(draw_blame(each, result.structure, read_trace(each.trace_digest)) for each in traces.choose()),
         categories=categories.summarize(),
         ablation=result.ablation,
         usage=tuple(_list_usage(result)),
@@ -249,8 +247,8 @@ def _list_caveats(result: RunResult, summary: RunSummary) -> Iterator[str]:
         yield "The run had no final test: the changes were accepted by the search, and nothing is shown."
     if summary.rounds:
         yield (
-            "The search accepts every gain, so its own scores are optimistic. Only the final test, which runs both "
-            "profiles again, is evidence."
+            "The search selects candidates by their scores, so these are optimistic. Only the final test, which runs "
+            "both profiles again, is evidence."
         )
     if summary.blame:
         yield (

@@ -7,17 +7,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
+from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.llm.gateway import Gateway
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.report.files import write_report
 from promptiter.runs.report.run_report import RunReport, read_report
 from tests.worlds import desk, desk_stages
+from tests.worlds.desk_stages import Writes
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=\"y\">&amp;`|*"
 
@@ -139,3 +144,59 @@ def test_a_run_without_its_traces_says_so(hostile: Path, tmp_path: Path) -> None
     assert {case.note for case in report.evidence} == {"the trace of 2 steps was not kept"}
     assert len(report.diagrams) == 1
     check_links(write_report(tmp_path).parent)
+
+
+def run_desk(folder: Path, writes: Writes) -> Path:
+    """A run of the desk, whose prompts `writes` changes."""
+    run = RunDirectory.begin(folder, desk_stages.engine(optimizer=writes), desk.request(run_id=""))
+    run.run_sync()
+    return run.path
+
+
+def test_a_step_that_was_blamed_in_two_turns_of_a_case_has_an_id_for_each(tmp_path: Path) -> None:
+    turns = tuple(Turn(user=text, expected=f"{text} careful careful") for text in ("one", "two"))
+    cases = EvalSet(id="cases", cases=(EvalCase(id="talk", turns=turns),))
+    metrics = build_metrics([{"metric_name": "exact_match"}])
+    evaluator = Evaluator(metrics, gateway=Gateway(models={"scripted": desk.model()}))
+    engine = Engine(desk.agent(), evaluator, desk_stages.Blames(), desk_stages.Merges(), Writes())
+    run = RunDirectory.begin(tmp_path, engine, RunRequest(cases=cases, max_rounds=1))
+    run.run_sync()
+    [case] = check_links(run.path).evidence
+    assert [step.place for step in case.steps if step.step_id == "draft"] == [
+        "node draft, round 1",
+        "node draft, round 1, turn 2",
+    ]
+
+
+def test_a_change_without_evidence_says_so(tmp_path: Path) -> None:
+    run = RunDirectory.begin(tmp_path, desk.engine(desk.DRAFT), desk.request(run_id=""))
+    run.run_sync()
+    page = Page((run.path / "report.html").read_text(encoding="utf-8"))
+    assert "whole surface" in page.text
+    assert "no gradient, case or step is recorded for it" in page.text
+    assert "(whole surface)" in (run.path / "report.md").read_text(encoding="utf-8")
+
+
+def test_control_characters_are_replaced(tmp_path: Path) -> None:
+    text = "Be careful.\x00\x1b[0m\x0b \N{RIGHT-TO-LEFT OVERRIDE}gnp"
+    folder = run_desk(tmp_path, Writes(lambda request: f"{request.surface.value} {text}"))
+    for name in ("report.html", "report.md"):
+        page = (folder / name).read_text(encoding="utf-8")
+        assert all(letter.isprintable() or letter in "\n\t" for letter in page)
+        assert "Be careful.\N{REPLACEMENT CHARACTER}" in page
+        assert "[U+202E]gnp" in page
+
+
+def test_the_evidence_of_many_changes_is_nested_in_markdown(tmp_path: Path) -> None:
+    rules = [f"Rule {number}." for number in range(24)]
+    agent = GraphAgent(name="desk", nodes=(ModelNode(name="draft", instruction=" ".join(rules), model="scripted"),))
+    changed = " ".join(f"{rule} Be careful {number}." if number % 2 else rule for number, rule in enumerate(rules))
+    engine = Engine(
+        agent, desk.evaluator(), desk_stages.Blames(), desk_stages.Merges(), Writes(lambda _: f"{changed} careful")
+    )
+    run = RunDirectory.begin(tmp_path, engine, desk.request(run_id=""))
+    run.run_sync()
+    tokens = MarkdownIt().parse((run.path / "report.md").read_text(encoding="utf-8"))
+    levels = {each.level for each in tokens if each.type == "inline" and each.content.startswith("tokens: about")}
+    assert len([each for each in tokens if each.type == "ordered_list_open"]) == 1
+    assert levels == {5}

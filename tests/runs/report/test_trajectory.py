@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from io import StringIO
 from statistics import stdev
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
 from promptiter.runlog.results import RunResult
-from promptiter.runs.report.charts import MOST_POINTS, chart_trajectory, choose_points
-from promptiter.runs.report.trajectory import Trajectory, TrajectoryPoint, write_csv
+from promptiter.runs.report.charts import MOST_LABELS, MOST_POINTS, chart_trajectory, choose_points
+from promptiter.runs.report.trajectory import PointKind, PointPhase, Trajectory, TrajectoryPoint, write_csv
 from tests.worlds import desk
 
 
@@ -94,6 +96,62 @@ def test_a_chart_of_many_rounds_keeps_what_was_accepted_and_the_end() -> None:
     assert len(shown) <= MOST_POINTS
     assert [each.round for each in shown if each.kind == "accepted"] == list(range(1, 1_000, 50))
     assert shown[-1].round == 999
+    assert [each.round for each in shown] == sorted(each.round for each in shown)
+
+
+@pytest.mark.parametrize("accepted", [1, 3])
+def test_a_chart_of_many_rounds_ends_with_the_final_test(accepted: int) -> None:
+    """Also if more were accepted than a chart can show."""
+    searched = [
+        TrajectoryPoint(
+            round=number, phase="search", kind="rejected" if number % accepted else "accepted", profile="", score=0.5
+        )
+        for number in range(1_000)
+    ]
+    tested = [
+        TrajectoryPoint(round=999, phase="final test", kind="baseline", profile="", score=0.5),
+        TrajectoryPoint(round=999, phase="final test", kind="accepted", profile="", score=0.5),
+    ]
+    shown = choose_points([*searched, *tested])
+    assert len(shown) <= MOST_POINTS
+    assert shown[-2:] == tested
+    assert (shown[0], shown[-3]) == (searched[0], searched[-1])
+
+
+def read_labels(points: list[TrajectoryPoint]) -> list[str]:
+    """The labels of the horizontal axis that can be seen."""
+    root = fromstring(chart_trajectory(points, objective="mean score"))
+    [axis] = [each for each in root.iter() if each.get("class", "").startswith("axis x")]
+    return [text for each in axis.iter() if each.tag.endswith("text") and (text := (each.text or "").strip())]
+
+
+def test_the_labels_of_many_rounds_do_not_overlap() -> None:
+    points = [
+        TrajectoryPoint(round=number, phase="search", kind="rejected", profile="", score=0.5) for number in range(121)
+    ]
+    tested: list[tuple[PointPhase, PointKind]] = [
+        ("final test", "baseline"),
+        ("final test", "accepted"),
+        ("test set", "baseline"),
+    ]
+    points += [TrajectoryPoint(round=120, phase=phase, kind=kind, profile="", score=0.5) for phase, kind in tested]
+    labels = read_labels(points)
+    assert labels[:3] == ["baseline", "round 9", "18"]
+    assert labels[-3:] == ["final test", "best", "test set"]
+    assert len(labels) <= MOST_LABELS + 3
+    assert read_labels([points[0], points[1], *points[-3:]])[2] == "final test: baseline"
+
+
+def test_what_is_accepted_stays_level_until_the_next_is() -> None:
+    found: list[tuple[PointKind, float]] = [("baseline", 0.0), ("rejected", 0.4), ("accepted", 0.5)]
+    points = [
+        TrajectoryPoint(round=number, phase="search", kind=kind, profile="", score=score)
+        for number, (kind, score) in enumerate(found)
+    ]
+    root = fromstring(chart_trajectory(points, objective="mean score"))
+    [line] = [each.get("d", "") for each in root.iter() if each.get("class", "").startswith("line reactive")]
+    first, level, last = (part.split(",")[-1].split()[-1] for part in re.findall(r"[\d.]+[ ,][\d.]+", line))
+    assert first == level != last
 
 
 def test_a_chart_has_no_scripts_and_its_noise_as_bars() -> None:
