@@ -158,12 +158,14 @@ class EvalSetFile(pytest.File):
         from promptiter.errors import PromptiterError
 
         try:
-            problems = Problems(read_config(self.path, settings=self._settings), [])
+            parsed = read_config(self.path, settings=self._settings)
+            problems = Problems(parsed, [])
             cases = load_one_set(problems, self.eval_set)
         except PromptiterError as error:
             raise self.CollectError(str(error)) from None
         if cases is None:
-            raise self.CollectError("\n".join(problems.found))
+            found = "\n".join([*parsed.problems, *problems.found])
+            raise self.CollectError(found.replace("--eval-set", "--promptiter-eval-set"))
         for case in cases.cases:
             item: CaseItem = CaseItem.from_parent(self, name=case.id)
             if self.config.pluginmanager.hasplugin("timeout"):  # the first test waits for all cases

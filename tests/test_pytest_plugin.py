@@ -156,9 +156,10 @@ def test_a_profile_and_repeats_are_used(pytester: pytest.Pytester) -> None:
 
 
 def test_what_is_wrong_with_a_configuration_is_reported_at_collection(pytester: pytest.Pytester) -> None:
-    make_project(pytester, config="agent: agent:shout\nmetrics: [{metric_name: contains}]\n")
+    make_project(pytester, config="agent: agent:shout\ncase: cases.jsonl\nmetrics: [{metric_name: contains}]\n")
     result = run(pytester, "promptiter.yaml", code=2)
-    result.stdout.fnmatch_lines(["*validation: is missing; name its eval set*"])
+    result.stdout.fnmatch_lines(["*did you mean 'cases'*"])
+    result.stdout.fnmatch_lines(["*validation: is missing; name its eval set, or pass --promptiter-eval-set FILE"])
 
 
 def test_a_test_may_evaluate_by_itself(pytester: pytest.Pytester) -> None:
