@@ -156,6 +156,7 @@ class EvalSetFile(pytest.File):
         from promptiter.config.file import read_config
         from promptiter.config.problems import Problems
         from promptiter.errors import PromptiterError
+        from traces.text import one_line
 
         try:
             parsed = read_config(self.path, settings=self._settings)
@@ -167,7 +168,7 @@ class EvalSetFile(pytest.File):
             found = "\n".join([*parsed.problems, *problems.found])
             raise self.CollectError(found.replace("--eval-set", "--promptiter-eval-set"))
         for case in cases.cases:
-            item: CaseItem = CaseItem.from_parent(self, name=case.id)
+            item: CaseItem = CaseItem.from_parent(self, name=one_line(case.id), case_id=case.id)
             if self.config.pluginmanager.hasplugin("timeout"):  # the first test waits for all cases
                 item.add_marker(pytest.mark.timeout(0))
             yield item
@@ -181,15 +182,15 @@ class EvalSetFile(pytest.File):
         """The outcome of a case. The first that is asked for runs all selected cases; under xdist, only itself."""
         if self._error is not None:
             raise self._error
-        if item.name not in self._results:
+        if item.case_id not in self._results:
             items = [item] if hasattr(self.config, "workerinput") else item.session.items
-            names = {each.name for each in items if isinstance(each, CaseItem) and each.parent is self}
+            case_ids = {each.case_id for each in items if isinstance(each, CaseItem) and each.parent is self}
             try:
-                self._results |= self._run(names | {item.name})
+                self._results |= self._run(case_ids | {item.case_id})
             except Exception as error:
                 self._error = error
                 raise
-        return self._results[item.name]
+        return self._results[item.case_id]
 
     def _run(self, case_ids: Collection[str]) -> dict[str, CaseOutcome]:
         import asyncio
@@ -210,6 +211,10 @@ class CaseItem(pytest.Item):
     """One case. It fails if a metric is below its threshold; if it could not be scored, it is an error."""
 
     parent: EvalSetFile
+
+    def __init__(self, *, case_id: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.case_id = case_id
 
     def setup(self) -> None:
         from promptiter.errors import PromptiterError
@@ -275,8 +280,10 @@ def _write_message(case_id: str, details: list[dict[str, Any]]) -> str:
 
 
 def _write_line(metric: str, score: float | None, reason: str) -> str:
+    from traces.text import one_line
+
     shown = "not scored" if score is None else f"{score:g}"
-    return f"{metric} {shown}: {reason.removeprefix(f'{metric}: ')}"
+    return one_line(f"{metric} {shown}: {reason.removeprefix(f'{metric}: ')}")
 
 
 @pytest.fixture(scope="session")

@@ -111,6 +111,16 @@ def test_a_case_that_could_not_be_scored_is_an_error(pytester: pytest.Pytester) 
     result.stdout.no_fnmatch_line("*def setup*")
 
 
+def test_names_and_errors_are_single_lines_without_control_characters(pytester: pytest.Pytester) -> None:
+    odd = "\x1b[2Jan\nid"
+    make_project(pytester, CRASH, {"id": odd, "input": "odd", "expected": "ODD"})
+    (pytester.path / "agent.py").write_text(AGENT.replace("it crashed", "it \\x1b[2J\\ncrashed"))
+    result = run(pytester, "promptiter.yaml", "-v", code=1)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["contains not scored: the run failed: ValueError: it * crashed"])
+    assert "\x1b[2J" not in result.stdout.str()
+
+
 def test_a_limit_for_the_whole_decides_instead_of_single_cases(pytester: pytest.Pytester) -> None:
     make_project(pytester, WRONG)
     result = run(pytester, "promptiter.yaml", "--promptiter-min-pass-rate", "0.75")
