@@ -19,7 +19,7 @@ from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read
 from promptiter.config.loading import make_importable
 from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
-from promptiter.errors import SetupError
+from promptiter.errors import SetupError, UnknownSurfaceError
 from promptiter.llm.redaction import MASK
 from promptiter.runs.apply import ApplyReport, apply_result, revert_result
 from promptiter.runs.commit_message import write_commit_message, write_revert_message
@@ -111,13 +111,16 @@ def apply_run(
     """
     path = Path(folder)
     found, result = find_run_project(read_header(path), sources=sources), read_result(path)
+    for name in sources or ():
+        if name not in result.structure.surface_ids:
+            raise UnknownSurfaceError(name, known=result.structure.surface_ids)
     return apply_result(
         result,
         path,
         project=found.project,
         sources=found.sources,
         force=force,
-        require_unseen=require == "unseen",
+        require_unseen=(require or found.require) == "unseen",
         dry_run=dry_run,
         commit_message=(lambda: write_commit_message(summarize(result, path))) if commit else None,
     )

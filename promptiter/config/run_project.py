@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from promptiter.config.file import RunConfig, read_config
 from promptiter.config.loading import make_importable
@@ -20,10 +21,11 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProject:
-    """A project, and the sources that are named."""
+    """A project, the sources that are named, and whether an improvement must be shown for new cases (`require`)."""
 
     project: Project
     sources: Mapping[str, Source]
+    require: Literal["unseen"] | None = None
 
 
 def find_run_project(header: RunHeader, *, sources: Mapping[str, Source | str] | None = None) -> RunProject:
@@ -59,7 +61,7 @@ def open_project(
         roots=tuple(find_roots(agent or config.agent, config.python_path)),
         excluded=(config.runs, *data, file.absolute()),
     )
-    return RunProject(project=project, sources={**named, **given})
+    return RunProject(project=project, sources={**named, **given}, require=config.require)
 
 
 def find_roots(agent: str, folders: Iterable[Path]) -> Iterable[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from promptiter.errors import EditedSourceError, SetupError
-from promptiter.runs.apply_plan import ApplyPlan, PlannedCallback, PlannedFile
+from promptiter.runs.apply_plan import ApplyPlan, PlannedCallback, PlannedFile, read_callback
 from promptiter.sources import FileSource, Source
 from promptiter.wording import path_from_here, shorten
 from traces import digest
@@ -128,7 +129,8 @@ def plan_revert(applied: AppliedRun, sources: Mapping[str, Source], folder: Path
     callbacks: list[PlannedCallback] = []
     unchanged: list[str] = []
     problems: list[str] = []
-    for file in applied.files:
+    names = Counter(file.path.name for file in applied.files)
+    for number, file in enumerate(applied.files, start=1):
         if file.is_applied:
             current = file.path.read_bytes()
             ids, encoding = file.surface_ids, file.encoding
@@ -138,7 +140,8 @@ def plan_revert(applied: AppliedRun, sources: Mapping[str, Source], folder: Path
         elif file.path.exists() and file.path.read_bytes() == file.before:
             unchanged += file.surface_ids
         else:
-            copy = FileSource(folder / f"{file.path.name}.before")
+            prefix = f"{number}-" if names[file.path.name] > 1 else ""
+            copy = FileSource(folder / f"{prefix}{file.path.name}.before")
             copy.write_bytes(file.before)
             what = "edited" if file.path.exists() else "removed"
             problems.append(
@@ -148,7 +151,13 @@ def plan_revert(applied: AppliedRun, sources: Mapping[str, Source], folder: Path
         source = sources.get(each.surface_id)
         if source is None:
             problems.append(f"{each.surface_id} is behind a callback: name it under `sources` in promptiter.yaml")
-        elif (current_text := source.read()) == each.after:
+            continue
+        try:
+            current_text = read_callback(source)
+        except SetupError as error:
+            problems.append(f"{each.surface_id}: {error}")
+            continue
+        if current_text == each.after:
             callbacks.append(
                 PlannedCallback(surface_id=each.surface_id, source=source, before=each.after, after=each.before)
             )

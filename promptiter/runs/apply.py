@@ -168,25 +168,33 @@ def _carry_out(
     backup: Callable[[], None] = lambda: None,
 ) -> str | None:
     """Change everything, and commit the files if wanted. If the commit fails, the files are as before."""
-    commit = None
-    if commit_message is not None:
-        commit = GitCommit.of([file.path for file in plan.files])
-        commit.check_clean()
-    _replace(plan, project.folder, backup=backup)
-    if commit is None or commit_message is None or not commit.files:
+    if commit_message is None or not plan.files:
+        _replace(plan, project.folder, backup=backup)
         return None
+    commit, message = GitCommit.of([file.path for file in plan.files]), commit_message()
+    commit.check_clean()
+    _replace(plan, project.folder, backup=backup)
     try:
-        return commit.make(commit_message())
+        return commit.make(message)
     except SetupError as error:
+        raise ApplyError(f"{error}; {_undo(plan, project)}{_list_called(plan.callbacks)}") from error
+
+
+def _undo(plan: ApplyPlan, project: Project) -> str:
+    """Restore the files after a commit failed, and say whether that was possible: a hook may have edited one."""
+    try:
         _replace(plan.reverse_files(), project.folder)
-        raise ApplyError(f"{error}; the files are as they were{_list_called(plan.callbacks)}") from error
+    except PromptiterError as error:
+        return f"all files keep the new values, because they could not be restored ({error}); commit them with git"
+    return "the files are as they were"
 
 
 def _commit_applied(folder: Path, commit_message: Callable[[], str]) -> str | None:
     """Commit the files that an earlier command applied and did not commit."""
     applied = read_applied(folder) or AppliedRun()
-    files = [file.path for file in applied.files if file.is_applied]
-    commit = GitCommit.of(files).without_clean_files()
+    before = {file.path: file.before for file in applied.files if file.is_applied}
+    commit = GitCommit.of(tuple(before)).without_clean_files()
+    commit.check_committed(before)
     return commit.make(commit_message()) if commit.files else None
 
 

@@ -192,16 +192,21 @@ class _PlanBuilder:
         return ApplyPlan(files=files, callbacks=tuple(self._callbacks), unchanged=tuple(self._unchanged))
 
     def _add_callback(self, change: SurfaceChange, source: Source) -> None:
-        try:
-            current = source.read()
-        except Exception as error:
-            raise SetupError(f"the source cannot be read: {type(error).__name__}: {error}") from error
+        current = read_callback(source)
         if not (fitting := fit_value(current, change, "its source")):
             self._unchanged.append(change.surface_id)
             return
         self._callbacks.append(
             PlannedCallback(surface_id=change.surface_id, source=source, before=current, after=encode_value(fitting[0]))
         )
+
+
+def read_callback(source: Source) -> str:
+    """The text behind a callback. SetupError if it fails, whatever it raises."""
+    try:
+        return source.read()
+    except Exception as error:
+        raise SetupError(f"the source cannot be read: {type(error).__name__}: {error}") from error
 
 
 def fit_value(current: Json, change: SurfaceChange, place: str) -> tuple[Json, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,6 +45,20 @@ class GitCommit:
                 "commit or stash them first"
             )
 
+    def check_committed(self, before: Mapping[Path, bytes]) -> None:
+        """SetupError if what the files held before they were changed is not what was committed last."""
+        edited = [
+            name
+            for file, name in zip(self.files, _relate(self.root, self.files), strict=True)
+            if _run_git(self.root, "hash-object", f"--path={name}", "--stdin", text=before[file])
+            != _run_git(self.root, "rev-parse", f"HEAD:{name}")
+        ]
+        if edited:
+            raise SetupError(
+                f"{join_names(edited, limit=MAX_NAMES)} had uncommitted changes when it was applied, which would be "
+                "part of the commit; commit it with git"
+            )
+
     def without_clean_files(self) -> GitCommit:
         """The commit of those files only that have changes."""
         changed = self._list_changed()
@@ -53,7 +67,9 @@ class GitCommit:
 
     def make(self, message: str) -> str:
         """Commit the files, with all hooks; returns the hash. What is staged of other files stays staged."""
-        _run_git(self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message)
+        _run_git(
+            self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode()
+        )
         return _run_git(self.root, "rev-parse", "HEAD").strip()
 
     def _list_changed(self) -> list[str]:
@@ -75,13 +91,13 @@ def _relate(root: Path, files: Sequence[Path]) -> list[str]:
     return [Path(os.path.relpath(file.resolve(), root.resolve())).as_posix() for file in files]
 
 
-def _run_git(folder: Path, *arguments: str, text: str | None = None) -> str:
+def _run_git(folder: Path, *arguments: str, text: bytes | None = None) -> str:
     command = ["git", "--literal-pathspecs", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, check=False)
     except OSError as error:
         raise SetupError(f"git cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
+        said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace").replace("\n", "; ")
         raise SetupError(f"git {arguments[0]} failed: {said or f'exit code {done.returncode}'}")
-    return done.stdout
+    return os.fsdecode(done.stdout)

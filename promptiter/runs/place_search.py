@@ -70,7 +70,7 @@ class PlaceIndex:
             where = join_names([self._project.relate(root) for root in self._project.roots])
             raise self._error(
                 surface_id,
-                f"its text is not found in {where}; an f-string or a text that code puts together cannot be found",
+                f"its text is not found in {where}: it was edited, or code puts it together, as in an f-string",
             )
         if len(found) > 1:
             raise self._error(

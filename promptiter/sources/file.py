@@ -10,10 +10,12 @@ import codecs
 import ctypes
 import errno
 import glob
+import io
 import os
 import stat
 import sys
 import threading
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +36,10 @@ _MARKS = (
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A text file. The default `encoding` is that of its byte order mark, else UTF-8. Links are followed."""
+    """A text file. Links are followed.
+
+    The default `encoding` is that of its byte order mark, or what a Python file declares, else UTF-8.
+    """
 
     path: str | os.PathLike[str]
     encoding: str | None = field(default=None, kw_only=True)
@@ -75,7 +80,7 @@ class FileSource:
 
     def decode(self, raw: bytes) -> str:
         """Decode the content of the file. Raises SetupError if encoding the text would give other bytes."""
-        form = _TextFormat.of(raw, self.encoding)
+        form = _TextFormat.of(raw, self._find_encoding(raw))
         try:
             text = form.decode(raw)
             is_exact = form.encode(text) == raw
@@ -87,14 +92,15 @@ class FileSource:
 
     def encode(self, text: str, *, like: bytes) -> bytes:
         """Encode a text in the format of these bytes. Raises AgentError if their encoding cannot represent it."""
-        form = _TextFormat.of(like, self.encoding)
+        form = _TextFormat.of(like, self._find_encoding(like))
         try:
             return form.encode(text)
         except UnicodeEncodeError as error:
             part = text[error.start : error.end]
+            advice = "" if form.encoding.startswith("utf") else "save the file as UTF-8, or "
             raise AgentError(
                 f"{str(self.path)!r} is encoded as {form.encoding}, which cannot represent {part!r:.40}; "
-                "save the file as UTF-8, or change the value"
+                f"{advice}change the value"
             ) from error
 
     def read_bytes(self) -> bytes:
@@ -127,10 +133,19 @@ class FileSource:
         for part in file.parent.glob(f".{glob.escape(file.name)}{_PART}.*"):
             part.unlink(missing_ok=True)
 
+    def _find_encoding(self, raw: bytes) -> str | None:
+        """The encoding that is given, or that a Python file declares in a comment."""
+        if self.encoding is not None or Path(self.path).suffix != ".py" or raw.startswith(codecs.BOM_UTF8):
+            return self.encoding
+        try:
+            return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
+        except SyntaxError:
+            return None
+
     def _encoding_error(self, form: _TextFormat, reason: str) -> SetupError:
         return SetupError(
-            f"the file {str(self.path)!r} is not {form.encoding} text ({reason}); "
-            f"give its encoding, FileSource({Path(self.path).name!r}, encoding=...)"
+            f"the file {str(self.path)!r} is not {form.encoding} text ({reason}); give its encoding, as "
+            f"FileSource({Path(self.path).name!r}, encoding=...), or as {{place: ..., encoding: ...}} under `sources`"
         )
 
 

@@ -1,6 +1,7 @@
 """Markdown sections: the text below a heading, up to the next heading of the same or a higher level.
 
-The blank lines around the text belong to the file, not to the value. `#` in a code block is not a heading.
+The blank lines around the text belong to the file, not to the value. What a heading is, says CommonMark: `#` in a code
+block is none.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from promptiter.errors import SetupError, nearest
 from promptiter.wording import shorten
 from traces.model import Json
 
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*\r?")
-_SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*\r?")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
-_NOT_A_PARAGRAPH = re.compile(r" {0,3}(?:[-+*>][ \t]|\d+[.)][ \t]|\|)|    |\t")
+_LINE_END = re.compile(r"\r\n?|\n")
 _BODY = re.compile(r"\A((?:[ \t\r]*\n)*)(.*?)((?:\r?\n[ \t\r]*)*)\Z", re.DOTALL)
 
 
@@ -109,32 +108,17 @@ def list_sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _scan(text: str) -> Iterator[Heading]:
-    """The headings, whose sections still have no end."""
-    at, fence, paragraph = _skip_front_matter(text), "", (-1, "")
-    is_comment = False
-    while at < len(text):
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
-        line, start, at = text[at:end], at, end + 1
-        body = min(at, len(text))
-        opened = _FENCE.fullmatch(line)
-        if is_comment:
-            is_comment = "-->" not in line
-        elif fence:
-            if opened and opened[1].startswith(fence) and not opened[2].strip():
-                fence = ""
-        elif opened and not (opened[1][0] == "`" and "`" in opened[2]):
-            fence = opened[1]
-        elif line.lstrip().startswith("<!--") and "-->" not in line:
-            is_comment = True
-        elif found := _ATX.fullmatch(line):
-            yield Heading(len(found[1]), (found[2] or "").strip(), start, body)
-        elif paragraph[0] >= 0 and (found := _SETEXT.fullmatch(line)):
-            yield Heading(1 if found[1][0] == "=" else 2, paragraph[1].strip(), paragraph[0], body)
-        elif line.strip() and (paragraph[0] >= 0 or not _NOT_A_PARAGRAPH.match(line)):
-            paragraph = (start, line) if paragraph[0] < 0 else (paragraph[0], f"{paragraph[1].strip()} {line}")
-            continue
-        paragraph = (-1, "")
+    """The headings of the page, not those in lists and quotes. Their sections still have no end."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark")
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    first = _skip_front_matter(text)
+    starts = [first, *(each.end() for each in _LINE_END.finditer(text, first)), len(text)]
+    for token, content in pairwise(parser.parse(text[first:])):
+        if token.type == "heading_open" and token.level == 0 and token.map is not None:
+            start, body = (starts[line] for line in token.map)
+            yield Heading(int(token.tag[1]), re.sub(r"\s*\n\s*", " ", content.content), start, body)
 
 
 def _skip_front_matter(text: str) -> int:

@@ -85,6 +85,9 @@ def test_a_run_without_an_improvement_is_not_applied(run: Run, desk: Path) -> No
 
 def test_a_result_that_is_not_shown_for_new_cases_has_its_own_code(run: Run, desk: Path, finished_run: Path) -> None:
     assert "no improvement for new cases (improved_on_validation)" in run("apply", "--require", "unseen", code=8)
+    config = desk / "promptiter.yaml"
+    config.write_text(config.read_text() + "\nrequire: unseen\n")
+    assert "no improvement for new cases" in run("apply", code=8)
     assert run("apply", "--require", "unseen", "--force").startswith("Applied")
 
 
@@ -99,6 +102,7 @@ def test_a_result_that_is_not_shown_for_new_cases_has_its_own_code(run: Run, des
         ),
         (("--source", "filing#instruction=prompts/none.md"), "none.md' cannot be read"),
         (("--source", "filing#instruction=no_store:key"), "cannot import 'no_store'"),
+        (("--source", "fling#instruction=agent.py:X"), "unknown surface 'fling#instruction' (did you mean 'filing"),
     ],
 )
 def test_mistakes_are_named(run: Run, desk: Path, finished_run: Path, arguments: tuple[str, ...], problem: str) -> None:

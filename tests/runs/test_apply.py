@@ -132,6 +132,31 @@ def test_revert_names_what_was_edited_and_saves_the_old_content(world: World) ->
     assert (world.folder / "config.yaml").read_bytes() == applied["config.yaml"]
 
 
+def test_edited_files_of_the_same_name_are_saved_under_different_names(world: World) -> None:
+    (world.folder / "more").mkdir()
+    (world.folder / "more" / "bot.py").write_text("CRITIC = 'Find faults.'\n")
+    world.sources["critic#instruction"] = open_place("more/bot.py:CRITIC", folder=world.folder)
+    world.apply()
+    for name in ("bot.py", "more/bot.py"):
+        (world.folder / name).write_text("# edited\n")
+    with pytest.raises(EditedSourceError) as refused:
+        world.revert()
+    saved = {path.read_bytes() for path in world.run.glob("*bot.py.before")}
+    assert saved == {FILES["bot.py"], b"CRITIC = 'Find faults.'\n"}
+    assert all(path.name in str(refused.value) for path in world.run.glob("*bot.py.before"))
+
+
+def test_a_callback_that_cannot_be_read_is_a_problem_of_the_revert(world: World) -> None:
+    store = Store("Find faults.")
+    world.sources["critic#instruction"] = store.source
+    world.apply()
+    applied = read_files(world.folder)
+    world.sources["critic#instruction"] = CallbackSource(lambda: str(1 / 0), store.write)
+    with pytest.raises(SetupError, match="critic#instruction: the source cannot be read: ZeroDivisionError"):
+        world.revert()
+    assert read_files(world.folder) == applied
+
+
 def test_nothing_to_revert(world: World) -> None:
     with pytest.raises(SetupError, match="the run one was never applied"):
         world.revert()
@@ -279,6 +304,40 @@ def test_a_hook_that_refuses_the_commit_undoes_everything(repository: World) -> 
     repository.apply()
     assert repository.apply(commit=True).commit, "what an earlier command applied is committed"
     assert repository.apply(commit=True).commit is None
+
+
+def test_a_hook_that_edits_a_file_and_refuses_the_commit_is_quoted_and_nothing_is_restored(repository: World) -> None:
+    hook = repository.folder / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho '# formatted' >> bot.py\necho files were formatted >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(ApplyError) as failed:
+        repository.apply(commit=True)
+    assert "files were formatted; all files keep the new values" in str(failed.value)
+    assert "bot.py was edited just now" in str(failed.value)
+    assert (repository.folder / "bot.py").read_text().endswith("# formatted\n")
+    assert (repository.folder / "config.yaml").read_bytes() != FILES["config.yaml"]
+
+
+def test_edits_from_before_an_earlier_apply_are_not_committed_with_it(repository: World) -> None:
+    path = repository.folder / "bot.py"
+    path.write_bytes(FILES["bot.py"] + b"x = 1\n")
+    repository.apply()
+    with pytest.raises(SetupError, match=r"bot\.py had uncommitted changes when it was applied"):
+        repository.apply(commit=True)
+    assert repository.git("log", "--oneline").count("\n") == 1
+
+
+def test_a_commit_message_that_fails_changes_nothing(repository: World) -> None:
+    with pytest.raises(ZeroDivisionError):
+        apply_result(
+            make_result(),
+            repository.run,
+            project=repository.project,
+            sources=repository.sources,
+            commit_message=lambda: str(1 / 0),
+        )
+    assert read_files(repository.folder) == FILES
 
 
 def test_a_commit_needs_a_repository_that_tracks_the_files(world: World) -> None:

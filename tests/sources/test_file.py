@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from promptiter.errors import AgentError, SetupError
 from promptiter.sources import CallbackSource, FileSource, Source
+from promptiter.sources.place import open_place
 
 TEXTS = st.text(st.sampled_from("aé€😀 {}\r\n\ufeff\0"), max_size=12)
 FORMS = st.sampled_from(
@@ -81,6 +82,23 @@ def test_a_given_encoding_is_kept(file: Path) -> None:
         target.write("5 €")
     with pytest.raises(SetupError, match="is not nonsense text"):
         FileSource(file, encoding="nonsense").read()
+
+
+def test_a_python_file_has_the_encoding_that_it_declares(tmp_path: Path) -> None:
+    source = open_place("bot.py:A", folder=tmp_path)
+    assert isinstance(source, FileSource)
+    raw = "# coding: latin-1\nA = 'caf\xe9'\n".encode("latin-1")
+    assert source.read_value(raw) == "caf\xe9"
+    assert source.replace_value(raw, "th\xe9") == "# coding: latin-1\nA = 'th\xe9'\n".encode("latin-1")
+    ascii_only = b"#!/usr/bin/python\n# -*- coding: latin-1 -*-\nA = 'tea'\n"
+    assert source.replace_value(ascii_only, "th\xe9").endswith(b"A = 'th\xe9'\n")
+    with pytest.raises(AgentError, match="encoded as iso-8859-1, which cannot represent '\u4e2d'; save the file"):
+        source.replace_value(ascii_only, "\u4e2d")
+
+
+def test_a_text_that_no_encoding_has_must_be_changed(file: Path) -> None:
+    with pytest.raises(AgentError, match=r"cannot represent '\\ud800'; change the value$"):
+        FileSource(file).encode("\ud800", like=b"")
 
 
 def test_an_encoding_that_would_change_the_bytes_is_refused(file: Path) -> None:

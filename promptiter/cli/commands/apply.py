@@ -41,7 +41,7 @@ def apply(
     from promptiter.api import apply_run, revert_run
     from promptiter.cli.exit_codes import FAILED, choose_exit_code
     from promptiter.cli.views.apply import print_report, report_as_json
-    from promptiter.runs.apply import NotAdoptedError
+    from promptiter.runs.apply import IMPROVED, NotAdoptedError
 
     folder, sources = find_run_folder(run, runs), _parse_sources(source or [])
     if revert and (force or require):
@@ -56,6 +56,8 @@ def apply(
                 )
     except NotAdoptedError as error:
         print_error(str(error))
+        if error.outcome in IMPROVED:  # not for new cases, and the configuration may be what requires it
+            require = "unseen"
         raise typer.Exit(choose_exit_code(error.outcome, require=require) or FAILED) from error
     if as_json:
         write_text(report_as_json(report), None)
