@@ -111,14 +111,20 @@ class _Trace:
             self._export()
 
     def close(self, end: Point | None) -> None:
-        """End the spans that are open. Those of a run that will be resumed are sent when they end."""
+        """End the spans that are open. If the run can be resumed, they are sent when they end, and a mark now."""
         if end is not None:
             self._seq = end.seq
-            self._add_event("run", "promptiter.run_completed", end)
-            for key in [key for key in self._open if key != "run"]:
-                self._end(key, end, {})
             profile = {f"profile.{name}": to_text(value) for name, value in (end.profile or {}).items()}
-            self._end("run", end, {**end.figures, **end.facts, **profile})
+            facts = {**end.facts, **end.figures, **profile}
+            if end.facts["is_final"]:
+                self._add_event("run", "promptiter.run_completed", end)
+                for key in [key for key in self._open if key != "run"]:
+                    self._end(key, end, {})
+                self._end("run", end, facts)
+            else:
+                key = f"interruption {end.seq}"
+                self._start(end, "interruption", key, "run", {})
+                self._end(key, end, facts)
         self._export()
         self._exporter.shutdown()
 
@@ -165,8 +171,7 @@ class _Trace:
         span = self._open.pop(key, None)
         if span is None or point.seq <= self._sent:
             return
-        failed = point.type == "run_completed" and point.facts["status"] == "failed"
-        is_error = "error.type" in span.attributes or (key == "run" and failed)
+        is_error = "error.type" in span.attributes or point.facts.get("status") == "failed"
         self._ready.append(
             ReadableSpan(
                 name=span.name,

@@ -150,9 +150,9 @@ class PointReader:
                 facts = {"verdict": found.verdict, "scope": found.scope, "reasons": "\n".join(found.reasons)}
                 return figures, {**facts, "adopted": found.adopts, "obstacle": found.obstacle}
             case RunCompleted() as completed:
-                return {"result/baseline": completed.baseline, "result/best": completed.best}, self._describe_end(
-                    completed
-                )
+                scores = {"result/baseline": completed.baseline, "result/best": completed.best}
+                # a run that can be resumed ends again, and a figure has one value
+                return scores if completed.is_final else {}, {**self._describe_end(completed), **scores}
             case _:
                 return None
 

@@ -49,11 +49,11 @@ class _TensorboardRun:
         self._writer.write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, point: Point) -> None:
-        from tensorboardX.summary import scalar
+        from tensorboardX.proto.summary_pb2 import Summary
 
         if point.type not in WITHOUT_COURSE:
             for name, value in point.figures.items():
-                self._add(scalar(name, value), point)
+                self._add(Summary(value=[Summary.Value(tag=name, simple_value=value)]), point)
         match point.type:
             case "run_started":
                 where = {} if self._folder is None else {"report": find_report(self._folder)}

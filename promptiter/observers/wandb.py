@@ -17,6 +17,9 @@ from promptiter.observers.tracker import TrackedRun, Tracker, find_report, list_
 
 Mode = Literal["online", "offline"]
 
+LONGEST_TEXT = 50_000
+"""Maximum number of characters of a prompt in the summary; the files have it whole. W&B warns above 100,000 bytes."""
+
 
 class WandbObserver(Tracker):
     """Logs runs to Weights & Biases. The mode is `offline` unless given here or in WANDB_MODE.
@@ -98,7 +101,8 @@ class _WandbRun:
         if end is not None:
             self._run.summary.update({**end.facts, **end.figures})
             if end.profile is not None:
-                self._run.summary["profile"] = {name: to_text(value) for name, value in end.profile.items()}
+                texts = {name: to_text(value)[:LONGEST_TEXT] for name, value in end.profile.items()}
+                self._run.summary["profile"] = texts
         for path in list_files(self._folder):
             self._save(path)
         is_fine = end is not None and end.facts["status"] == "succeeded"

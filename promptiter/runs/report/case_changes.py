@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
+from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation, merge_evaluations
 from promptiter.evaluation.score import Score
+from promptiter.profile import Profile
 from promptiter.runlog.results import RunResult
 
 CaseEffect: TypeAlias = Literal["new fail", "down", "new pass", "up", "same", "unscored"]
 """What a change did to a case, bad news first. `up` and `down`: the score changed, and it passes or fails as before."""
 
 EFFECTS: tuple[CaseEffect, ...] = ("new fail", "down", "new pass", "up", "unscored", "same")
+TEST_SET = "test set"
 LIKE_ZERO = 1e-9
 """A difference of two means of equal scores may not be exactly 0."""
 
@@ -46,23 +48,27 @@ class CaseChange:
 
 def list_case_changes(result: RunResult) -> tuple[CaseChange, ...]:
     """The validation cases, then those of the test set if it was run: in each the ones that got worse first."""
-    profiles = (result.initial_profile.digest, result.working_profile.digest)
-    tests = [
-        next((each for each in result.evaluations if each.phase == "test" and each.profile_digest == digest), None)
-        for digest in profiles
-    ]
     names = {"two_sets": "validation", "one_set": "cases", "scorer": "scorer"}
-    searched = _compare(result.baseline, _find_candidate(result), names[result.shape])
-    return (*searched, *_compare(tests[0], tests[1], "test set"))
+    searched = _compare(result.baseline, find_candidate(result), names[result.shape])
+    before, after = (_merge(result, "test", each) for each in (result.initial_profile, result.working_profile))
+    return (*searched, *_compare(before, after, TEST_SET))
 
 
-def _find_candidate(result: RunResult) -> Evaluation | None:
-    """The evaluation of the best candidate on the cases of the search, also if it was not adopted."""
+def find_candidate(result: RunResult) -> Evaluation | None:
+    """The evaluation of the best candidate on the cases of the search, also if it was not adopted; None without one."""
     digest = result.working_profile.digest
+    if digest == result.initial_profile.digest:
+        return None
     if result.accepted is not None and result.accepted.profile_digest == digest:
         return result.accepted
-    found = (each for each in result.evaluations if each.phase == "final_test" and each.profile_digest == digest)
-    return next(found, result.accepted)
+    return _merge(result, "final_test", result.working_profile)
+
+
+def _merge(result: RunResult, phase: str, profile: Profile) -> Evaluation | None:
+    """All that the final test or the test set measured of a profile."""
+    return merge_evaluations(
+        each for each in result.evaluations if each.phase == phase and each.profile_digest == profile.digest
+    )
 
 
 def _compare(before: Evaluation | None, after: Evaluation | None, name: str) -> Sequence[CaseChange]:
@@ -110,8 +116,9 @@ def _describe(evaluation: Evaluation | None, case: CaseResult | None) -> CaseSid
 
 
 def _explain(row: CaseRow) -> tuple[str, ...]:
-    return tuple(f"{score.metric}: {_give_reason(score)}" for score in row.scores if not score.passed)
+    return tuple(_give_reason(score) for score in row.scores if not score.passed)
 
 
 def _give_reason(score: Score) -> str:
-    return score.error or score.reason or f"{score.value:.3f} is below {score.threshold:g}"
+    reason = score.error or score.reason or f"{score.value:.3f} is below {score.threshold:g}"
+    return f"{score.metric}: {reason.removeprefix(f'{score.metric}: ')}"

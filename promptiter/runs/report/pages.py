@@ -22,7 +22,7 @@ from promptiter.runs.report.case_changes import CaseEffect
 from promptiter.runs.report.charts import chart_trajectory, choose_points
 from promptiter.runs.report.evidence_cases import choose_gradients
 from promptiter.runs.report.run_report import RunReport
-from promptiter.runs.summary import ChangeSummary, FigureChange
+from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.runs.summary_wording import BLAME_OUTCOMES, changes_title, describe_scores, failing_line, format_amount
 from promptiter.text_diff import find_hunks, split_passages
 from promptiter.wording import dollars, escape_markdown, format_score, join_names, plural
@@ -36,6 +36,9 @@ MAX_TEXT = 4_000
 MAX_CELL = 160
 MAX_ID = 60
 """Characters of a text, of a cell of a table in Markdown, and of the id of a case in a list."""
+
+MOST_SCALED = 16
+"""Nodes of a diagram that is scaled to the width of the page; a larger one is scrolled."""
 
 MOST_REJECTED = 100
 MOST_LISTED = 30
@@ -124,7 +127,14 @@ def _shared(report: RunReport) -> dict[str, object]:
         "title": changes_title(summary),
         "cost": cost_line(summary.costs),
         "tone": _choose_tone(report),
+        "unchanged": _list_unchanged(summary),
     }
+
+
+def _list_unchanged(summary: RunSummary) -> list[str]:
+    """The targets that no shown change is about, if there is one."""
+    changed = {each.surface_id for each in summary.changes}
+    return [name for name in summary.unchanged if name not in changed] if changed else []
 
 
 def _choose_tone(report: RunReport) -> str:
@@ -165,6 +175,7 @@ def _environment(*, is_html: bool) -> Environment:
         "most_listed": MOST_LISTED,
         "most_rejected": MOST_REJECTED,
         "most_id": MAX_ID,
+        "most_scaled": MOST_SCALED,
         "case_anchor": lambda case_id: make_anchor("case", case_id),
         "blame_outcomes": BLAME_OUTCOMES,
         "effect_tones": EFFECT_TONES,

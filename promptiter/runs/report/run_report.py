@@ -14,6 +14,7 @@ from pathlib import Path
 from promptiter.backprop.record import get_passes
 from promptiter.errors import SetupError
 from promptiter.evaluation.mean_usage import average_common_usage
+from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
@@ -25,9 +26,10 @@ from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
 from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
 from promptiter.runs.report.blame_diagram import BlamedTraces, draw_blame
-from promptiter.runs.report.case_changes import CaseChange, list_case_changes
+from promptiter.runs.report.case_changes import TEST_SET, CaseChange, find_candidate, list_case_changes
 from promptiter.runs.report.evidence_cases import EvidenceCase, collect_evidence
 from promptiter.runs.report.trajectory import Trajectory, TrajectoryPoint
+from promptiter.runs.round_summary import EvaluationSummary, summarize_evaluation
 from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import FigureChange, RunSummary, read_result, summarize_stored
 from promptiter.stages.losses import Category
@@ -61,7 +63,7 @@ class StageTable:
 class RunReport:
     """One run, finished or not, for its report.
 
-    `figures` are the three objectives on the cases of the search before and after, `sets` the mean score on each eval
+    `figures` are objectives and metrics on the cases of the search before and after, `sets` the mean score on each eval
     set if there are several, `usage` the tokens and dollars of a case run. `hunks` are the changes of each surface, and
     `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces. `stages` is None without a
     forecast. `inputs` are what the run was made from, and `caveats` what a reader should know about the method.
@@ -88,6 +90,20 @@ class RunReport:
         """How many cases changed in which way."""
         return Counter(each.effect for each in self.cases)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is a candidate to compare the baseline with."""
+        return any(each.after is not None for each in self.cases)
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """How many cases of the search pass under the baseline and the candidate."""
+        searched = [each for each in self.cases if each.eval_set != TEST_SET]
+        before, after = ([each.before for each in searched], [each.after for each in searched])
+        return sum(each is not None and each.passed for each in before), sum(
+            each is not None and each.passed for each in after
+        )
+
 
 def read_report(folder: str | os.PathLike[str]) -> RunReport:
     """Collect the report of the run in a folder; SetupError if it cannot be read or has not begun."""
@@ -100,7 +116,7 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
         result = replace(result, rounds=tuple(result.rounds))
     summary, header = summarize_stored(result, folder), read_header(folder)
     hunks = read_hunks(result)
-    read_trace = _make_trace_reader(folder)
+    candidate, read_trace = find_candidate(result), _make_trace_reader(folder)
     changed = [each.surface_id for each in summary.changes] or [each.surface_id for each in summary.blame]
     trajectory, traces, categories = Trajectory(result), BlamedTraces(changed), _Categories()
     for each in result.rounds:
@@ -110,15 +126,15 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
     return RunReport(
         summary=summary,
         points=trajectory.points,
-        figures=tuple(_list_figures(result)),
-        sets=tuple(_list_sets(summary)),
+        figures=tuple(_list_figures(result.baseline, candidate)),
+        sets=tuple(_list_sets(summary, summarize_evaluation(candidate))),
         cases=list_case_changes(result),
         hunks=hunks,
         evidence=collect_evidence((hunk for found in hunks.values() for hunk in found), result.rounds, read_trace),
         diagrams=tuple(draw_blame(each, result.structure, read_trace(each.trace_digest)) for each in traces.choose()),
         categories=categories.summarize(),
         ablation=result.ablation,
-        usage=tuple(_list_usage(result)),
+        usage=tuple(_list_usage(result.baseline, candidate)),
         stages=_compare_with_forecast(summary, folder),
         lost=tuple(describe_uncertain_costs(summary.costs)),
         inputs=dict(_list_inputs(header, _list_models(result))),
@@ -168,20 +184,23 @@ class _Categories:
         return tuple(sorted(found, key=lambda each: len(each.cases), reverse=True))
 
 
-def _list_figures(result: RunResult) -> Iterator[FigureChange]:
-    """All three objectives, whichever of them is optimized."""
-    before, after = result.baseline, result.accepted
-    if before is None or after is None:
+def _list_figures(before: Evaluation | None, after: Evaluation | None) -> Iterator[FigureChange]:
+    """All three objectives, whichever of them is optimized, and the metrics, if there are several."""
+    if before is None:
         return
-    yield FigureChange(name="mean score", before=before.mean_score, after=after.mean_score)
-    yield FigureChange(name="pass rate", before=before.pass_rate, after=after.pass_rate)
-    yield FigureChange(name="weighted loss", before=before.weighted_loss, after=after.weighted_loss)
+    for objective in ("mean_score", "pass_rate", "weighted_loss"):
+        old, new = (None if each is None else getattr(each, objective) for each in (before, after))
+        yield FigureChange(name=objective.replace("_", " "), before=old, after=new)
+    found = before.metric_means
+    for name, mean in found.items() if len(found) > 1 else ():
+        new = None if after is None else after.metric_means.get(name)
+        yield FigureChange(name=name, before=mean, after=new, limit=before.thresholds[name])
 
 
-def _list_sets(summary: RunSummary) -> Iterator[FigureChange]:
+def _list_sets(summary: RunSummary, candidate: EvaluationSummary | None) -> Iterator[FigureChange]:
     """The mean score on each eval set that the cases come from, and on the test set."""
     for name, before, after in (
-        ("", summary.baseline, summary.validation),
+        ("", summary.baseline, candidate),
         ("test set", summary.test_baseline, summary.test),
     ):
         if before is None or after is None:
@@ -193,10 +212,9 @@ def _list_sets(summary: RunSummary) -> Iterator[FigureChange]:
                 yield FigureChange(name=f"mean score, {each}", before=part.score, after=after.eval_sets[each].score)
 
 
-def _list_usage(result: RunResult) -> Iterator[FigureChange]:
+def _list_usage(before: Evaluation | None, after: Evaluation | None) -> Iterator[FigureChange]:
     """The mean usage of a case run under both profiles, over the case runs that succeeded under both."""
-    before, after = result.baseline, result.accepted
-    if before is None or after is None or before.profile_digest == after.profile_digest:
+    if before is None or after is None:
         return
     old, new = average_common_usage(before, after)
     yield FigureChange(name="input tokens", before=old.input_tokens, after=new.input_tokens)
