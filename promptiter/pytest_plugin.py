@@ -120,7 +120,8 @@ class EvalSetPlugin:
             for what, value, limit in (("pass rate", rate, self.min_pass_rate), ("mean score", mean, self.min_score)):
                 if limit is not None:
                     shown = "unknown" if value is None else f"{value:.3f}"
-                    yield f"{name}: {what} {shown}, at least {limit:g} is needed", value is not None and value >= limit
+                    is_good = value is not None and value >= limit
+                    yield f"{'PASSED' if is_good else 'FAILED'} {name}: {what} {shown}, the limit is {limit:g}", is_good
 
 
 def _read_limit(config: pytest.Config, name: str) -> float | None:
@@ -142,8 +143,10 @@ class EvalSetFile(pytest.File):
     def __init__(self, *, plugin: EvalSetPlugin, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.plugin = plugin
-        name = self.config.getoption("--promptiter-eval-set") or self.config.getini("promptiter_eval_set")
-        self.eval_set = _find_eval_set(name, self.config.rootpath)
+        config = self.config
+        given = config.getoption("--promptiter-eval-set")
+        folder = config.invocation_params.dir if given else config.rootpath
+        self.eval_set = _find_eval_set(given or config.getini("promptiter_eval_set"), folder)
         self._built: ConfiguredEvaluation | None = None
         self._results: dict[str, CaseOutcome] = {}
         self._error: Exception | None = None
@@ -153,16 +156,19 @@ class EvalSetFile(pytest.File):
         from promptiter.config.file import read_config
         from promptiter.config.problems import Problems
         from promptiter.errors import PromptiterError
+        from traces.text import one_line
 
         try:
-            problems = Problems(read_config(self.path, settings=self._settings), [])
+            parsed = read_config(self.path, settings=self._settings)
+            problems = Problems(parsed, [])
             cases = load_one_set(problems, self.eval_set)
         except PromptiterError as error:
             raise self.CollectError(str(error)) from None
         if cases is None:
-            raise self.CollectError("\n".join(problems.found))
+            found = "\n".join([*parsed.problems, *problems.found])
+            raise self.CollectError(found.replace("--eval-set", "--promptiter-eval-set"))
         for case in cases.cases:
-            item: CaseItem = CaseItem.from_parent(self, name=case.id)
+            item: CaseItem = CaseItem.from_parent(self, name=one_line(case.id), case_id=case.id)
             if self.config.pluginmanager.hasplugin("timeout"):  # the first test waits for all cases
                 item.add_marker(pytest.mark.timeout(0))
             yield item
@@ -176,15 +182,15 @@ class EvalSetFile(pytest.File):
         """The outcome of a case. The first that is asked for runs all selected cases; under xdist, only itself."""
         if self._error is not None:
             raise self._error
-        if item.name not in self._results:
+        if item.case_id not in self._results:
             items = [item] if hasattr(self.config, "workerinput") else item.session.items
-            names = {each.name for each in items if isinstance(each, CaseItem) and each.parent is self}
+            case_ids = {each.case_id for each in items if isinstance(each, CaseItem) and each.parent is self}
             try:
-                self._results |= self._run(names | {item.name})
+                self._results |= self._run(case_ids | {item.case_id})
             except Exception as error:
                 self._error = error
                 raise
-        return self._results[item.name]
+        return self._results[item.case_id]
 
     def _run(self, case_ids: Collection[str]) -> dict[str, CaseOutcome]:
         import asyncio
@@ -206,11 +212,20 @@ class CaseItem(pytest.Item):
 
     parent: EvalSetFile
 
+    def __init__(self, *, case_id: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.case_id = case_id
+
     def setup(self) -> None:
-        outcome = self.parent.get_outcome(self)
+        from promptiter.errors import PromptiterError
+
+        try:
+            outcome = self.parent.get_outcome(self)
+        except PromptiterError as error:
+            pytest.fail(str(error), pytrace=False)  # pytest does not ask `repr_failure` about a setup
         self.user_properties += [(OUTCOME, outcome.kind), (SCORE, outcome.score)]
         if outcome.kind == "unscored":
-            raise CaseFailure(outcome.message)
+            pytest.fail(outcome.message, pytrace=False)
 
     def runtest(self) -> None:
         outcome = self.parent.get_outcome(self)
@@ -220,9 +235,7 @@ class CaseItem(pytest.Item):
             raise CaseFailure(outcome.message)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        from promptiter.errors import PromptiterError
-
-        if isinstance(excinfo.value, CaseFailure | PromptiterError):
+        if isinstance(excinfo.value, CaseFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -231,7 +244,7 @@ class CaseItem(pytest.Item):
 
 
 class CaseFailure(Exception):  # noqa: N818 - it is what a test reports
-    """A case that failed or could not be scored."""
+    """A case that failed."""
 
 
 @dataclass(frozen=True)
@@ -262,8 +275,15 @@ def list_outcomes(done: EvaluatedCases) -> dict[str, CaseOutcome]:
 
 def _write_message(case_id: str, details: list[dict[str, Any]]) -> str:
     """The first failure in words, for pytest's summary, then all of them as JSON."""
-    words = [f"{each['metric']} {each['score']}: {each['reason']}" for each in details[:1]]
+    words = [_write_line(each["metric"], each["score"], each["reason"]) for each in details[:1]]
     return "\n".join([*words, json.dumps({"case": case_id, "failures": details}, indent=2, ensure_ascii=False)])
+
+
+def _write_line(metric: str, score: float | None, reason: str) -> str:
+    from traces.text import one_line
+
+    shown = "not scored" if score is None else f"{score:g}"
+    return one_line(f"{metric} {shown}: {reason.removeprefix(f'{metric}: ')}")
 
 
 @pytest.fixture(scope="session")

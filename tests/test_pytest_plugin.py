@@ -58,7 +58,7 @@ def test_each_case_is_a_test_beside_the_others(pytester: pytest.Pytester) -> Non
     result = run(pytester, "--promptiter", "promptiter.yaml", "-v", code=1)
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines_random(["promptiter.yaml::two PASSED*", "test_other.py::test_other PASSED*"])
-    result.stdout.fnmatch_lines(["FAILED promptiter.yaml::wrong - contains 0.0: *"])
+    result.stdout.fnmatch_lines(["FAILED promptiter.yaml::wrong - contains 0: '5' is missing"])
     text = result.stdout.str()
     failure = json.loads(text[text.index("\n{\n") : text.index("\n}\n") + 3])
     assert failure["case"] == "wrong"
@@ -89,22 +89,46 @@ def test_collecting_neither_imports_nor_calls_the_agent(pytester: pytest.Pyteste
     result = run(pytester, "promptiter.yaml", code=1)
     result.assert_outcomes(errors=3)
     result.stdout.fnmatch_lines(["*ValueError: imported*"])
+    result.stdout.no_fnmatch_line("*def setup*")
+
+
+def test_two_configurations_do_not_share_an_agent_by_its_name(pytester: pytest.Pytester) -> None:
+    make_project(pytester)
+    other = pytester.mkdir("other")
+    for name in ("promptiter.yaml", "cases.jsonl"):
+        (other / name).write_text((pytester.path / name).read_text())
+    (other / "agent.py").write_text(AGENT.replace("text.upper()", "'another agent'"))
+    result = run(pytester, "promptiter.yaml", "other/promptiter.yaml", code=1)
+    result.assert_outcomes(passed=3, errors=3)
+    result.stdout.fnmatch_lines(["*the module 'agent' was already imported from *agent.py; *other*agent.py*"])
 
 
 def test_a_case_that_could_not_be_scored_is_an_error(pytester: pytest.Pytester) -> None:
     make_project(pytester, CRASH)
     result = run(pytester, "promptiter.yaml", "--promptiter-min-pass-rate", "0.5", code=1)
     result.assert_outcomes(passed=3, errors=1)
-    result.stdout.fnmatch_lines(["*it crashed*"])
+    result.stdout.fnmatch_lines(["contains not scored: *it crashed*"])
+    result.stdout.no_fnmatch_line("*def setup*")
+
+
+def test_names_and_errors_are_single_lines_without_control_characters(pytester: pytest.Pytester) -> None:
+    odd = "\x1b[2Jan\nid"
+    make_project(pytester, CRASH, {"id": odd, "input": "odd", "expected": "ODD"})
+    (pytester.path / "agent.py").write_text(AGENT.replace("it crashed", "it \\x1b[2J\\ncrashed"))
+    result = run(pytester, "promptiter.yaml", "-v", code=1)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["contains not scored: the run failed: ValueError: it * crashed"])
+    assert "\x1b[2J" not in result.stdout.str()
 
 
 def test_a_limit_for_the_whole_decides_instead_of_single_cases(pytester: pytest.Pytester) -> None:
     make_project(pytester, WRONG)
     result = run(pytester, "promptiter.yaml", "--promptiter-min-pass-rate", "0.75")
     result.assert_outcomes(passed=3, xfailed=1)
+    result.stdout.fnmatch_lines(["PASSED promptiter.yaml: pass rate 0.750, the limit is 0.75"])
     result = run(pytester, "promptiter.yaml", "--promptiter-min-score", "0.8", code=1)
     result.assert_outcomes(passed=3, xfailed=1)
-    result.stdout.fnmatch_lines(["promptiter.yaml: mean score 0.750, at least 0.8 is needed"])
+    result.stdout.fnmatch_lines(["FAILED promptiter.yaml: mean score 0.750, the limit is 0.8"])
     result = run(pytester, "promptiter.yaml", "--promptiter-min-score", "80", code=4)
     result.stderr.fnmatch_lines(["*promptiter_min_score is 80.0; give a number from 0 to 1"])
 
@@ -123,7 +147,7 @@ def test_workers_of_xdist_share_the_cases_and_the_limit_holds_for_all_of_them(py
     make_project(pytester, WRONG)
     result = run(pytester, "promptiter.yaml", "-n", "2", "--promptiter-min-pass-rate", "0.8", code=1)
     result.assert_outcomes(passed=3, xfailed=1)
-    result.stdout.fnmatch_lines(["promptiter.yaml: pass rate 0.750, at least 0.8 is needed"])
+    result.stdout.fnmatch_lines(["FAILED promptiter.yaml: pass rate 0.750, the limit is 0.8"])
     assert read_calls(pytester) == ["four", "one", "three", "two"], "each once"
 
 
@@ -142,9 +166,10 @@ def test_a_profile_and_repeats_are_used(pytester: pytest.Pytester) -> None:
 
 
 def test_what_is_wrong_with_a_configuration_is_reported_at_collection(pytester: pytest.Pytester) -> None:
-    make_project(pytester, config="agent: agent:shout\nmetrics: [{metric_name: contains}]\n")
+    make_project(pytester, config="agent: agent:shout\ncase: cases.jsonl\nmetrics: [{metric_name: contains}]\n")
     result = run(pytester, "promptiter.yaml", code=2)
-    result.stdout.fnmatch_lines(["*validation: is missing; name its eval set*"])
+    result.stdout.fnmatch_lines(["*did you mean 'cases'*"])
+    result.stdout.fnmatch_lines(["*validation: is missing; name its eval set, or pass --promptiter-eval-set FILE"])
 
 
 def test_a_test_may_evaluate_by_itself(pytester: pytest.Pytester) -> None:

@@ -138,7 +138,9 @@ class TerminalReviewer:
         except SurfaceValueError as error:
             self._console.print(Text(f"this cannot be used: {error.problem}", "red"))
         else:
-            return Review(action="edit", value=edited, reason="by hand")
+            if not (problem := request.find_problem(edited)):
+                return Review(action="edit", value=edited, reason="by hand")
+            self._console.print(Text(f"this cannot be used: {problem}", "red"))
         return None
 
     async def _read_new_text(self, text: str) -> str | None:

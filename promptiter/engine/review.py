@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from promptiter.profile import SurfacePatch
@@ -16,11 +16,15 @@ ReviewAction: TypeAlias = Literal["approve", "edit", "veto"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewRequest:
-    """One patch to look at. `surface.value` is the current value; `signal` says why it should change."""
+    """One patch to look at. `surface.value` is the current value; `signal` says why it should change.
+
+    `find_problem` says why an edited value would be refused; it is empty if the value can be used.
+    """
 
     surface: Surface
     patch: SurfacePatch
     signal: AggregateResult
+    find_problem: Callable[[Json], str] = field(default=lambda _: "", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

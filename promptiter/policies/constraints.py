@@ -69,15 +69,15 @@ class Constraint(ComposablePolicy):
         """Return whether a bound is met, and a text that follows the name of the figure."""
         limit: float = getattr(self, bound)
         side, is_relative = bound.removesuffix("_times").replace("_", " "), bound.endswith("_times")
-        text = f"{side} {limit:g}" + " times that of the accepted profile" * is_relative
+        text = f"{limit:g}" + " times that of the accepted profile" * is_relative
         if after is None or (is_relative and before is None):
-            return False, f"is unknown, so it is not known to be {text}"
+            return False, f"is unknown, so it is not known to be {side} {text}"
         if is_relative and before is not None:
             limit *= before
-            text += f", {limit:.4g}"
+            text = f"{limit:.4g}, {text} ({before:.4g})"
         over = after - limit if side == "at most" else limit - after
         is_met = over <= ROUNDING * max(1.0, abs(limit))
-        return is_met, f"{after:.4g} is {'' if is_met else 'not '}{text}"
+        return is_met, f"{after:.4g} is {'' if is_met else 'not '}{side} {text}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

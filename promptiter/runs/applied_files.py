@@ -37,7 +37,15 @@ class AppliedFile:
     @property
     def is_applied(self) -> bool:
         """Whether the file has the content that was applied."""
-        return self.path.exists() and digest(self.path.read_bytes()) == self.after_digest
+        current = self.read()
+        return current is not None and digest(current) == self.after_digest
+
+    def read(self) -> bytes | None:
+        """The content of the file now; None if it is missing or cannot be read."""
+        try:
+            return self.path.read_bytes()
+        except OSError:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +139,13 @@ def plan_revert(applied: AppliedRun, sources: Mapping[str, Source], folder: Path
     problems: list[str] = []
     names = Counter(file.path.name for file in applied.files)
     for number, file in enumerate(applied.files, start=1):
-        if file.is_applied:
-            current = file.path.read_bytes()
+        current = file.read()
+        if current is not None and digest(current) == file.after_digest:
             ids, encoding = file.surface_ids, file.encoding
             files.append(
                 PlannedFile(path=file.path, surface_ids=ids, before=current, after=file.before, encoding=encoding)
             )
-        elif file.path.exists() and file.path.read_bytes() == file.before:
+        elif current == file.before:
             unchanged += file.surface_ids
         else:
             prefix = f"{number}-" if names[file.path.name] > 1 else ""

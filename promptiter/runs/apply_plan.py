@@ -16,7 +16,7 @@ from promptiter.sources import FileSource, Source
 from promptiter.sources.field import is_same
 from promptiter.sources.place import open_place
 from promptiter.sources.whitespace import find_readers, refit
-from promptiter.structure import StructureSnapshot
+from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import path_from_here, shorten
 from traces.model import Json
 
@@ -128,18 +128,19 @@ def locate(
         if change.surface_id in sources:
             yield sources[change.surface_id]
             continue
-        twins = (
-            surface.id
-            for surface in structure.surfaces
-            if surface.id not in (change.surface_id, *sources)
-            and is_same(surface.value, change.before)
-            and not (surface.id in after and is_same(after[surface.id], change.after))
-        )
+        others = (each for each in structure.surfaces if each.id not in (change.surface_id, *sources))
+        twins = [each.id for each in others if _may_share(each, change, after.get(each.id, each.value))]
         try:
             refuse_shared(change.surface_id, change.before, twins)
             yield open_place(index.find(change.surface_id, change.before, new=change.after), folder=project.folder)
         except SetupError as error:
             yield str(error)
+
+
+def _may_share(other: Surface, change: SurfaceChange, new: Json) -> bool:
+    """Whether another surface, which gets this new value, may be mistaken for the changed one by its text."""
+    is_twin = is_same(other.value, change.before) and not is_same(new, change.after)
+    return is_twin or is_same(new, change.before)
 
 
 class _PlanBuilder:

@@ -29,7 +29,7 @@ POLL_S = 1.0
 """Seconds between two looks at the files."""
 
 HEAD = """\
-# promptiter waits for this review. Fill in `decision`, save the file, and the run continues.
+# promptiter waits for this review. Fill in `decision` last, save the file, and the run continues.
 #   approve: try the patch
 #   edit:    try the text under `value` instead, which you change
 #   veto:    do not try it; the optimizer reads your `reason`
@@ -106,6 +106,7 @@ class _ReviewFile:
         self.path = _find_path(folder, request)
         self.has_decision = False
         self._text = ""
+        self._is_missing = False
         if not self.path.exists():
             self._write()
 
@@ -117,17 +118,20 @@ class _ReviewFile:
         try:
             text = self.path.read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            self._write()
+            if self._is_missing:  # not only while an editor replaces it
+                self._write()
+            self._is_missing = not self._is_missing
             return None
         except (OSError, UnicodeDecodeError) as error:
             return f"it cannot be read ({shorten(str(error))})"
+        self._is_missing = False
         answer, is_settled = self._parse_text(text), text == self._text
         self._text, self.has_decision = text, isinstance(answer, Review)
         return answer if is_settled else None
 
     def _parse_text(self, text: str) -> Review | str | None:
         try:
-            document = yaml.safe_load(text)
+            document, words = yaml.safe_load(text), yaml.load(text, Loader=yaml.BaseLoader)
         except yaml.YAMLError as error:
             place = getattr(error, "problem_mark", None)
             where = "" if place is None else f" in line {place.line + 1}"
@@ -136,17 +140,20 @@ class _ReviewFile:
             return None
         if not isinstance(document, dict):
             return "it must have the keys decision, reason and value"
-        return self._parse(document)
+        if "decision" not in document:
+            return "it has no decision; write decision: approve, edit or veto"
+        return self._parse(document, words)
 
-    def _parse(self, document: dict[str, Any]) -> Review | str | None:
-        decision, value = document.get("decision"), document.get("value", self._shown)
-        if decision is None or decision == "":
+    def _parse(self, document: dict[str, Any], words: dict[str, Any]) -> Review | str | None:
+        """`words` is the document without what YAML makes of words such as `no`."""
+        decision, value = words["decision"], document.get("value", self._shown)
+        if document["decision"] is None or decision == "":
             return None
         word = str(decision).strip().lower()
         if word not in get_args(ReviewAction):
             known = get_args(ReviewAction)
             return f"decision is {shorten(decision)}{nearest(word, known)}; write approve, edit or veto"
-        reason = " ".join(str(document.get("reason") or "").split())
+        reason = "" if document.get("reason") is None else " ".join(str(words["reason"]).split())
         is_changed = _normalize(value) != _normalize(self._shown)
         if word == "veto":
             return Review(action="veto", reason=reason)
@@ -163,6 +170,8 @@ class _ReviewFile:
             self._request.surface.check(value)
         except SurfaceValueError as error:
             return f"value cannot be used: {error.problem}"
+        if problem := self._request.find_problem(value):
+            return f"value cannot be used: {problem}"
         return Review(action="edit", value=value, reason=reason)
 
     def _write(self) -> None:

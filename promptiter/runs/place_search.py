@@ -89,12 +89,13 @@ class PlaceIndex:
 
 
 def refuse_shared(surface_id: str, value: Json, others: Iterable[str]) -> None:
-    """Raise SetupError if other surfaces, which keep the value, may be stored in the same place."""
+    """Raise SetupError if other surfaces, which keep or get the value, may be stored in the same place."""
     names = sorted(others)
     if names:
         raise SetupError(
-            f"{surface_id}: {join_names(names, limit=MAX_PLACES)} has the same value {shorten(value, limit=40)}, and "
-            "perhaps the same place. Say where each of them is under `sources` in promptiter.yaml"
+            f"{surface_id}: {join_names(names, limit=MAX_PLACES)} has or gets the same value "
+            f"{shorten(value, limit=40)}, and perhaps the same place. Say where each of them is under `sources` in "
+            "promptiter.yaml"
         )
 
 

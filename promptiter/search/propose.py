@@ -21,12 +21,13 @@ from promptiter.backprop.record import PatchesWritten, VariantsWritten
 from promptiter.concurrency import run_together
 from promptiter.engine.review import BatchReviewer, Review, ReviewRequest
 from promptiter.engine.session import Session
-from promptiter.profile import PatchEdit, SurfacePatch
+from promptiter.profile import PatchEdit, Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.stage_failures import StageFailures
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.optimizer import Optimizer, Rejection
+from promptiter.structure import Surface
 from promptiter.text_diff import find_hunks
 from promptiter.wording import shorten
 from traces.model import Json
@@ -166,11 +167,7 @@ class PatchProposer:
         if reviewer is None:
             return attempts
         requests = [
-            ReviewRequest(
-                surface=report.profile.surface(each.patch.surface_id, self._session.snapshot),
-                patch=each.patch,
-                signal=signal,
-            )
+            self._make_request(each.patch, signal, report.profile)
             for each, signal in zip(attempts, report.signals, strict=True)
             if each.patch is not None
         ]
@@ -180,6 +177,15 @@ class PatchProposer:
             answers = [await reviewer.review(each) for each in requests]
         decided = iter([self._follow(*each) for each in zip(requests, answers, strict=True)])
         return [each if each.patch is None else _decide(each, next(decided)) for each in attempts]
+
+    def _make_request(self, patch: SurfacePatch, signal: AggregateResult, profile: Profile) -> ReviewRequest:
+        surface = profile.surface(patch.surface_id, self._session.snapshot)
+
+        def find_problem(value: Json) -> str:
+            refused = self._lint_edit(replace(patch, value=value), surface)
+            return "" if refused is None else refused.reason
+
+        return ReviewRequest(surface=surface, patch=patch, signal=signal, find_problem=find_problem)
 
     def _follow(self, request: ReviewRequest, answer: Review) -> SurfacePatch | Rejection:
         """The patch as the reviewer wants it, or why it is not tried."""
@@ -196,7 +202,10 @@ class PatchProposer:
             reason=f"{patch.reason} ({remark})",
             edits=_list_edits(patch, surface.value, answer.value, remark),
         )
-        return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty")) or edited
+        return self._lint_edit(edited, surface) or edited
+
+    def _lint_edit(self, edited: SurfacePatch, surface: Surface) -> Rejection | None:
+        return lint_patch(self._linter, edited, surface, rules=("limits", "placeholder", "no_op", "empty"))
 
 
 def _decide(attempt: PatchAttempt, answer: SurfacePatch | Rejection) -> PatchAttempt:

@@ -126,15 +126,17 @@ def _walk(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
             if not isinstance(child, ast.AST):
                 continue
             inner = (*names, *_name_child(node, field, index, child))
-            if isinstance(child, ast.expr) and _is_value(field):
+            if isinstance(child, ast.expr) and _is_value(node, field):
                 yield inner, Expression(child, node, field, index)
                 if _find_inner(child) is not None or isinstance(child, ast.JoinedStr):
                     continue
             yield from _walk(child, inner)
 
 
-def _is_value(field: str) -> bool:
-    """Whether a field holds values, not the name of a function, the target of an assignment or an annotation."""
+def _is_value(node: ast.AST, field: str) -> bool:
+    """Whether a field holds values, not what is compared, a function, the target of an assignment or an annotation."""
+    if isinstance(node, ast.Compare | ast.MatchValue):
+        return False
     return field not in ("func", "target", "targets", "annotation", "returns", "keys", "slice")
 
 

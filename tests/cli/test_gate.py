@@ -128,7 +128,7 @@ def test_a_run_that_meets_every_rule_opens_the_gate(found: tuple[RunResult, RunH
         (
             change_rows(lambda row: replace(row, usage=Usage(input_tokens=90_000, output_tokens=9))),
             "limits.tokens",
-            "is not at most 1.5 times",
+            ", 1.5 times what it was (",
         ),
         (change_rows(lambda row: replace(row, usage=Usage())), "limits.tokens", "tokens is unknown"),
         (lambda result: replace(result, conclusion=None, is_final=False), "verdicts", "missing evidence"),

@@ -146,6 +146,26 @@ def test_edited_files_of_the_same_name_are_saved_under_different_names(world: Wo
     assert all(path.name in str(refused.value) for path in world.run.glob("*bot.py.before"))
 
 
+def test_a_file_that_cannot_be_read_is_a_problem_of_the_revert(world: World) -> None:
+    world.apply()
+    (world.folder / "bot.py").unlink()
+    (world.folder / "bot.py").mkdir()
+    with pytest.raises(EditedSourceError, match=r"bot\.py was edited since: what it held before is in"):
+        world.revert()
+    assert (world.run / "bot.py.before").read_bytes() == FILES["bot.py"]
+
+
+def test_surfaces_that_swap_their_texts_need_places(world: World) -> None:
+    swap: dict[str, Json] = {"planner#instruction": "Find faults.", "critic#instruction": "Plan the work."}
+    with pytest.raises(SetupError, match="critic#instruction has or gets the same value"):
+        world.apply(swap)
+    assert read_files(world.folder) == FILES
+    for name, place in (("planner#instruction", "bot.py:PLANNER"), ("critic#instruction", "config.yaml:critic.prompt")):
+        world.sources[name] = open_place(place, folder=world.folder)
+    assert world.apply(swap).state == "applied"
+    assert world.apply(swap).state == "unchanged"
+
+
 def test_a_callback_that_cannot_be_read_is_a_problem_of_the_revert(world: World) -> None:
     store = Store("Find faults.")
     world.sources["critic#instruction"] = store.source
@@ -349,6 +369,16 @@ def test_a_commit_needs_a_repository_that_tracks_the_files(world: World) -> None
     assert read_files(world.folder) == FILES
 
 
+def test_a_text_in_a_comparison_is_not_a_place(world: World) -> None:
+    compared = "def f(x):\n    match x:\n        case 'Plan the work.':\n            return x == 'Plan the work.'\n"
+    (world.folder / "bot.py").write_text(f"{compared}PLANNER = 'Plan the work.'\n")
+    world.apply({"planner#instruction": "Plan well."})
+    assert (world.folder / "bot.py").read_text() == f"{compared}PLANNER = 'Plan well.'\n"
+    (world.folder / "bot.py").write_text(compared)
+    with pytest.raises(SetupError, match="its text is not found in"):
+        world.apply({"planner#instruction": "Plan well."})
+
+
 def test_copies_in_the_folder_of_another_run_are_not_places(world: World) -> None:
     other = world.folder / "old" / "run"
     other.mkdir(parents=True)
@@ -362,5 +392,5 @@ def test_a_surface_that_shares_its_text_with_another_one_needs_a_place(world: Wo
     twin = Surface(node_id="actor", type="skill", value="Plan the work.")
     structure = replace(result.structure, surfaces=(*result.structure.surfaces, twin))
     [problem] = find_problems(["planner#instruction"], structure=structure, sources={}, project=world.project)
-    assert problem.startswith("planner#instruction: actor#skill has the same value 'Plan the work.'")
+    assert problem.startswith("planner#instruction: actor#skill has or gets the same value 'Plan the work.'")
     assert "under `sources`" in problem

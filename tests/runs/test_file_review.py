@@ -143,6 +143,7 @@ async def test_answers_that_cannot_be_used_are_reported_once_and_waited_for(tmp_
         *(answer(decision="edit"), wait, answer(decision="approve", value="Be rude."), wait),
         *(answer(decision="edit", value="x" * 100), wait, answer(decision="edit", value=7), wait),
         lambda folder: min(folder.glob("*.yaml")).write_text("- decision: approve"),
+        *(wait, lambda folder: min(folder.glob("*.yaml")).write_text("descision: veto\n")),
         *(wait, lambda folder: min(folder.glob("*.yaml")).write_text("decision: veto\n")),
     )
     assert await team.reviewer.review(REQUEST) == Review(action="veto")
@@ -155,7 +156,39 @@ async def test_answers_that_cannot_be_used_are_reported_once_and_waited_for(tmp_
         "value cannot be used: it has 100 characters, at most 60 are allowed",
         "value cannot be used: it must be text, got 7",
         "it must have the keys decision, reason and value",
+        "it has no decision; write decision: approve, edit or veto",
     ]
+
+
+async def test_an_edit_that_would_be_refused_is_reported_to_the_reviewer(tmp_path: Path) -> None:
+    request = replace(REQUEST, find_problem=lambda value: "the placeholder {name} is missing" if value == "Hi." else "")
+    team = Team(tmp_path, answer(decision="edit", value="Hi."), lambda _: None, answer(decision="edit", value="Hi!"))
+    assert (await team.reviewer.review(request)).value == "Hi!"
+    assert "value cannot be used: the placeholder {name} is missing; still waiting" in team.said[1]
+
+
+@pytest.mark.parametrize("word", ["no", "off", "2026-01-01", "1e3", "null hypothesis"])
+async def test_a_reason_is_the_words_that_were_written(tmp_path: Path, word: str) -> None:
+    team = Team(tmp_path, lambda folder: min(folder.glob("*.yaml")).write_text(f"decision: veto\nreason: {word}\n"))
+    assert (await team.reviewer.review(REQUEST)).reason == word
+
+
+async def test_a_file_that_an_editor_replaces_is_not_written_again(tmp_path: Path) -> None:
+    """Some editors move the old file away before they write the new one."""
+
+    names: list[str] = []
+
+    def move_away(folder: Path) -> None:
+        file = min(folder.glob("*.yaml"))
+        names.append(file.name)
+        file.rename(folder / "old")
+
+    def write(folder: Path) -> None:
+        assert not list(folder.glob("*.yaml")), "nothing was written in between"
+        (folder / "old").rename(folder / names[0])
+        answer(decision="approve")(folder)
+
+    assert await Team(tmp_path, move_away, write).reviewer.review(REQUEST) == Review()
 
 
 async def test_an_answer_counts_only_once_the_file_is_complete(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ async def test_a_veto_reaches_the_optimizer_and_an_edited_patch_is_tried() -> No
             self.seen.append(request.surface.id)
             if request.surface.id == "draft#instruction" and len(self.seen) < 3:
                 return Review(action="veto", reason="too vague")
+            refused = [bool(request.find_problem(each)) for each in ("", request.surface.value, "Reviewed: careful.")]
+            assert refused == [True, True, False]
             return Review(action="edit", value="Reviewed: careful.", reason="shorter")
 
     optimizer = Writes(lambda request: f"{request.surface.value} Be careful ({len(request.rejected)}).")

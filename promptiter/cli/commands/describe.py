@@ -14,6 +14,7 @@ from promptiter.config.loading import load_agent
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import plural
 from traces.draw.diagram import Arrow, Box, Diagram
 from traces.draw.mermaid import to_mermaid
 from traces.draw.svg import to_svg
@@ -79,7 +80,8 @@ def _print(snapshot: StructureSnapshot, output: Path | None) -> None:
     screen.print(
         Text.assemble(
             (one_line(snapshot.name) or "agent", "bold"),
-            f"  {len(snapshot.nodes)} nodes, {len(snapshot.edges)} edges, {len(snapshot.surfaces)} surfaces",
+            f"  {plural(len(snapshot.nodes), 'node')}, {plural(len(snapshot.edges), 'edge')}, "
+            f"{plural(len(snapshot.surfaces), 'surface')}",
         )
     )
     screen.print(Text(f"structure {snapshot.structure_id[:12]}, baseline {snapshot.baseline_id[:12]}\n", "dim"))

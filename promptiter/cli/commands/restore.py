@@ -31,7 +31,7 @@ def restore(
         typer.Option(metavar="MODULE:ATTR", help="The in-place agent, if a source is a callback of its program."),
     ] = None,
 ) -> None:
-    """Restore the baseline after an in-place agent was killed.
+    """Restore files after an in-place agent or `apply` was killed.
 
     After `promptiter apply` was killed, all files get their old content, or all keep the new one.
 

@@ -86,5 +86,6 @@ def _print_answer(screen: Console, run: CaseRun) -> None:
     more = f" … {plural(len(output) - MAX_OUTPUT, 'more character')}" if len(output) > MAX_OUTPUT else ""
     print_indented(screen, Text(one_line(output[:MAX_OUTPUT]) + more))
     for score in run.row.scores:
-        text = f"{one_line(score.metric)} {format_score(score.value)}: {shorten_reason(score.error or score.reason)}"
+        reason = (score.error or score.reason).removeprefix(f"{score.metric}: ")
+        text = f"{one_line(score.metric)} {format_score(score.value)}: {shorten_reason(reason)}"
         print_indented(screen, Text(text, "dim" if score.passed else "red"))

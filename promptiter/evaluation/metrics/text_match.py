@@ -245,7 +245,8 @@ def _check_contains(actual: str, expected: str, criterion: TextCriterion) -> tup
         else:
             absent = middle
     start = haystack.find(needle[:present])
-    where = name_characters(origins[start], origins[start + present]) if present else ""
+    is_start = present * 2 >= len(needle)  # a shorter one is a coincidence, such as one digit of a date
+    where = name_characters(origins[start], origins[start + present]) if is_start else ""
     return (Finding(kind="missing", expected=expected, actual=actual, where=where, predicate="contains"),)
 
 

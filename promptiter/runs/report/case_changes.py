@@ -116,8 +116,9 @@ def _describe(evaluation: Evaluation | None, case: CaseResult | None) -> CaseSid
 
 
 def _explain(row: CaseRow) -> tuple[str, ...]:
-    return tuple(f"{score.metric}: {_give_reason(score)}" for score in row.scores if not score.passed)
+    return tuple(_give_reason(score) for score in row.scores if not score.passed)
 
 
 def _give_reason(score: Score) -> str:
-    return score.error or score.reason or f"{score.value:.3f} is below {score.threshold:g}"
+    reason = score.error or score.reason or f"{score.value:.3f} is below {score.threshold:g}"
+    return f"{score.metric}: {reason.removeprefix(f'{score.metric}: ')}"

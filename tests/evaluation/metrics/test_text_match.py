@@ -60,6 +60,11 @@ def test_without_case_the_range_still_counts_the_characters_of_the_output() -> N
     assert compare_text("Straße 7", "STRASSE 8", ANY_CASE)[0].where == "characters 7-8"
 
 
+def test_contains_does_not_report_a_place_for_a_coincidence() -> None:
+    [finding] = compare_text("Patient P-102", "2026-03-12", CONTAINS)
+    assert finding.where == ""
+
+
 def test_contains_reports_the_longest_prefix_that_is_present() -> None:
     assert compare_text("It is Paris.", "paris", TextCriterion(match="contains", case_insensitive=True)) == ()
     [finding] = compare_text("It is Parma.", "Paris", CONTAINS)
