@@ -143,6 +143,7 @@ def test_settings_may_be_in_the_ini_file(pytester: pytest.Pytester) -> None:
     run(pytester, "test_other.py").assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_workers_of_xdist_share_the_cases_and_the_limit_holds_for_all_of_them(pytester: pytest.Pytester) -> None:
     make_project(pytester, WRONG)
     result = run(pytester, "promptiter.yaml", "-n", "2", "--promptiter-min-pass-rate", "0.8", code=1)

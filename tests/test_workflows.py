@@ -85,7 +85,7 @@ def test_the_workflows_start_on_pull_requests_and_at_night() -> None:
     assert paths == {"cache\nruns\n"}, "one cache for both"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_nightly_run_ends_in_one_commit_with_the_new_prompts(job: Job) -> None:
     search, gate, commit = list_steps("nightly.yml")
     job.run(search["run"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from promptiter.backprop.record import describe_dropped, describe_unmerged, explain_missing_patches, get_passes
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
-from promptiter.profile import PatchSet, SurfaceChange
+from promptiter.profile import PatchSet, Profile, SurfaceChange
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.runs.blame_summary import (
     BlameBySurface,
@@ -147,6 +147,23 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
             for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
             if problem is not None
         ),
+    )
+
+
+def find_candidate(result: RunResult) -> Evaluation | None:
+    """The evaluation of the best candidate on the cases of the search, also if it was not adopted; None without one."""
+    digest = result.working_profile.digest
+    if digest == result.initial_profile.digest:
+        return None
+    if result.accepted is not None and result.accepted.profile_digest == digest:
+        return result.accepted
+    return merge_phase(result, "final_test", result.working_profile)
+
+
+def merge_phase(result: RunResult, phase: str, profile: Profile) -> Evaluation | None:
+    """All that the final test or the test set measured of a profile."""
+    return merge_evaluations(
+        each for each in result.evaluations if each.phase == phase and each.profile_digest == profile.digest
     )
 
 

@@ -34,6 +34,7 @@ from promptiter.runs.round_summary import (
     EvaluationSummary,
     RejectionSummary,
     RoundSummary,
+    find_candidate,
     summarize_evaluation,
     summarize_rounds,
 )
@@ -91,13 +92,14 @@ class RunSummary:
     """One run, finished or not.
 
     `score` is the objective of the baseline and of the best candidate, as measured by the final test if there was one,
-    and `test_score` the same on the test set. `obstacle` says why a gain is not shown for new cases, and what to do.
-    `changes` are the adopted changes if `adopted`, otherwise those accepted so far. `validation` and `failing` describe
-    the validation cases under the accepted profile, `test_baseline` and `test` the test set under both profiles of the
-    final test. `case_history` says how often the cases were used before. `initial_digest` is the profile that the first
-    candidates were made from. `notes` are events of the search before its first round. Changes of the `removed`
-    surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about judges that were not
-    compared with people, or agree poorly with them.
+    and `test_score` the same on the test set. `candidate` are the figures of that candidate, adopted or not. `obstacle`
+    says why a gain is not shown for new cases, and what to do. `changes` are the adopted changes if `adopted`,
+    otherwise those accepted so far. `validation` and `failing` describe the validation cases under the accepted
+    profile, `test_baseline` and `test` the test set under both profiles of the final test. `case_history` says how
+    often the cases were used before. `initial_digest` is the profile that the first candidates were made from. `notes`
+    are events of the search before its first round. Changes of the `removed` surfaces were accepted, then dropped
+    because they contributed nothing. `judges` are notes about judges that were not compared with people, or agree
+    poorly with them.
     """
 
     run_id: str
@@ -112,6 +114,7 @@ class RunSummary:
     score: FigureChange | None = None
     test_score: FigureChange | None = None
     baseline: EvaluationSummary | None = None
+    candidate: EvaluationSummary | None = None
     validation: EvaluationSummary | None = None
     failing: tuple[str, ...] = ()
     test_baseline: EvaluationSummary | None = None
@@ -173,7 +176,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     """Summarize a result. `is_held`: a process is working on the run."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
     changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
-    adopted = {change.surface_id for change in result.changes}
+    candidate, shown = find_candidate(result), {change.surface_id for change in changed}
     changes = tuple(
         ChangeSummary(
             surface_id=change.surface_id,
@@ -196,11 +199,12 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         score=_score(result),
         test_score=_test_score(result),
         baseline=summarize_evaluation(result.baseline),
+        candidate=summarize_evaluation(candidate),
         validation=summarize_evaluation(result.accepted),
         failing=_failing(result.accepted),
         test_baseline=_summarize_test(result, result.initial_profile),
         test=_summarize_test(result, result.working_profile),
-        metrics=_metrics(result),
+        metrics=_metrics(result.baseline, candidate or result.accepted),
         per_run=_per_run(result),
         evidence=_evidence(result),
         case_history=result.case_history.describe(),
@@ -208,7 +212,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         changes=changes,
         removed=result.ablation.dropped if result.ablation is not None else (),
         targets=result.targets,
-        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in adopted),
+        unchanged=tuple(surface_id for surface_id in result.targets if surface_id not in shown),
         unread=result.unread_surfaces,
         initial_digest=result.initial_profile.digest,
         notes=result.notes,
@@ -277,8 +281,7 @@ def _failing(evaluation: Evaluation | None) -> tuple[str, ...]:
     return () if evaluation is None else tuple(case.case_id for case in evaluation.cases if not case.passed)
 
 
-def _metrics(result: RunResult) -> tuple[FigureChange, ...]:
-    before, after = result.baseline, result.accepted
+def _metrics(before: Evaluation | None, after: Evaluation | None) -> tuple[FigureChange, ...]:
     if before is None or after is None:
         return ()
     return tuple(

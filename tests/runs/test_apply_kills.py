@@ -107,7 +107,7 @@ WORK = """
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(17, id="every 17th line"), pytest.param(1, id="every line", marks=pytest.mark.long)]
+    "every", [pytest.param(37, id="every 37th line"), pytest.param(1, id="every line", marks=pytest.mark.long)]
 )
 def test_a_kill_at_any_line_leaves_all_old_or_all_new_after_the_next_command(tmp_path: Path, every: int) -> None:
     write_project(tmp_path)

@@ -55,6 +55,16 @@ def test_a_rejected_candidate_is_summarized_with_the_reason() -> None:
     assert found.unchanged == ("draft#instruction", "polish#instruction")
 
 
+def test_a_candidate_that_was_not_adopted_has_its_own_figures(improved: RunResult) -> None:
+    refused = replace(improved, accepted_profile=improved.initial_profile, accepted=improved.baseline)
+    found = summarize(refused)
+    assert found.candidate is not None
+    assert found.validation is not None
+    assert (found.candidate.score, found.validation.score) == (1.0, 0.0)
+    assert [(each.before, each.after) for each in found.metrics] == [(0.0, 1.0)]
+    assert (found.adopted, found.unchanged) == (False, ())
+
+
 def test_a_run_without_rounds_has_no_verdict() -> None:
     found = summarize(desk.engine().run_sync(desk.request(max_rounds=0)))
     assert (found.outcome, found.headline, found.reason) == ("baseline_only", "Baseline", "")

@@ -113,7 +113,7 @@ def print_blame(screen: Console, summary: RunSummary, *, is_short: bool = False)
 
 
 def _print_scores(screen: Console, summary: RunSummary) -> None:
-    before, after = summary.baseline, summary.validation
+    before, after = summary.baseline, summary.candidate or summary.validation
     if before is None or after is None:
         return
     is_changed = summary.adopted or bool(summary.changes)

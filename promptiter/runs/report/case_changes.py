@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation, merge_evaluations
+from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.profile import Profile
 from promptiter.runlog.results import RunResult
+from promptiter.runs.round_summary import find_candidate, merge_phase
 
 CaseEffect: TypeAlias = Literal["new fail", "down", "new pass", "up", "same", "unscored"]
 """What a change did to a case, bad news first. `up` and `down`: the score changed, and it passes or fails as before."""
@@ -50,25 +50,8 @@ def list_case_changes(result: RunResult) -> tuple[CaseChange, ...]:
     """The validation cases, then those of the test set if it was run: in each the ones that got worse first."""
     names = {"two_sets": "validation", "one_set": "cases", "scorer": "scorer"}
     searched = _compare(result.baseline, find_candidate(result), names[result.shape])
-    before, after = (_merge(result, "test", each) for each in (result.initial_profile, result.working_profile))
+    before, after = (merge_phase(result, "test", each) for each in (result.initial_profile, result.working_profile))
     return (*searched, *_compare(before, after, TEST_SET))
-
-
-def find_candidate(result: RunResult) -> Evaluation | None:
-    """The evaluation of the best candidate on the cases of the search, also if it was not adopted; None without one."""
-    digest = result.working_profile.digest
-    if digest == result.initial_profile.digest:
-        return None
-    if result.accepted is not None and result.accepted.profile_digest == digest:
-        return result.accepted
-    return _merge(result, "final_test", result.working_profile)
-
-
-def _merge(result: RunResult, phase: str, profile: Profile) -> Evaluation | None:
-    """All that the final test or the test set measured of a profile."""
-    return merge_evaluations(
-        each for each in result.evaluations if each.phase == phase and each.profile_digest == profile.digest
-    )
 
 
 def _compare(before: Evaluation | None, after: Evaluation | None, name: str) -> Sequence[CaseChange]:

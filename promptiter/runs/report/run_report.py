@@ -26,10 +26,10 @@ from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
 from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
 from promptiter.runs.report.blame_diagram import BlamedTraces, draw_blame
-from promptiter.runs.report.case_changes import TEST_SET, CaseChange, find_candidate, list_case_changes
+from promptiter.runs.report.case_changes import TEST_SET, CaseChange, list_case_changes
 from promptiter.runs.report.evidence_cases import EvidenceCase, collect_evidence
 from promptiter.runs.report.trajectory import Trajectory, TrajectoryPoint
-from promptiter.runs.round_summary import EvaluationSummary, summarize_evaluation
+from promptiter.runs.round_summary import EvaluationSummary, find_candidate, summarize_evaluation
 from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import FigureChange, RunSummary, read_result, summarize_stored
 from promptiter.stages.losses import Category
