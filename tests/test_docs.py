@@ -53,7 +53,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def forget_imports(folder: Path) -> Iterator[None]:
-    """Forget the modules below a folder that are imported here, and the changes to `sys.path`."""
+    """Forget the modules below a folder that are imported here, and the changes to `sys.path`.
+
+    The examples of this checkout, which other tests import, have the names of those in the folder.
+    """
+    own = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "examples"}
     before, path = set(sys.modules), list(sys.path)
     try:
         yield
@@ -67,6 +71,7 @@ def forget_imports(folder: Path) -> Iterator[None]:
         for name in new:
             if any(place.startswith(str(folder)) for place in places[name]):
                 del sys.modules[name]
+        sys.modules.update(own)
 
 
 @pytest.mark.slow

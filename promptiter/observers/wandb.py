@@ -47,6 +47,7 @@ class WandbObserver(Tracker):
 
     def open_run(self, start: Point, folder: Path | None) -> TrackedRun:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would report its own errors to its makers
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # it would advertise that to everyone who uses litellm
         import wandb
 
         mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
