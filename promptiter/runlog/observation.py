@@ -30,7 +30,7 @@ class ObservedRun:
 
 @runtime_checkable
 class RunObserver(Observer, Protocol):
-    """An observer that is also told when a process begins and ends its work on a run. It may watch several runs."""
+    """An observer with a method for the begin and the end of a process's work on a run. It may watch several runs."""
 
     async def begin_run(self, run: ObservedRun) -> None:
         """Prepare for the events of a run. Called before the first one of this process; it must not block."""

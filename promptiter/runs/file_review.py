@@ -40,9 +40,10 @@ REST = """
 
 
 class FileReviewer:
-    """A Reviewer that waits for decisions in files of a folder. `notify` is told where, and what cannot be used.
+    """A Reviewer that waits for decisions in files of a folder.
 
-    It also ends, with a StopRequestedError, once `find_stop_request` returns how a stop was requested.
+    It calls `notify` with the files that it waits for, and with what is wrong in them. Once `find_stop_request` returns
+    how a stop was requested, it raises a StopRequestedError.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class _ReviewFile:
         return Review(action="edit", value=value, reason=reason)
 
     def _write(self) -> None:
-        """Write the file in one step, so that nobody reads half of it."""
+        """Write the file atomically, so that a reviewer never sees a part of it."""
         answer = {"decision": None, "reason": None, "value": self._shown}
         text = HEAD + _dump(answer) + REST + _dump(self._document)
         self.path.parent.mkdir(parents=True, exist_ok=True)

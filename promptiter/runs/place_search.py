@@ -1,6 +1,7 @@
-"""Finds where the text of a surface is stored, if nobody says it: it must be in exactly one place of the project.
+"""Finds where the text of a surface is stored if `sources` does not name a place.
 
-Searched are the folders of the agent's modules: Python literals, YAML and JSON fields, Markdown sections, whole files.
+The text must be in exactly one place of the folders of the agent's modules: a Python literal, a YAML or JSON field, a
+Markdown section or a whole file.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ def _import_pygal() -> Any:
 
 
 def choose_points(points: Sequence[TrajectoryPoint]) -> list[TrajectoryPoint]:
-    """The points that a chart shows, in order: of many, those that were not rejected come before those that were.
+    """The points that a chart shows, in order: at most MOST_POINTS.
 
-    Of too many, every so many are shown, with the first and the last.
+    Rejected candidates only fill the room that the others leave; what does not fit is thinned evenly.
     """
     kept: list[int] = []
     for is_rejected in (False, True):
@@ -108,7 +108,7 @@ def choose_points(points: Sequence[TrajectoryPoint]) -> list[TrajectoryPoint]:
 
 
 def _thin(numbers: Sequence[int], most: int) -> list[int]:
-    """At most so many of these, evenly spread, with the first and the last."""
+    """At most `most` of the numbers, evenly spaced, including the first and the last."""
     if len(numbers) <= most:
         return list(numbers)
     return [numbers[round(at * (len(numbers) - 1) / (most - 1))] for at in range(most)] if most > 1 else []
