@@ -29,7 +29,7 @@ STOPPERS = (
 class ReflectionModel(FileObject):
     """`reflection_lm`: the model that writes new prompts."""
 
-    model_name: Annotated[ExpandedText, Field(min_length=1)]
+    model_name: ExpandedText
     """The model."""
     base_url: ExpandedText | None = None
     """Address of its server."""
@@ -49,6 +49,13 @@ class ReflectionModel(FileObject):
     """Refused, unless it is 1: samples of an answer."""
     weight: float = 1.0
     """Refused, unless it is 1: the weight among several judges."""
+
+    @field_validator("model_name")
+    @classmethod
+    def _require_name(cls, value: str) -> str:
+        if not value:
+            raise ValueError("must not be empty; name the model that writes new prompts")
+        return value
 
     @model_validator(mode="after")
     def _refuse_advanced(self) -> ReflectionModel:

@@ -191,8 +191,11 @@ def in_camel_case(value: Any) -> Any:
 def test_keys_may_be_in_camel_case() -> None:
     document = make(
         optimize={"eval_case_parallelism": 2, "stop": {"required_metrics": ["exact_match"]}},
-        reflection_lm={"model_name": "m", "generation_config": {"max_tokens": 5}},
-        **dict(OTHER_VALUES[GepaAlgorithm], reflection_lm={"model_name": "m"}),
+        **{
+            **OTHER_VALUES[GepaAlgorithm],
+            "name": "gepa_reflective",
+            "reflection_lm": {"model_name": "m", "generation_config": {"max_tokens": 5}},
+        },
     )
     other = {"evaluate": document["evaluate"], "optimize": in_camel_case(document["optimize"])}
     assert "evalCaseParallelism" in other["optimize"]
