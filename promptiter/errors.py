@@ -165,7 +165,9 @@ class BrokenSetupError(PromptiterError):
 
 
 class ModelError(PromptiterError):
-    """A model or tool call failed after all retries."""
+    """A model or tool call failed after all retries. `status` is that of the server's answer, if it gave one."""
+
+    status: int | None = None
 
 
 class TransientModelError(ModelError):

@@ -27,7 +27,7 @@ RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapsho
 Tool build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_config load_eval_set load_evaluation
 load_run resume_run
 """
-NAMESPACES = "agents backprop evaluation llm observers offline policies runs search stages"
+NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
 COMMANDS = (
     "apply, cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, report, rerun, "
     "restore, resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, "
