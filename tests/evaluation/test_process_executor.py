@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.process_executor import ProcessExecutor
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.workers.job_host import JobHost
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -112,6 +112,39 @@ async def test_a_case_whose_process_dies_once_is_run_again_and_pays_nothing_twic
     assert [row.output for row in found.rows] == [f"{text}!"]
     spent = gateway.ledger.snapshot().total
     assert (spent.calls, spent.cache_hits) == (1, 1)
+
+
+@pytest.mark.long
+async def test_500_cases_lose_nothing_if_a_worker_of_4_is_killed() -> None:
+    asked: list[str] = []
+
+    async def echo_slowly(request: ModelRequest, *, repeat: int) -> ModelReply:
+        asked.append(request.messages[-1].content)
+        await asyncio.sleep(0.002)
+        return await echo(request, repeat=repeat)
+
+    async def run(executor: Executor, on_row: Callable[[CaseRow], None] = lambda _: None) -> tuple[object, ...]:
+        asked.clear()
+        gateway = Gateway(models={"m": echo_slowly})
+        cases = letters(*(f"catch letter {number}" for number in range(500)))
+        found = await make_evaluator(executor, gateway=gateway).evaluate(misbehave, cases, on_row=on_row)
+        spent = gateway.ledger.snapshot().total
+        return [(row.case_id, row.output, row.passed, row.error) for row in found.rows], sorted(asked), spent.calls
+
+    rows: list[CaseRow] = []
+    killed: list[int] = []
+
+    def kill_one(row: CaseRow) -> None:
+        rows.append(row)
+        if len(rows) == 200:
+            killed.append(find_workers()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    with ProcessExecutor(workers=4) as executor:
+        found = await run(executor, kill_one)
+    assert is_gone(killed[0])
+    assert found == await run(LocalExecutor())
+    assert len(asked) == 500
 
 
 @pytest.mark.slow
@@ -341,6 +374,12 @@ async def test_a_run_is_the_same_in_other_processes(processes: ProcessExecutor) 
         return drop_measured(orjson.loads(result.to_json())), (spent.calls, spent.cache_hits, spent.input_tokens)
 
     assert await run(processes) == await run(LocalExecutor())
+
+
+def find_workers() -> list[int]:
+    """The worker processes of this process."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def read_pid(file: Path) -> int:
