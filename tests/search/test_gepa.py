@@ -22,7 +22,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.gepa_library import CandidateSelection, FrontierType, ModuleSelector
-from tests.worlds import desk, desk_stages
+from tests.worlds import desk_stages
 from tests.worlds.two_cares import (
     EDITOR,
     Editor,
@@ -295,8 +295,3 @@ def test_options_of_a_model_need_a_model() -> None:
 
 def test_both_names_are_registered() -> None:
     assert SEARCHES.get("gepa") is SEARCHES.get("gepa_reflective") is GepaSearch
-
-
-def test_an_unknown_model_is_found_before_the_run() -> None:
-    with pytest.raises(SetupError, match="LLMReflector"):
-        desk.engine(search=GepaSearch(reflection_model="no-such-model-xyz")).run_sync(desk.request())
