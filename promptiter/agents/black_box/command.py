@@ -18,7 +18,7 @@ from pathlib import Path
 
 from promptiter.agents.argument_checks import check_items, check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
-from promptiter.agents.black_box.health import HealthCheck, HealthMemory
+from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
 from promptiter.agents.black_box.output import Normalize, check_normalize, read_answer
 from promptiter.agents.black_box.private_files import write_private_files
 from promptiter.agents.black_box.process import (
@@ -73,6 +73,7 @@ class CommandAgent:
         if not self.command or not self.command[0]:
             raise SetupError(f"{place} the command is empty; give its program and arguments")
         check_normalize(self.normalize)
+        check_form(self.health)
         _ = self._limits
         self._check_templates()
 
@@ -83,6 +84,10 @@ class CommandAgent:
     def sources(self) -> Mapping[str, Source]:
         """Where its prompts are stored, by surface."""
         return self._prompts.sources
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
 
     async def check_health(self) -> None:
         """Run the health check, once. Raises SetupError if it fails."""

@@ -13,10 +13,19 @@ from weakref import WeakKeyDictionary
 from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process
 from promptiter.agents.black_box.service_client import describe_status, send
 from promptiter.errors import CommandError, ModelUnavailableError, ServiceError, SetupError
+from promptiter.wording import shorten
 
 HealthCheck: TypeAlias = "str | tuple[str, ...]"
 """An http:// or https:// address that must answer with a status below 400, or a command that must exit with 0."""
 LIMITS = ProcessLimits(timeout_s=30.0, max_output_bytes=1_000_000)
+
+
+def check_form(health: HealthCheck | None) -> None:
+    """Raise SetupError if this is neither an address nor a command."""
+    if isinstance(health, str) and not health.startswith(("http://", "https://")):
+        raise SetupError(f"health is {shorten(health)}; give an address, http://..., or a command as a list")
+    if health is not None and not health:
+        raise SetupError("health is empty; give an address, http://..., or a command as a list")
 
 
 class HealthMemory:

@@ -40,7 +40,7 @@ class PromptSet:
                 f"agent {self.agent_name!r}: prompts is {shorten(self.given)}; give its prompts by name, such as "
                 "{'answer': 'You answer guests.'}"
             )
-        by_name = {name: _find_id(name) for name in self.given}
+        by_name = {name: find_surface_id(name) for name in self.given}
         ids = list(by_name.values())
         if repeated := sorted({each for each in ids if ids.count(each) > 1}):
             raise SetupError(f"agent {self.agent_name!r}: several prompts are the surface {repeated[0]!r}; keep one")
@@ -77,10 +77,12 @@ class PromptSet:
                 yield replace(parse_surface_id(wanted), value=given)
 
 
-def _find_id(name: Any) -> str:
+def find_surface_id(name: Any) -> str:
+    """The surface that a prompt's name means."""
     if not isinstance(name, str) or not name:
         raise SetupError(f"a prompt is named {shorten(name)}; give its name as a text")
-    return name if "#" in name else surface_id(name, "instruction")
+    wanted = name if "#" in name else surface_id(name, "instruction")
+    return parse_surface_id(wanted).id
 
 
 def _to_source(given: Prompt) -> Source | None:

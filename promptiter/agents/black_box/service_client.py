@@ -37,10 +37,11 @@ async def send(
 
     name = name_service(url)
     received = bytearray()
+    encoded = [(each.encode(), value.encode()) for each, value in (headers or {}).items()]  # httpx takes ASCII only
     try:
         async with (
             httpx.AsyncClient(verify=_make_ssl_context(), timeout=timeout_s) as client,
-            client.stream(method, url, headers=dict(headers or {}), content=body) as answer,
+            client.stream(method, url, headers=encoded, content=body) as answer,
         ):
             async for chunk in answer.aiter_bytes():
                 received += chunk

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, is_agent, run_agent
+from promptiter.agents.base import Agent, AgentRun, CaseInput, PreparedAgent, RunContext, is_agent, run_agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
@@ -85,6 +85,16 @@ class InPlaceAgent:
         except AgentError as error:
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         return self._clear_reads(run)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the wrapped agent."""
+        return self._wrapped.notes if isinstance(self._wrapped, PreparedAgent) else ()
+
+    async def check_health(self) -> None:
+        """Check the health of the wrapped agent."""
+        if isinstance(self._wrapped, PreparedAgent):
+            await self._wrapped.check_health()
 
     def close(self) -> list[RestoreResult]:
         """Restore the baseline now. The runs must have ended: `async with` and `aclose` wait for them.
