@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from promptiter.agents.black_box.command import INHERITED
 from promptiter.config.fields import Above0, Count, File, Flag, Names, Section
@@ -22,7 +22,11 @@ _PATH = re.compile(r"\S*(?:/\S*|\.(?:md|txt|markdown|prompt|j2|yaml|yml|json))")
 
 
 def _parse_agent(value: Json) -> Json:
-    return {"python": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"python": value}
+    if isinstance(value, dict | AgentSection):
+        return value
+    raise ValueError("must be module:attr, or a mapping with python, call, command or http")
 
 
 def _parse_http(value: Json) -> Json:
@@ -74,12 +78,6 @@ class PromptEntry(Section):
     encoding: str | None = None
     """The encoding of the file; by default that of its byte order mark, else UTF-8."""
 
-    @model_validator(mode="after")
-    def _check(self) -> PromptEntry:
-        if (self.value is None) == (self.place is None):
-            raise ValueError("needs exactly one of value and place")
-        return self
-
 
 PromptItem = Annotated[PromptEntry, BeforeValidator(_parse_prompt, json_schema_input_type=Any)]
 
@@ -102,8 +100,6 @@ HttpItem = Annotated[HttpEntry, BeforeValidator(_parse_http, json_schema_input_t
 
 class AgentSection(Section):
     """The agent: `module:attr`, or a mapping with exactly one of `python`, `call`, `command` and `http`."""
-
-    model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(_ONE_KIND))
 
     python: str = ""
     """An agent in Python as `module:attr`, or one of an installed package by name. A text instead of the mapping is
@@ -143,28 +139,19 @@ class AgentSection(Section):
     restored.
     """
 
-    @model_validator(mode="after")
-    def _check(self) -> AgentSection:
-        given = [name for name in KINDS if getattr(self, name)]
-        if self.model_fields_set and len(given) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(KINDS)}, got {', '.join(given) or 'none'}")
-        return self
-
     def __bool__(self) -> bool:
         """Whether the file names an agent."""
-        return any(getattr(self, name) for name in KINDS)
+        return bool(self.model_fields_set) and self != AgentSection()
 
     @property
-    def kind(self) -> str:
-        """Which of the kinds it is."""
-        return next((name for name in KINDS if getattr(self, name)), "python")
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that are given; a valid section has one."""
+        return tuple(name for name in KINDS if getattr(self, name))
 
     @property
     def reference(self) -> str:
         """The `module:attr` of the agent or its function; empty for others."""
         return self.python or self.call
 
-
-_ONE_KIND: dict[str, Json] = {"oneOf": [{"required": [name]} for name in KINDS]}
 
 AgentEntry = Annotated[AgentSection, BeforeValidator(_parse_agent, json_schema_input_type=str | AgentSection)]

@@ -13,9 +13,9 @@ from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.black_box.output import Normalize
 from promptiter.agents.black_box.prompts import Prompt, find_surface_id
 from promptiter.agents.in_place.agent import InPlaceAgent
-from promptiter.config.agent_section import AgentSection, PromptEntry
+from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
 from promptiter.config.loading import load_agent, make_importable
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal
 from promptiter.references import is_reference, load_reference
 from promptiter.sources import Source
@@ -41,13 +41,18 @@ _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
 
 def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent:
     """Build the agent of a section. SetupError says what is wrong with it. `folders` are those to import from."""
-    kind, folders = section.kind, tuple(folders)
+    if len(section.kinds) != 1:
+        given = f"got {' and '.join(section.kinds)}" if section.kinds else "got none"
+        raise SetupError(f"agent: needs exactly one of {', '.join(KINDS)}, {given}")
+    [kind], folders = section.kinds, tuple(folders)
     if unused := [key for key in _ONLY_FOR if key in section.model_fields_set and kind not in _ONLY_FOR[key]]:
-        raise SetupError(f"agent.{unused[0]}: an agent with the key {kind!r} does not use it; remove it")
+        raise RequestError(
+            f"agent.{each}: an agent with the key {kind!r} does not use it; remove it" for each in unused
+        )
     if kind == "python":
         return load_agent(section.python, folders=folders)
     make_importable([*folders, Path.cwd()])
-    prompts = {name: _read_prompt(each) for name, each in section.prompts.items()}
+    prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
     shared: dict[str, Any] = {
         "prompts": prompts,
         "name": section.name,
@@ -114,11 +119,14 @@ def _find_text(file: Path, paths: Iterable[str]) -> Source | None:
 
 def _run_in_place(agent: CallAgent | CommandAgent | HttpAgent) -> InPlaceAgent:
     if missing := [each for each in agent.describe().surface_ids if each not in agent.sources]:
-        raise SetupError(f"agent.in_place: the prompt {missing[0]!r} is a text; name the file that the agent reads")
+        problem = f"agent.in_place: the prompt {missing[0]!r} is a text; name the file that the agent reads"
+        raise RequestError([problem])
     return InPlaceAgent(agent, agent.sources)
 
 
-def _read_prompt(entry: PromptEntry) -> Prompt:
+def _read_prompt(name: str, entry: PromptEntry) -> Prompt:
+    if (entry.value is None) == (entry.place is None):
+        raise RequestError([f"agent.prompts.{name}: needs exactly one of value and place"])
     source = _open(entry)
     return entry.value if source is None else source
 

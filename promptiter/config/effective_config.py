@@ -46,7 +46,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
 
 def _describe_agent(section: AgentSection) -> Json:
     """The agent as it is written: only the keys that are given."""
-    if section.kind == "python":
+    if section.kinds == ("python",):
         return section.python
     return section.model_dump(mode="json", exclude_unset=True)
 

@@ -50,7 +50,7 @@ def run(
 
 
 def seen(agent: CommandAgent, text: str = "hello", **values: str) -> Any:
-    done = run(agent, text, **values)
+    done = run(agent, text, case=None, **values)
     assert done.error is None, done.error
     return orjson.loads(done.output)
 
