@@ -126,7 +126,7 @@ def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> N
         ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, got none"),
         (
             "{python: 'a:b', command: [c]}",
-            "agent: needs exactly one of python, call, command, http, got python, command",
+            "agent: needs exactly one of python, call, command, http, got python and command",
         ),
         ("{command: [a, '{file:n}'], prompts: {n: missing/n.md}}", "agent.prompts.n: the file "),
         ("{command: [a, '{file:n}'], prompts: {n: {}}}", "agent.prompts.n: needs exactly one of value and place"),
@@ -152,4 +152,4 @@ def test_a_run_from_the_file_evaluates_the_command(project: Path) -> None:
     built = build(project, f"{{command: {command}, prompts: {{note: Give one word.}}}}\nmax_rounds: 0")
     result = built.engine.run_sync(built.checked)
     assert result.baseline is not None
-    assert result.baseline.validation.mean_score == 1.0
+    assert result.baseline.mean_score == 1.0
