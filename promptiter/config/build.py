@@ -276,6 +276,7 @@ class _RunBuilder:
             alpha=config.alpha,
             stop=build_stop(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
+            max_metric_calls=config.budget.max_metric_calls,
             targets=config.targets,
             objective=config.objective,
             goal=goal,

@@ -36,6 +36,7 @@ from promptiter.config.fields import (
     Section,
 )
 from promptiter.config.model_sections import Models, find_declared_settings
+from promptiter.config.optimizer_json.conversion import convert_optimizer_json, is_optimizer_json
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
@@ -203,7 +204,7 @@ def read_config(
     """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
-    return read_document(read_file(file), file=file, settings=settings, environ=environ)
+    return read_document(read_file(file, environ=environ), file=file, settings=settings, environ=environ)
 
 
 def read_document(
@@ -253,8 +254,8 @@ def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
     return models if isinstance(models, Mapping) else ()
 
 
-def read_file(file: Path) -> dict[str, Json]:
-    """The content of a configuration file, unchecked."""
+def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[str, Json]:
+    """The content of a configuration file, unchecked; that of an optimizer.json as keys of promptiter.yaml."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -265,6 +266,8 @@ def read_file(file: Path) -> dict[str, Json]:
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")
+    if is_optimizer_json(value):
+        return convert_optimizer_json(value, file=file, environ=os.environ if environ is None else environ)
     given = {key: each for key, each in value.items() if each is not None}
     return {key: each if key in WITH_NULLS else _drop_nulls(each) for key, each in given.items()}
 

@@ -66,6 +66,6 @@ def _build_rate_limit(settings: ModelSettings) -> RateLimit | None:
 
 
 def _build_budget(config: RunConfig) -> Budget | None:
-    caps = config.budget.model_dump()
+    caps = config.budget.model_dump(exclude={"max_metric_calls"})
     has_cap = any(caps[name] is not None for name in ("max_usd", "max_calls", "max_tokens"))
     return Budget(**caps) if has_cap else None

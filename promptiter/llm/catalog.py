@@ -55,6 +55,10 @@ class ModelCatalog:
             served, isinstance(served, LiteLLMModel), takes_seed(served), isinstance(served, PricedModel)
         )
 
+    def names(self) -> list[str]:
+        """The names of the user's own models, and of those that were used."""
+        return sorted({*self._models, *self._references})
+
     def get(self, name: str) -> Model:
         return self._serve(name).model
 

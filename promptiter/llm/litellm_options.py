@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from promptiter.llm.messages import ModelRequest
-from promptiter.llm.models import openai_messages
+from promptiter.llm.models import openai_messages, openai_tools
 from promptiter.llm.options import RESERVED_OPTIONS
 from promptiter.llm.secret import reveal
 from traces import digest
@@ -35,17 +35,7 @@ def build_options(request: ModelRequest, *, unsupported: Collection[str] = ()) -
     options["messages"] = openai_messages(request)
     if request.tools:
         options["_skip_mcp_handler"] = True  # otherwise litellm imports mcp, which it does not install
-        options["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.parameters or {"type": "object", "properties": {}},
-                },
-            }
-            for tool in request.tools
-        ]
+        options["tools"] = openai_tools(request)
     if request.schema is not None:
         options[FORMAT] = {
             "type": "json_schema",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
@@ -45,12 +45,35 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class RichMessage(Message):
+    """A message of another program that is more than text: images, a name, another role. `content` is its text.
+
+    `extra` has the fields of OpenAI's format that a Message lacks, or that differ from it. A class of its own, so that
+    the digests of requests without such messages do not depend on it.
+    """
+
+    extra: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is nothing but text."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The description of a tool for a model. `parameters` is a JSON schema."""
 
     name: str
     description: str
     parameters: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RichToolSpec(ToolSpec):
+    """A tool of another program with further fields, such as `strict`. With a `type` in `extra`, that is all of it."""
+
+    extra: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
 
 
 class AnswerSchema(dict[str, Json]):
@@ -73,13 +96,7 @@ class ModelRequest:
 
     def with_options(self, **options: Json) -> ModelRequest:
         """The same request with other values of these options."""
-        return ModelRequest(
-            model=self.model,
-            messages=self.messages,
-            tools=self.tools,
-            options={**self.options, **options},
-            schema=self.schema,
-        )
+        return replace(self, options={**self.options, **options})
 
     @property
     def digest(self) -> str:
@@ -135,12 +152,17 @@ def _hash_beginning(model: str, rules: str) -> tuple[int, hashlib._Hash]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """A model's reply: text, requested tool calls, or both."""
+    """A model's reply: text, requested tool calls, or both.
+
+    `extra` has what else the server said, in OpenAI's format: fields of the answer, and under `choice`, `message` and
+    `usage` fields of these; `choices` are further answers.
+    """
 
     text: str = ""
     tool_requests: tuple[ToolRequest, ...] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str = "stop"
+    extra: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     @property
     def is_cut_off(self) -> bool:

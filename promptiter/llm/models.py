@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from promptiter.concurrency import call_any
 from promptiter.errors import SetupError, UnexpectedCallError
-from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.messages import ModelReply, ModelRequest, RichMessage, RichToolSpec, ToolRequest, ToolSpec
 from promptiter.references import call_factory, load_reference
 from promptiter.registry import MODELS
 from promptiter.wording import shorten
@@ -146,24 +146,39 @@ def takes_seed(model: Model) -> bool:
 
 def openai_messages(request: ModelRequest) -> list[dict[str, Any]]:
     """The messages in OpenAI's format, which litellm and most servers take."""
-    import orjson
-
     messages: list[dict[str, Any]] = []
     for message in request.messages:
         plain: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.tool_requests:
-            plain["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": orjson.dumps(call.arguments).decode()},
-                }
-                for call in message.tool_requests
-            ]
+            plain["tool_calls"] = [openai_tool_call(call) for call in message.tool_requests]
         if message.tool_request_id is not None:
             plain["tool_call_id"] = message.tool_request_id
+        if isinstance(message, RichMessage):
+            plain.update(message.extra)
         messages.append(plain)
     return messages
+
+
+def openai_tool_call(call: ToolRequest) -> dict[str, Any]:
+    """A requested tool call in OpenAI's format. Arguments that are a text are what a model wrote instead of JSON."""
+    import orjson
+
+    arguments = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def openai_tools(request: ModelRequest) -> list[dict[str, Any]]:
+    """The tools in OpenAI's format."""
+    return [_openai_tool(tool) for tool in request.tools]
+
+
+def _openai_tool(tool: ToolSpec) -> dict[str, Any]:
+    extra = tool.extra if isinstance(tool, RichToolSpec) else {}
+    if "type" in extra:
+        return dict(extra)
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    plain = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": {**plain, **extra}}
 
 
 def _parameters(model: object) -> Mapping[str, inspect.Parameter]:

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.messages import AnswerSchema, Message, ModelRequest, ToolRequest, ToolSpec
+from promptiter.llm.messages import (
+    AnswerSchema,
+    Message,
+    ModelRequest,
+    RichMessage,
+    RichToolSpec,
+    ToolRequest,
+    ToolSpec,
+)
 from traces import digest
 from traces.errors import UnwritableTraceError
-from traces.model import Json
+from traces.model import Json, write_canonically
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"enum": ["ä", None, 1.5]}}}
@@ -50,3 +58,13 @@ def test_a_request_that_is_not_json_says_what_is_wrong(
     request = ModelRequest(model="m", messages=(*first, Message("user", text)), options=options)
     with pytest.raises(UnwritableTraceError, match="has no digest"):
         request.measure()
+
+
+def test_a_message_that_is_more_than_text_has_a_digest_of_its_own() -> None:
+    rules, plain = Message("system", "Be brief."), Message("user", "What is this?")
+    rich = [RichMessage("user", "What is this?", extra={"content": [{"type": kind}]}) for kind in ("image", "audio")]
+    requests = [ModelRequest(model="m", messages=(rules, message)) for message in (plain, *rich)]
+    assert len({request.digest for request in requests}) == 3
+    assert all(request.digest == digest(write_canonically(request)) for request in requests)
+    tools = (ToolSpec("f", "F"), RichToolSpec("f", "F", extra={"strict": True}))
+    assert len({ModelRequest(model="m", messages=(rules,), tools=(tool,)).digest for tool in tools}) == 2

@@ -108,12 +108,14 @@ def redact_answer(answer: StoredAnswer, redactor: Redactor) -> StoredAnswer:
     if isinstance(answer, ToolAnswer):
         return replace(answer, value=redactor.redact_known_json(answer.value))
     text = redactor.redact_known(answer.text)
+    extra = redactor.redact_known_json(answer.extra) if answer.extra else answer.extra
     if not answer.tool_requests:
-        return answer if text is answer.text else replace(answer, text=text)
+        is_same = text is answer.text and extra is answer.extra
+        return answer if is_same else replace(answer, text=text, extra=extra)
     requests = (
         replace(request, arguments=redactor.redact_known_json(request.arguments)) for request in answer.tool_requests
     )
-    return replace(answer, text=text, tool_requests=tuple(requests))
+    return replace(answer, text=text, tool_requests=tuple(requests), extra=extra)
 
 
 def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Json] | None = None) -> bytes:
@@ -131,6 +133,7 @@ def encode_answer(key: CacheKey, answer: StoredAnswer, *, paid: Mapping[str, Jso
             "tool_requests": [{"id": r.id, "name": r.name, "arguments": r.arguments} for r in answer.tool_requests],
             "usage": {name: value for name in Usage.__slots__ if (value := getattr(answer.usage, name)) is not None},
             "finish_reason": answer.finish_reason,
+            **({"extra": answer.extra} if answer.extra else {}),
         }
     if paid is not None:
         document["paid"] = dict(paid)
@@ -171,4 +174,5 @@ def read_answer(document: dict[str, Any]) -> StoredAnswer:
         tool_requests=tuple(ToolRequest(**request) for request in model["tool_requests"]),
         usage=Usage(**model["usage"]),
         finish_reason=model["finish_reason"],
+        extra=model.get("extra", {}),
     )

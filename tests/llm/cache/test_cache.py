@@ -60,6 +60,7 @@ replies = st.builds(
     tool_requests=st.lists(st.builds(ToolRequest, id=texts, name=texts, arguments=json_values), max_size=2).map(tuple),
     usage=usages.map(lambda usage: usage or Usage()),
     finish_reason=texts,
+    extra=st.dictionaries(texts, json_values, max_size=2),
 )
 answers = replies | st.builds(ToolAnswer, value=json_values, error=st.none() | texts)
 

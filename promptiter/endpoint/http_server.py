@@ -1,0 +1,125 @@
+"""The HTTP server of the endpoint: limits for bodies and for slow clients, and nothing about models.
+
+A request that is too large or too slow is refused; a client that reads too slowly is disconnected. Each holds up only
+its own connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from promptiter.endpoint.error_bodies import render_error
+from promptiter.endpoint.http_messages import Handle, HttpAnswer, HttpRequest, RefusedRequestError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+MAX_BODY = 32 * 1024 * 1024
+BODY_TIMEOUT_S = 60.0
+"""How long a client may take to send the body of a request."""
+WRITE_TIMEOUT_S = 60.0
+"""How long a client may take to read an answer."""
+IDLE_TIMEOUT_S = 75.0
+"""How long a connection without requests stays open."""
+
+logger = logging.getLogger(__name__)
+
+
+class HttpServer:
+    """Serves a handler on one address until it is closed. All methods run on the same event loop."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        max_body: int = MAX_BODY,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+    ) -> None:
+        self._handle = handle
+        self._max_body = max_body
+        self._body_timeout_s = body_timeout_s
+        self._write_timeout_s = write_timeout_s
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen, and return the port: a free one, if none is given."""
+        from aiohttp import web
+
+        server = web.Server(
+            self._serve,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=IDLE_TIMEOUT_S,
+            lingering_time=2.0,
+            logger=logger,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port, backlog=512).start()
+        found: int = self._runner.addresses[0][1]
+        return found
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        received = HttpRequest(
+            method=request.method,
+            path=request.rel_url.raw_path,
+            headers={name.lower(): value for name, value in request.headers.items()},
+            read_body=lambda: self._read(request),
+        )
+        try:
+            answer = await self._handle(received)
+        except Exception as error:
+            logger.exception("the endpoint failed to answer a request")
+            answer = render_error(error, "openai")
+        return await self._write(request, answer)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        too_large = RefusedRequestError(
+            413, f"the body has more than {self._max_body} bytes; send less", kind="request_too_large"
+        )
+        if (request.content_length or 0) > self._max_body:
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                async for part in request.content.iter_any():
+                    size += len(part)
+                    if size > self._max_body:
+                        raise too_large
+                    parts.append(part)
+        except TimeoutError:
+            raise RefusedRequestError(
+                408, f"the body did not arrive in {self._body_timeout_s:g} s", kind="timeout_error"
+            ) from None
+        return b"".join(parts)
+
+    async def _write(self, request: web.BaseRequest, answer: HttpAnswer) -> web.StreamResponse:
+        from aiohttp import web
+
+        response = web.StreamResponse(
+            status=answer.status, headers={"Content-Type": answer.content_type, **answer.headers}
+        )
+        if isinstance(answer.chunks, tuple):
+            response.content_length = sum(map(len, answer.chunks))
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await response.prepare(request)
+                for chunk in answer.chunks:
+                    await response.write(chunk)
+                await response.write_eof()
+        except TimeoutError:
+            logger.warning("a client did not read its answer in %g s and was disconnected", self._write_timeout_s)
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            logger.debug("a client disconnected before it had read its answer")
+        return response

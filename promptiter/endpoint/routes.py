@@ -1,0 +1,123 @@
+"""Which request of a client is answered how: its key, its path, and the protocol that the path belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias
+
+from promptiter.endpoint import chat
+from promptiter.endpoint.error_bodies import Protocol as WireProtocol
+from promptiter.endpoint.error_bodies import render_error
+from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
+from promptiter.llm.messages import ModelReply, ModelRequest
+from promptiter.llm.redaction import Redactor
+
+NODE_HEADER = "x-promptiter-node"
+SERVED = "POST /v1/chat/completions and GET /v1/models"
+
+_PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
+_LONGEST_NODE = 100
+
+
+class AnsweredCall(Protocol):
+    """A call that the gateway answered. `number` counts the equal calls of the session."""
+
+    @property
+    def reply(self) -> ModelReply | None: ...
+    @property
+    def number(self) -> int: ...
+
+
+class CallingSession(Protocol):
+    """What a key gives access to."""
+
+    @property
+    def redactor(self) -> Redactor: ...
+
+    async def ask(self, request: ModelRequest, *, node: str = "") -> AnsweredCall:
+        """Answer a request through the gateway."""
+
+    def list_models(self) -> Iterable[str]:
+        """The names of the models that the gateway was given."""
+
+
+FindSession: TypeAlias = Callable[[str], CallingSession | None]
+"""The session of a key, or None."""
+
+
+async def answer_request(request: HttpRequest, find_session: FindSession) -> HttpAnswer:
+    """Answer a request. Every error becomes an answer in the shape of its protocol."""
+    path = _PATH.fullmatch(request.path)
+    what = path["what"] if path else ""
+    protocol: WireProtocol = "anthropic" if what.startswith("messages") else "openai"
+    redactor = None
+    try:
+        session = authenticate(request, path["key"] if path else None, find_session)
+        redactor = session.redactor
+        return await _dispatch(request, what, session)
+    except Exception as error:  # noqa: BLE001 - the client gets it, and the session has kept it
+        return render_error(error, protocol, redactor=redactor)
+
+
+def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSession) -> CallingSession:
+    """The session that a request belongs to: that of the key in its URL, or in its headers.
+
+    With a key in the URL, an agent may send an API key of its own, but not that of another session.
+    """
+    api_key = _find_api_key(request)
+    of_header = find_session(api_key) if api_key else None
+    if url_key is None:
+        if of_header is None:
+            message = "this key is unknown, or its run has ended" if api_key else "the request has no key"
+            raise RefusedRequestError(401, f"{message}; use the base URL and the key of the running case", kind=_AUTH)
+        return of_header
+    of_url = find_session(url_key)
+    if of_url is None:
+        message = "the key in the URL is unknown, or its run has ended; use the base URL of the running case"
+        raise RefusedRequestError(401, message, kind=_AUTH)
+    if of_header is not None and of_header is not of_url:
+        message = "the key in the URL and the API key belong to two runs; use the two of one run"
+        raise RefusedRequestError(403, message, kind="permission_error")
+    return of_url
+
+
+_AUTH = "authentication_error"
+
+
+def _find_api_key(request: HttpRequest) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return request.headers.get("x-api-key") or request.headers.get("api-key")
+
+
+async def _dispatch(request: HttpRequest, what: str, session: CallingSession) -> HttpAnswer:
+    match request.method, what:
+        case "POST", "chat/completions":
+            return await _answer_chat(request, session)
+        case "GET", "models":
+            listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]
+            return HttpAnswer.of_json({"object": "list", "data": listed})
+    raise RefusedRequestError(
+        404, f"the endpoint does not serve {request.method} {what or request.path!r}; it serves {SERVED}"
+    )
+
+
+async def _answer_chat(request: HttpRequest, session: CallingSession) -> HttpAnswer:
+    node = read_node(request)
+    call = chat.read_chat(chat.parse_body(await request.read_body()))
+    answered = await session.ask(call.request, node=node)
+    completion = chat.write_completion(call.request, answered.reply or ModelReply(), number=answered.number)
+    if call.is_stream:
+        return HttpAnswer.of_events(chat.stream_completion(completion, includes_usage=call.includes_usage))
+    return HttpAnswer.of_json(completion)
+
+
+def read_node(request: HttpRequest) -> str:
+    """The node that makes the call, if the agent says so."""
+    node = request.headers.get(NODE_HEADER, "").strip()
+    if len(node) > _LONGEST_NODE or not node.isprintable():
+        message = f"the header {NODE_HEADER} is {node[:100]!a}; give at most {_LONGEST_NODE} printable characters"
+        raise RefusedRequestError(400, message, param=NODE_HEADER)
+    return node

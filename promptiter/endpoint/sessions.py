@@ -1,0 +1,235 @@
+"""Sessions: each run of a case has a key of its own, so that calls over HTTP are counted under the right case.
+
+    async with open_session(context) as session:
+        ... run the agent with session.environment ...
+
+The calls of a session are made by the gateway that is active where it was opened, whichever process or thread sends
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from promptiter.concurrency import run_in_thread
+from promptiter.endpoint.hosting import EndpointHost, RunningServer
+from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
+from promptiter.endpoint.routes import answer_request
+from promptiter.errors import FATAL_ERRORS
+from promptiter.llm.gateway import Gateway, current_gateway
+from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
+from promptiter.llm.redaction import Redactor
+from promptiter.outages import is_outage
+from traces import Failure
+
+KEY_PREFIX = "sk-promptiter-"
+"""Recognized by redaction as a credential."""
+
+
+class SessionContext(Protocol):
+    """What a session belongs to; a RunContext is one."""
+
+    @property
+    def case_id(self) -> str: ...
+    @property
+    def repeat(self) -> int: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def role(self) -> Role: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointCall:
+    """One model call that came through the endpoint. `node` is what the agent said about itself, or empty."""
+
+    node: str
+    request: ModelRequest
+    reply: ModelReply | None
+    error: Failure | None
+    start_ns: int
+    end_ns: int
+    number: int = 0
+    """Which of the equal calls of the session this is."""
+
+
+class EndpointSession:
+    """The calls of one run of a case. Ends with the block that opened it; its key is worthless from then on."""
+
+    def __init__(self, context: SessionContext, gateway: Gateway, server: RunningServer) -> None:
+        self.key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+        self.base_url = f"{server.address}/{self.key}/v1"
+        self.fatal: BaseException | None = None
+        """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""
+        self._server = server
+        self._context = context
+        self._gateway = gateway
+        self._variables = copy_context()
+        self._calls: list[EndpointCall] = []
+        self._tasks: set[asyncio.Task[EndpointCall]] = set()
+        self._taken: dict[tuple[str, str], set[int]] = {}
+        self._is_open = True
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment variables that lead the SDKs of OpenAI and Anthropic to this session."""
+        root = self.base_url.removesuffix("/v1")
+        given = {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": root,
+            "ANTHROPIC_API_KEY": self.key,
+        }
+        for name in ("NO_PROXY", "no_proxy"):  # a proxy cannot reach the loopback address of this machine
+            if any(os.environ.get(each) for each in _PROXIES):
+                given[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
+        return given
+
+    @property
+    def calls(self) -> list[EndpointCall]:
+        """The calls that have ended, in the order in which they started."""
+        return sorted(self._calls, key=lambda call: call.start_ns)
+
+    @property
+    def outages(self) -> list[Failure]:
+        """The errors of calls that a service failed to answer. They say nothing about the agent."""
+        return [call.error for call in self.calls if call.error is not None and call.error.is_outage]
+
+    @property
+    def redactor(self) -> Redactor:
+        return self._gateway.redactor
+
+    def raise_fatal(self) -> None:
+        """Raise what ends the run, if a call met it."""
+        if self.fatal is not None:
+            raise self.fatal
+
+    def list_models(self) -> Iterable[str]:
+        """The names of the models that the gateway was given."""
+        return self._gateway.pool.catalog.names()
+
+    async def ask(self, request: ModelRequest, *, node: str = "") -> EndpointCall:
+        """Answer a request through the gateway. Runs on the event loop of the server.
+
+        If the client disconnects meanwhile, the call is finished: it is paid for, and its answer is stored. A client
+        that asks again gets that answer, because its number is free again.
+        """
+        if not self._is_open:
+            raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
+        place = (node, request.digest)
+        taken = self._taken.setdefault(place, set())
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        taken.add(number)
+        call = self._make(request, node, number)
+        task = asyncio.get_running_loop().create_task(call, context=self._variables.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            taken.discard(number)
+            raise
+
+    def end(self) -> None:
+        """Take no further calls."""
+        self._is_open = False
+
+    async def finish(self) -> None:
+        """Wait until the calls under way have ended. If that is cancelled, they are cancelled, and count as lost."""
+        try:
+            await self._run_at_server(self._join())
+        except asyncio.CancelledError:
+            self._server.loop.call_soon_threadsafe(self._cancel)
+            raise
+
+    async def _make(self, request: ModelRequest, node: str, number: int) -> EndpointCall:
+        context, started = self._context, time.time_ns()
+        site = CallSite(
+            role=context.role,
+            case_id=context.case_id,
+            repeat=context.repeat,
+            step_id=f"endpoint/{context.turn}/{node}",
+            number=number,
+        )
+        reply, error = None, None
+        try:
+            reply = await self._gateway.ask(request, site, node_id=node)
+        except Exception as raised:
+            if isinstance(raised, FATAL_ERRORS):
+                self.fatal = self.fatal or raised
+            message = self.redactor.redact_text(str(raised))
+            error = Failure(type(raised).__name__, message, is_outage=is_outage(raised))
+            raise
+        finally:
+            call = EndpointCall(
+                node=node,
+                request=request,
+                reply=reply,
+                error=error or (None if reply is not None else Failure("cancelled", "the run of the agent was ended")),
+                start_ns=started,
+                end_ns=time.time_ns(),
+                number=number,
+            )
+            self._calls.append(call)
+        return call
+
+    def _forget(self, task: asyncio.Task[EndpointCall]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the client may be gone; the session has kept it
+
+    async def _join(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run_at_server(self, work: Coroutine[Any, Any, None]) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._server.loop))
+
+
+_PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_sessions: dict[str, EndpointSession] = {}
+
+
+async def _answer(request: HttpRequest) -> HttpAnswer:
+    return await answer_request(request, _sessions.get)
+
+
+_host = EndpointHost(_answer)
+
+
+@asynccontextmanager
+async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession]:
+    """A session for one run of a case, through the active gateway. Its last calls are finished at the end.
+
+    Raises what ends the run if a call met it, such as a spent budget, whatever error the agent made of it.
+    """
+    gateway = current_gateway()
+    server = await run_in_thread(_host.acquire)
+    try:
+        session = EndpointSession(context, gateway, server)
+        _sessions[session.key] = session
+        try:
+            yield session
+        except Exception:
+            session.raise_fatal()
+            raise
+        finally:
+            session.end()
+            del _sessions[session.key]
+            await session.finish()
+        session.raise_fatal()
+    finally:
+        _host.release()
