@@ -13,6 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+from promptiter.config.agent_section import AgentSection
 from promptiter.config.fields import PartEntry
 from promptiter.config.file import ParsedConfig, RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
@@ -37,6 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": RunConfig,
     "split": Shares,
+    "agent": AgentSection,
     "Parts": PartEntry,
     "stages": Stages,
     "models.NAME": ModelSettings,
@@ -163,7 +165,7 @@ def test_the_names_of_built_in_parts_are_offered() -> None:
     keys = orjson.loads(build_schema())["properties"]
     offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
     assert offered == {
-        "search": ["backprop", "cheaper", "fewer_tokens", "learned_patches"],
+        "search": ["backprop", "cheaper", "fewer_tokens", "gepa", "gepa_reflective", "learned_patches"],
         "executor": ["local", "process", "thread"],
     }
 
