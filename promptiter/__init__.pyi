@@ -53,5 +53,6 @@ from promptiter.stages.contracts import Backwarder as Backwarder
 from promptiter.stages.optimizer import Optimizer as Optimizer
 from promptiter.structure import StructureSnapshot as StructureSnapshot
 from promptiter.structure import Surface as Surface
+from promptiter.target_prompt import TargetPrompt as TargetPrompt
 
 __version__: str

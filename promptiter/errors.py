@@ -12,9 +12,13 @@ PromptiterError
 │   ├── EditedSourceError       a file was edited while a candidate was in place
 │   ├── RequestError            an invalid run request; lists every problem
 │   ├── RunLockedError          another process runs it, or has taken it over
+│   ├── InvalidArgumentError    an argument of `promptiter.optimize`; a ValueError, too
+│   ├── ArgumentTypeError       an argument of the wrong kind; a TypeError, too
 │   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
 ├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
 │   └── AnswerError             an agent returned None, or something that is not data
+├── CommandError                a command was ended, failed, or answered with something unusable
+├── ServiceError                an HTTP service failed, or answered with something unusable
 ├── BrokenSetupError            each of the first cases failed by a mistake in the code or the settings
 ├── ModelError                  a model or tool call failed after all retries
 │   ├── TransientModelError     may work later, so it is retried; `retry_after_s` is what the server asked for
@@ -28,6 +32,7 @@ PromptiterError
 │   └── BadAnswerError          an answer that does not fit its schema, also after repair
 ├── NotAdoptedError             a run shows no improvement, so it is not applied (promptiter.runs.apply)
 ├── ApplyError                  applying or reverting a run failed, and was rolled back as far as possible
+├── RollbackError               writing several prompts failed, and so did restoring one of them
 ├── RunnerError                 a teacher or judge that is an agent or a function gave no answer
 ├── BudgetEndedError            a call did not fit into what is left of a budget
 ├── StopRequestedError          the user asked to stop, so nothing further is started
@@ -107,6 +112,22 @@ class ApplyError(PromptiterError):
     """Applying or reverting a run failed. The message lists what could not be rolled back."""
 
 
+class InvalidArgumentError(SetupError, ValueError):
+    """An argument of `promptiter.optimize`, or a file that it names, cannot be used."""
+
+
+class ArgumentTypeError(SetupError, TypeError):
+    """An argument of `promptiter.optimize` is of the wrong kind."""
+
+
+class RollbackError(PromptiterError):
+    """Writing several prompts failed, and so did restoring some of them. `problems` has a sentence for each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"some prompts could not be restored, so check them: {'; '.join(self.problems)}")
+
+
 class RequestError(SetupError):
     """An invalid run request. `problems` lists everything that is wrong with it."""
 
@@ -139,6 +160,14 @@ class AgentError(PromptiterError):
 
 class AnswerError(AgentError):
     """An agent returned None, or something that is not data."""
+
+
+class CommandError(PromptiterError):
+    """A command was ended, failed, or answered with something unusable."""
+
+
+class ServiceError(PromptiterError):
+    """An HTTP service failed, or answered with something unusable."""
 
 
 class BrokenSetupError(PromptiterError):

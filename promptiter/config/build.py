@@ -14,10 +14,11 @@ from typing import NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner, load_runner
+from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
 from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
-from promptiter.config.loading import build_evaluator, load_agent, make_importable
+from promptiter.config.loading import build_evaluator, make_importable
 from promptiter.config.models import build_gateway
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
@@ -193,13 +194,13 @@ class _RunBuilder:
             settings=dict(parsed.settings),
             document=dict(parsed.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
-            code=_find_source(self.config.agent),
+            code=_find_source(self.config.agent.reference),
         )
 
     def _load_agent(self) -> Agent | None:
-        if not self.problems.require("agent", wanted="name the agent as module:attr"):
+        if not self.problems.require("agent", wanted="name the agent as module:attr, or its command"):
             return None
-        return self.attempt(partial(load_agent, self.config.agent, folders=self.config.python_path), place="agent")
+        return self.attempt(partial(build_agent, self.config.agent, folders=self.config.python_path), place="agent")
 
     def _build_observers(self) -> tuple[Observer, ...]:
         entries = enumerate(self.config.observers)
@@ -275,6 +276,7 @@ class _RunBuilder:
             alpha=config.alpha,
             stop=build_stop(config.stop, objective=config.objective, goal=goal),
             max_rounds=config.max_rounds,
+            max_metric_calls=config.budget.max_metric_calls,
             targets=config.targets,
             objective=config.objective,
             goal=goal,

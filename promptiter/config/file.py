@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from promptiter.config.agent_section import AgentEntry, AgentSection
 from promptiter.config.fields import (
     Amount,
     CacheEntry,
@@ -35,6 +36,7 @@ from promptiter.config.fields import (
     Section,
 )
 from promptiter.config.model_sections import Models, find_declared_settings
+from promptiter.config.optimizer_json.conversion import convert_optimizer_json, is_optimizer_json
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
@@ -61,6 +63,7 @@ from promptiter.wording import shorten
 from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
+_MAY_BE_SECRET = frozenset(("options", "environment", "headers", "body"))
 
 WITH_NULLS = ("metrics", "weights")
 """Keys below which null does not count as missing, but is checked."""
@@ -69,8 +72,8 @@ WITH_NULLS = ("metrics", "weights")
 class RunConfig(Section):
     """The configuration of a run. Paths are relative to the file, and `null` means "not set"."""
 
-    agent: str = ""
-    """The agent as `module:attr`."""
+    agent: AgentEntry = AgentSection()
+    """The agent: `module:attr`, or a function, a command or a service."""
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
     """Folders to import the agent and your other code from."""
     train: Files = ()
@@ -201,7 +204,7 @@ def read_config(
     """
     file = Path(path)
     file = file / FILE_NAME if file.is_dir() else file
-    return read_document(read_file(file), file=file, settings=settings, environ=environ)
+    return read_document(read_file(file, environ=environ), file=file, settings=settings, environ=environ)
 
 
 def read_document(
@@ -227,7 +230,7 @@ def read_document(
             error,
             RunConfig,
             Location(source),
-            is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys,
+            is_secret=lambda keys: keys[:1] == ("models",) or not _MAY_BE_SECRET.isdisjoint(keys),
             sections={
                 ("metrics",): MetricsFile,
                 **{("models", name): each for name, each in find_declared_settings(_list_models(document)).items()},
@@ -251,8 +254,8 @@ def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
     return models if isinstance(models, Mapping) else ()
 
 
-def read_file(file: Path) -> dict[str, Json]:
-    """The content of a configuration file, unchecked."""
+def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[str, Json]:
+    """The content of a configuration file, unchecked; that of an optimizer.json as keys of promptiter.yaml."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -263,6 +266,8 @@ def read_file(file: Path) -> dict[str, Json]:
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")
+    if is_optimizer_json(value):
+        return convert_optimizer_json(value, file=file, environ=os.environ if environ is None else environ)
     given = {key: each for key, each in value.items() if each is not None}
     return {key: each if key in WITH_NULLS else _drop_nulls(each) for key, each in given.items()}
 

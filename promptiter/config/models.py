@@ -33,6 +33,8 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
     given = [
         *([each.api_key, each.headers, each.options] for each in settings.values()),
         *(part.options for part in config.parts),
+        config.agent.environment,
+        *([] if config.agent.http is None else [config.agent.http.headers, config.agent.http.body]),
     ]
     return Gateway(
         models=served,
@@ -64,6 +66,6 @@ def _build_rate_limit(settings: ModelSettings) -> RateLimit | None:
 
 
 def _build_budget(config: RunConfig) -> Budget | None:
-    caps = config.budget.model_dump()
+    caps = config.budget.model_dump(exclude={"max_metric_calls"})
     has_cap = any(caps[name] is not None for name in ("max_usd", "max_calls", "max_tokens"))
     return Budget(**caps) if has_cap else None

@@ -15,7 +15,7 @@ from promptiter.policies.goals import SCORE, Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
-from promptiter.policies.stopping import Patience, RequiredMetrics, StopFile, StopPolicy, TargetScore
+from promptiter.policies.stopping import Patience, RequiredMetrics, StopFile, StopPolicy, TargetScore, UserStop
 
 PATIENCE = 3
 
@@ -73,4 +73,4 @@ def build_stop(section: Stop | None, *, objective: Objective, goal: Goal = SCORE
         MaxUsd(section.max_usd) if section.max_usd else None,
     ]
     given = [policy for policy in policies if policy is not None]
-    return reduce(or_, given) if given else None
+    return reduce(or_, given) if given else UserStop()

@@ -274,6 +274,8 @@ class BudgetCaps(Section):
     """Model calls."""
     max_tokens: Annotated[int, Field(strict=True, ge=0)] | None = None
     """Tokens."""
+    max_metric_calls: Count | None = None
+    """Cases that the search evaluates; repeats of a case count once. The final test is not part of it."""
     allow_unknown_price: Flag = False
     """With `max_usd`: also call models without a known price."""
 

@@ -43,8 +43,11 @@ class RunRequest:
     whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
-    accepted candidate. Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which
-    ends when nothing is left to try. The default `seed` is the evaluator's.
+    accepted candidate. `max_metric_calls` is a hard cap on the cases that the search evaluates, the baseline included;
+    repeats of a case count once. The final test is not part of it.
+
+    Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which ends when nothing is
+    left to try. The default `seed` is the evaluator's.
     """
 
     train: EvalSets | None = None
@@ -60,6 +63,7 @@ class RunRequest:
     final_test: FinalTest | None = field(default_factory=FinalTest)
     stop: StopPolicy | None = None
     max_rounds: int = 4
+    max_metric_calls: int | None = None
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
     alpha: float = 0.05

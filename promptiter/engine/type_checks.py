@@ -64,6 +64,9 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
     yield from _wrong_collections(request)
     if not is_number(request.max_rounds) or request.max_rounds != int(request.max_rounds):
         yield f"max_rounds is {request.max_rounds!r}; give a whole number"
+    cap = request.max_metric_calls
+    if cap is not None and (not is_number(cap, least=1) or cap != int(cap)):
+        yield f"max_metric_calls is {cap!r}; give a whole number of at least 1"
     if request.objective not in get_args(Objective):
         yield f"objective is {request.objective!r}; give one of {', '.join(get_args(Objective))}"
     if request.scorer is not None and not callable(request.scorer) and not isinstance(request.scorer, Scorer):

@@ -10,12 +10,16 @@ STOP_KINDS = (
     "required_metrics",
     "target_score",
     "user_stop",
+    "test_now",
     "patience",
     "deadline",
+    "max_metric_calls",
     "max_evaluations",
     "max_calls",
     "max_tokens",
     "max_usd",
+    "max_candidate_proposals",
+    "max_tracked_candidates",
     "max_rounds",
 )
 """The kinds of stop reasons, the most informative first. Kinds of custom policies come after these."""

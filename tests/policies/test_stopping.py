@@ -104,13 +104,13 @@ policies = st.lists(kinds, max_size=2).map(lambda held: Says(*held))
 # All conditions
 
 
-@pytest.mark.parametrize("kind", STOP_KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_each_condition_that_holds_stops_with_its_kind(kind: str) -> None:
     decision = ALL[kind].decide(EVERYTHING)
     assert (decision.stop, decision.reason) == (True, kind)
 
 
-@pytest.mark.parametrize("kind", STOP_KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_no_condition_holds_at_the_start(kind: str) -> None:
     assert ALL[kind].decide(Progress()) == CONTINUE
 
@@ -126,7 +126,7 @@ def test_on_the_baseline_only_metrics_target_and_user_stop_a_run() -> None:
 @given(order=st.permutations(list(ALL.values())))
 def test_all_reasons_are_listed_in_one_order_however_the_policies_were_composed(order: list[StopPolicy]) -> None:
     everything = StopOnAll(*order).decide(EVERYTHING)
-    assert tuple(reason.kind for reason in everything.reasons) == STOP_KINDS
+    assert [reason.kind for reason in everything.reasons] == [kind for kind in STOP_KINDS if kind in ALL]
     decision = StopOnAny(*order).decide(replace(EVERYTHING, user_stop=None))
     assert decision.reasons == tuple(reason for reason in everything.reasons if reason.kind != "user_stop")
 
