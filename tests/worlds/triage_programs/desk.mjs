@@ -1,4 +1,4 @@
-// The triage desk in JavaScript, as desk.py is in Python.
+// The triage desk in JavaScript.
 import { readFileSync } from "node:fs";
 
 const FEES = { "garden room": 15, loft: 35, suite: 55, cabin: 5 };
