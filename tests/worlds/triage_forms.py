@@ -8,11 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from promptiter.agents.base import Agent
@@ -44,11 +45,17 @@ def ask_openai(base_url: str, key: str, model: str, messages: Sequence[Any], too
     """Ask with the SDK of OpenAI."""
     import openai
 
-    with openai.OpenAI(base_url=base_url, api_key=key, max_retries=0) as client:
-        given: dict[str, Any] = {"tools": list(tools)} if tools else {}
-        reply = client.chat.completions.create(model=model, messages=list(messages), **given)
+    client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0, http_client=_open_connections())
+    given: dict[str, Any] = {"tools": list(tools)} if tools else {}
+    reply = client.chat.completions.create(model=model, messages=list(messages), **given)
     message: Mapping[str, Any] = reply.choices[0].message.model_dump(exclude_none=True)
     return message
+
+
+@cache
+def _open_connections() -> httpx.Client:
+    """Shared: each client would read all certificates of the machine."""
+    return httpx.Client()
 
 
 class _Desk(BaseHTTPRequestHandler):
