@@ -29,7 +29,7 @@ load_run resume_run
 """
 NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
 COMMANDS = (
-    "apply, cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, report, rerun, "
+    "apply, cache clear, cache stats, check, describe, evaluate, gate, gateway, init, learn, noise, rejudge, report, rerun, "
     "restore, resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, "
     "trace structure, trace to-evalset, try"
 )
