@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -222,6 +222,12 @@ class EndpointSession:
 
 _PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _sessions: dict[str, EndpointSession] = {}
+_running: ContextVar[EndpointSession | None] = ContextVar("promptiter_endpoint_session", default=None)
+
+
+def find_session() -> EndpointSession | None:
+    """The session that this code runs in, including its tasks and threads."""
+    return _running.get()
 
 
 async def _answer(request: HttpRequest) -> HttpAnswer:
@@ -242,12 +248,15 @@ async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession
     try:
         session = EndpointSession(context, gateway, server)
         _sessions[session.key] = session
+        before = _running.get()
+        _running.set(session)
         try:
             yield session
         except Exception:
             session.raise_fatal()
             raise
         finally:
+            _running.set(before)
             session.end()
             del _sessions[session.key]
             await session.finish()

@@ -26,11 +26,16 @@ _TOKEN = re.compile(r"[\w-]{16,128}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class _NoCase:
+class NoCase:
+    """Calls that belong to no case."""
+
     case_id: str = ""
     repeat: int = 0
     turn: int = 0
     role: Role = "agent"
+
+
+NO_CASE = NoCase()
 
 
 @asynccontextmanager
@@ -61,7 +66,7 @@ async def serve_gateway(
         place = f"[{host}]" if ":" in host else host
         running = RunningServer(f"http://{place}:{found}", asyncio.get_running_loop(), threading.current_thread())
         with gateway.active():
-            session = EndpointSession(_NoCase(), gateway, running, key=token, numbers_calls=False, on_call=on_call)
+            session = EndpointSession(NO_CASE, gateway, running, key=token, numbers_calls=False, on_call=on_call)
         gateway.redactor.learn([session.key])
         sessions[session.key] = session
         try:
