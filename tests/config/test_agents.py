@@ -175,7 +175,7 @@ def test_a_stage_may_be_a_command(folder: Path) -> None:
     ("stages", "problem"),
     [
         ("{optimizer: {}}", "stages.optimizer: needs exactly one of name and command"),
-        ("{optimizer: {name: gpt-4o, command: [a]}}", "stages.optimizer: needs exactly one of name and command"),
+        ("{optimizer: {name: simulated, command: [a]}}", "stages.optimizer: needs exactly one of name and command"),
         ("{optimizer: {name: simulated, timeout_s: 3}}", "stages.optimizer.timeout_s: is only for commands"),
         ("{optimizer: {command: [a], options: {b: 1}}}", "stages.optimizer.options: a command has none"),
         ("{corrector: {command: [a]}}", "stages.corrector: cannot be a command"),
