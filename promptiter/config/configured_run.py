@@ -31,6 +31,7 @@ from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
+from promptiter.runs.layout_001 import Layout001
 from promptiter.structure import StructureSnapshot
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class ConfiguredRun:
     gateway: Gateway
     observers: tuple[Observer, ...] = ()
     notes: tuple[str, ...] = ()
+    layout: Layout001 | None = None
     configuration: Configuration | None = None
 
     @property
@@ -66,7 +68,7 @@ class ConfiguredRun:
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
             keep_best_only=self.config.keep_best_only,
-            observers=self.observers,
+            observers=self._all_observers,
         )
         if forecast is not None:
             write_forecast(directory.path, forecast)
@@ -121,10 +123,14 @@ class ConfiguredRun:
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
             keep_best_only=self.config.keep_best_only,
-            observers=self.observers,
+            observers=self._all_observers,
         )
         directory.notes += self.notes
         return directory
+
+    @property
+    def _all_observers(self) -> tuple[Observer, ...]:
+        return self.observers if self.layout is None else (*self.observers, self.layout)
 
     def _try_to_forecast(self) -> Forecast | None:
         try:

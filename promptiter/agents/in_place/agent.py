@@ -67,6 +67,11 @@ class InPlaceAgent:
         self._saved = SavedBaseline(self.state_folder)
         self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, _SourceUse] = WeakKeyDictionary()
 
+    @property
+    def wraps_function(self) -> bool:
+        """Whether it is a function, of which nothing but the answer is recorded."""
+        return not is_agent(self._wrapped)
+
     def describe(self) -> StructureSnapshot:
         """The structure, with the baseline of the sources as surface values; read once, at the first call."""
         return self._description.snapshot

@@ -61,6 +61,11 @@ def convert_optimizer_json(document: Mapping[str, Json], *, file: Path, environ:
     return converted
 
 
+def name_algorithm(search: str) -> str:
+    """The name of a search in optimizer.json."""
+    return "gepa_reflective" if search == GEPA else search
+
+
 def name_model(model: ReflectionModel) -> str:
     """The name under which the run knows a reflection model."""
     return name_for_litellm(_as_judge(model))
@@ -96,6 +101,8 @@ def _convert_search(algorithm: Algorithm) -> dict[str, Json]:
         return {"name": algorithm.name, "options": options}
     if algorithm.reflection_lm is not None:
         options["reflection_model"] = name_model(algorithm.reflection_lm)
+        if of_calls := _convert_options(algorithm.reflection_lm):
+            options["reflection_options"] = of_calls
     return {"name": GEPA, "options": options}
 
 
@@ -113,10 +120,17 @@ def _convert_stop(required: RequiredMetricsSection, algorithm: Algorithm) -> dic
 def _convert_model(model: ReflectionModel | None) -> dict[str, Json]:
     if model is None:
         return {}
-    options = build_request_options(_as_judge(model), place="reflection_lm")
-    settings: dict[str, Json] = {"api_base": model.base_url, "api_key": model.api_key, "options": options}
+    settings: dict[str, Json] = {
+        "api_base": model.base_url,
+        "api_key": model.api_key,
+        "options": _convert_options(model),
+    }
     given = {key: value for key, value in settings.items() if value}
     return {"models": {name_model(model): given}} if given else {}
+
+
+def _convert_options(model: ReflectionModel) -> dict[str, Json]:
+    return build_request_options(_as_judge(model), place="reflection_lm")
 
 
 def _as_judge(model: ReflectionModel) -> JudgeModel:
