@@ -21,7 +21,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from promptiter.policies.callback_stop import CallbackStop
 from promptiter.references import find_reference
 from promptiter.runlog.events import Observer
 from promptiter.runs.apply import NotAdoptedError, apply_result
-from promptiter.runs.directory import RunDirectory, read_finished_run
+from promptiter.runs.directory import TEST_NOW, RunDirectory, read_finished_run
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.optimize_result import OptimizeResult
 from promptiter.runs.place_search import Project
@@ -50,7 +50,6 @@ from promptiter.wording import shorten
 from traces.model import Json
 
 RUN_FOLDER = "run"
-STOP_FILE = "optimize.stop"
 GEPA_LOG = "promptiter.search.gepa_library"
 
 
@@ -76,19 +75,11 @@ async def optimize(
     artifacts are written. ValueError or TypeError if an argument, or a file that it names, cannot be used.
     """
     _check_arguments(call_agent, target_prompt, train_dataset_path, validation_dataset_path, output_dir, verbose)
-    folder, project = Path(output_dir).absolute(), Path(config_path).absolute().parent
     observers = as_observers(callbacks)
     sources = target_prompt.sources(loop=asyncio.get_running_loop())
-    agent = InPlaceAgent(call_agent, sources, state_folder=project / STATE_FOLDER)
-    settings: dict[str, Json] = {
-        "train": str(Path(train_dataset_path).absolute()),
-        "validation": str(Path(validation_dataset_path).absolute()),
-        "runs": str(folder / RUN_FOLDER),
-        "layout": "001",
-        "output_dir": str(folder),
-        "apply": update_source,
-        **_name_agent(call_agent, agent),
-    }
+    agent = InPlaceAgent(call_agent, sources, state_folder=_find_folder(config_path) / STATE_FOLDER)
+    paths = {"train": train_dataset_path, "validation": validation_dataset_path, "output_dir": output_dir}
+    settings = {**_collect_settings(paths), "apply": update_source, **_name_agent(call_agent, agent)}
     try:
         stoppers = [CallbackStop.of(each) for each in extra_stop_callbacks or ()]
         parsed = await run_in_thread(partial(read_config, config_path, settings=settings))
@@ -101,20 +92,17 @@ async def optimize(
     _warn_about_merge(configured, target_prompt)
     try:
         directory = await run_in_thread(partial(_open_run, configured))
-        outcome = await _execute(configured, directory, observers, stop_file=folder / STOP_FILE, verbose=verbose)
+        outcome = await _execute(configured, directory, observers, verbose=verbose)
     finally:
         configured.gateway.cache.close()
-    assert configured.layout is not None, "the settings ask for one"
-    result = await run_in_thread(partial(configured.layout.write, outcome.result))
+    result = await run_in_thread(partial(configured.get_layout().write, outcome.result))
     if outcome.is_cancelled and outcome.error is not None:
         raise outcome.error
     if update_source and result.status == "SUCCEEDED":
         with contextlib.suppress(NotAdoptedError):
-            await run_in_thread(
-                partial(
-                    apply_result, outcome.result, directory.path, project=Project(folder=project), sources=agent.sources
-                )
-            )
+            project = Project(folder=_find_folder(config_path))
+            apply = partial(apply_result, outcome.result, directory.path, project=project, sources=agent.sources)
+            await run_in_thread(apply)
     return result
 
 
@@ -144,6 +132,16 @@ def _check_arguments(
         )
     if verbose not in (0, 1, 2):
         raise InvalidArgumentError(f"verbose is {verbose!r}; give 0, 1 or 2")
+
+
+def _find_folder(file: str | os.PathLike[str]) -> Path:
+    return Path(file).absolute().parent
+
+
+def _collect_settings(paths: Mapping[str, str | os.PathLike[str]]) -> dict[str, Json]:
+    """The settings of a run with these paths, which are relative to the current folder."""
+    absolute = {name: str(Path(each).absolute()) for name, each in paths.items()}
+    return {**absolute, "runs": str(Path(absolute["output_dir"]) / RUN_FOLDER), "layout": "001"}
 
 
 def _is_async(function: Any) -> bool:
@@ -193,11 +191,10 @@ async def _execute(
     directory: RunDirectory,
     observers: Sequence[Observer],
     *,
-    stop_file: Path,
     verbose: int,
 ) -> RunOutcome:
     interrupt = Interrupt()
-    interrupt.end_search_when(stop_file.exists)
+    interrupt.end_search_when((configured.config.runs.parent / TEST_NOW).exists)
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     with _show_progress(configured, directory, verbose) as shown, on_signals(interrupt, task.cancel):

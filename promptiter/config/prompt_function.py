@@ -20,9 +20,7 @@ def wrap_prompt_function(
     function: Callable[[str], Any], sources: Mapping[str, SourceEntry], *, folder: Path
 ) -> InPlaceAgent:
     """An agent that runs each candidate in place: it is written into the sources, which are restored at the end."""
-    opened = {
-        name: open_place(entry.place, folder=folder, encoding=entry.encoding) for name, entry in sources.items()
-    }
+    opened = {name: open_place(entry.place, folder=folder, encoding=entry.encoding) for name, entry in sources.items()}
     return InPlaceAgent(function, opened, state_folder=folder / STATE_FOLDER)
 
 
@@ -31,6 +29,6 @@ def find_trace_metrics(metrics: EvalConfig) -> Iterator[str]:
     for each in metrics.metrics:
         if each.evaluator in TRACE_METRICS:
             yield (
-                f"{each.place}: {each.evaluator} looks at tool calls, and an agent that is called as a function records "
-                "none; use a metric of the response, such as final_response_avg_score or llm_rubric_response"
+                f"{each.place}: {each.evaluator} looks at tool calls, and an agent that is a function records none; "
+                "use a metric of the response, such as final_response_avg_score or llm_rubric_response"
             )

@@ -113,7 +113,9 @@ class OptimizeResult(_Record):
         """The text of summary.txt."""
         what = "improved" if self.pass_rate_improvement > 0 else "unchanged"
         what = "worse" if self.pass_rate_improvement < 0 else what
-        rates = f"{self.baseline_pass_rate:.4f} -> {self.best_pass_rate:.4f} ({self.pass_rate_improvement:+.4f}, {what})"
+        rates = (
+            f"{self.baseline_pass_rate:.4f} -> {self.best_pass_rate:.4f} ({self.pass_rate_improvement:+.4f}, {what})"
+        )
         lines = [
             f"Optimization complete | status={self.status} | algorithm={self.algorithm}",
             f"pass_rate     : {rates}",

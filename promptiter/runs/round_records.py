@@ -180,7 +180,9 @@ def _build_round(
         candidate_prompts={} if candidate is None else read_prompts(candidate.profile, result.structure, names),
         accepted=decision is not None and decision.accepted,
         acceptance_reason="the round ended before a decision" if decision is None else decision.reason,
-        per_field_diagnosis={names[patch.surface_id]: patch.reason for patch in each.patches if patch.surface_id in names},
+        per_field_diagnosis={
+            names[patch.surface_id]: patch.reason for patch in each.patches if patch.surface_id in names
+        },
         validation_pass_rate=(None if validation is None else validation.pass_rate) or 0.0,
         metric_breakdown=_break_down(validation),
         failed_case_ids=[] if validation is None else [case.case_id for case in validation.cases if not case.passed],
