@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
 from promptiter.engine.request import SETS
 from promptiter.errors import SetupError
 from promptiter.references import is_reference
+from promptiter.target_prompt import find_surface
 from traces.model import Json
 
 
@@ -23,6 +24,23 @@ def collect_settings(**options: Json | Path) -> dict[str, Json]:
         if value not in (None, {}):
             settings[key] = value
     return settings
+
+
+def read_sources(given: Iterable[str]) -> dict[str, Json]:
+    """The sources of options such as `system_prompt=prompts/system.md`, by surface. Paths become absolute.
+
+    A name that is not a surface id is that of a prompt of an agent that is a function.
+    """
+    sources: dict[str, Json] = {}
+    for each in given:
+        name, sign, place = each.partition("=")
+        if not name or not sign or not place:
+            raise SetupError(f"--source {each!r} must be NAME=PLACE, such as system_prompt=prompts/system.md")
+        surface = name if "#" in name else find_surface(name)
+        if surface in sources:
+            raise SetupError(f"--source names {name!r} twice; each prompt has one source")
+        sources[surface] = place if is_reference(place) else str(Path(place).absolute())
+    return sources
 
 
 def read_subject(

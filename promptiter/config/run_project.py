@@ -37,7 +37,8 @@ def find_run_project(header: RunHeader, *, sources: Mapping[str, Source | str] |
     file = Path(header.configuration.file)
     if not file.exists():
         raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
-    parsed = read_config(file)
+    given_then = {key: value for key, value in header.configuration.settings.items() if key == "sources"}
+    parsed = read_config(file, settings=given_then)
     if problems := [each for each in parsed.problems if "sources" in parsed.broken]:
         raise SetupError("; ".join(problems))
     agent = str(header.configuration.document.get("agent", ""))
