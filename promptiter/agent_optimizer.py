@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER
 from promptiter.concurrency import is_async, run_in_thread
@@ -44,7 +45,7 @@ from promptiter.runs.directory import TEST_NOW, RunDirectory, read_finished_run
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.optimize_result import OptimizeResult
 from promptiter.runs.place_search import Project
-from promptiter.sources import FileSource
+from promptiter.sources import FileSource, Source
 from promptiter.target_prompt import TargetPrompt
 from promptiter.wording import shorten
 from traces.model import Json
@@ -76,10 +77,11 @@ async def optimize(
     """
     _check_arguments(call_agent, target_prompt, train_dataset_path, validation_dataset_path, output_dir, verbose)
     observers = as_observers(callbacks)
-    sources = target_prompt.sources(loop=asyncio.get_running_loop())
-    agent = InPlaceAgent(call_agent, sources, state_folder=_find_folder(config_path) / STATE_FOLDER)
+    prompts = target_prompt.sources(loop=asyncio.get_running_loop())
+    function = CallAgent(call_agent, prompts=prompts, is_in_place=True)
+    agent = InPlaceAgent(function, function.sources, state_folder=_find_folder(config_path) / STATE_FOLDER)
     paths = {"train": train_dataset_path, "validation": validation_dataset_path, "output_dir": output_dir}
-    settings = {**_collect_settings(paths), "apply": update_source, **_name_agent(call_agent, agent)}
+    settings = {**_collect_settings(paths), "apply": update_source, **_name_agent(call_agent, prompts)}
     try:
         stoppers = [CallbackStop.of(each) for each in extra_stop_callbacks or ()]
         parsed = await run_in_thread(partial(read_config, config_path, settings=settings))
@@ -155,16 +157,19 @@ def _is_async(function: Any) -> bool:
     return False
 
 
-def _name_agent(call_agent: Callable[..., Any], agent: InPlaceAgent) -> dict[str, Json]:
+def _name_agent(call_agent: Callable[..., Any], prompts: Mapping[str, Source]) -> dict[str, Json]:
     """The settings with which `promptiter resume` builds the agent again; none if a part of it has no name."""
     reference = find_reference(call_agent)
-    sources = {name: str(each.path) for name, each in agent.sources.items() if isinstance(each, FileSource)}
+    places: dict[str, Json] = {
+        name: {"place": str(each.path)} for name, each in prompts.items() if isinstance(each, FileSource)
+    }
     module = sys.modules.get(getattr(call_agent, "__module__", ""))
     file = getattr(module, "__file__", None)
-    if reference is None or len(sources) < len(agent.sources) or file is None:
+    if reference is None or len(places) < len(prompts) or file is None:
         return {}
     depth = reference.partition(":")[0].count(".") + (Path(file).stem == "__init__")
-    return {"agent": reference, "sources": sources, "python_path": [str(Path(file).absolute().parents[depth])]}
+    agent: Json = {"call": reference, "prompts": places, "in_place": True}
+    return {"agent": agent, "python_path": [str(Path(file).absolute().parents[depth])]}
 
 
 def _warn_about_merge(configured: ConfiguredRun, target: TargetPrompt) -> None:

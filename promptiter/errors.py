@@ -17,6 +17,8 @@ PromptiterError
 │   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
 ├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
 │   └── AnswerError             an agent returned None, or something that is not data
+├── CommandError                a command was ended, failed, or answered with something unusable
+├── ServiceError                an HTTP service failed, or answered with something unusable
 ├── BrokenSetupError            each of the first cases failed by a mistake in the code or the settings
 ├── ModelError                  a model or tool call failed after all retries
 │   ├── TransientModelError     may work later, so it is retried; `retry_after_s` is what the server asked for
@@ -158,6 +160,14 @@ class AgentError(PromptiterError):
 
 class AnswerError(AgentError):
     """An agent returned None, or something that is not data."""
+
+
+class CommandError(PromptiterError):
+    """A command was ended, failed, or answered with something unusable."""
+
+
+class ServiceError(PromptiterError):
+    """An HTTP service failed, or answered with something unusable."""
 
 
 class BrokenSetupError(PromptiterError):

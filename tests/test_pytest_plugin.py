@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from promptiter.api import load_evaluation
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.slow
@@ -29,6 +32,23 @@ WRONG = {"id": "wrong", "input": "four", "expected": "5"}
 CRASH = {"id": "crash", "input": "crash", "expected": "CRASH"}
 
 
+SMALL_AGENT = (
+    "from promptiter.agents import agent\n@agent(instruction='Shout.')\ndef shout(text: str) -> str: return text"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Import what an evaluation imports. Otherwise each run of pytest in this process would import it again."""
+    folder = tmp_path_factory.mktemp("imports")
+    (folder / "cases.jsonl").write_text(json.dumps(CASES[0]))
+    (folder / "first_agent.py").write_text(SMALL_AGENT)
+    (folder / "promptiter.yaml").write_text(CONFIG.replace("agent:shout", "first_agent:shout"))
+    built = load_evaluation(folder / "promptiter.yaml")
+    asyncio.run(built.evaluate())
+    built.gateway.cache.close()
+
+
 def make_project(pytester: pytest.Pytester, *more: dict[str, str], config: str = CONFIG) -> None:
     pytester.makepyfile(agent=AGENT, test_other="def test_other(): pass")
     lines = "".join(f"{json.dumps(case)}\n" for case in (*CASES, *more))
@@ -37,10 +57,14 @@ def make_project(pytester: pytest.Pytester, *more: dict[str, str], config: str =
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
 
 
-def run(pytester: pytest.Pytester, *arguments: str, code: int = 0) -> pytest.RunResult:
-    """Run pytest. It loads the plugin by its entry point, and by this name even if that is not installed yet."""
+def run(pytester: pytest.Pytester, *arguments: str, code: int = 0, alone: bool = False) -> pytest.RunResult:
+    """Run pytest, in a process of its own if `alone`.
+
+    It loads the plugin by its entry point, and by this name even if that is not installed yet.
+    """
     parallel = "xdist" if "-n" in arguments else "no:xdist"
-    result = pytester.runpytest_subprocess("-p", "promptiter.pytest_plugin", "-p", parallel, *arguments)
+    start = pytester.runpytest_subprocess if alone else pytester.runpytest_inprocess
+    result = start("-p", "promptiter.pytest_plugin", "-p", parallel, *arguments)
     assert result.ret == code, result.outlines
     return result
 
@@ -207,7 +231,7 @@ def test_nothing_is_imported_unless_a_configuration_is_named(pytester: pytest.Py
         """
     )
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
-    run(pytester).assert_outcomes(passed=1)
+    run(pytester, alone=True).assert_outcomes(passed=1)
 
 
 def test_the_plugin_is_an_entry_point_of_the_package() -> None:

@@ -2,6 +2,9 @@ from promptiter.agents.base import Agent as Agent
 from promptiter.agents.base import AgentRun as AgentRun
 from promptiter.agents.base import CaseInput as CaseInput
 from promptiter.agents.base import RunContext as RunContext
+from promptiter.agents.black_box.call import CallAgent as CallAgent
+from promptiter.agents.black_box.command import CommandAgent as CommandAgent
+from promptiter.agents.black_box.http import HttpAgent as HttpAgent
 from promptiter.agents.declarations import Parameter as Parameter
 from promptiter.agents.declarations import Tool as Tool
 from promptiter.agents.edges import Choice as Choice

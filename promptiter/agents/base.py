@@ -138,6 +138,18 @@ class RestoringAgent(Agent, Protocol):
         """Restore the baseline. Called by the engine at the end of each optimization, however it ended."""
 
 
+@runtime_checkable
+class PreparedAgent(Agent, Protocol):
+    """An agent that depends on something outside of this process, such as a service."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how its cases are run. The engine reports it once in each run."""
+
+    async def check_health(self) -> None:
+        """Called by the engine before anything is spent. Raises SetupError if the agent cannot be run."""
+
+
 async def restore_agent(agent: Agent) -> None:
     """Restore the files of an agent that runs candidates in place. A failure is logged: the run is over by now."""
     if not isinstance(agent, RestoringAgent):

@@ -9,7 +9,6 @@ from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_do
 from promptiter.engine.request import SETS
 from promptiter.errors import SetupError
 from promptiter.references import is_reference
-from promptiter.target_prompt import find_surface
 from traces.model import Json
 
 
@@ -26,20 +25,31 @@ def collect_settings(**options: Json | Path) -> dict[str, Json]:
     return settings
 
 
-def read_sources(given: Iterable[str]) -> dict[str, Json]:
-    """The sources of options such as `system_prompt=prompts/system.md`, by surface. Paths become absolute.
+def read_agent(agent: str | None, sources: Iterable[str]) -> dict[str, Json]:
+    """The settings of `--agent` and of options such as `--source system_prompt=prompts/system.md`.
 
-    A name that is not a surface id is that of a prompt of an agent that is a function.
+    A name that is not a surface id is that of a prompt: the agent is then a function that reads it itself.
     """
-    sources: dict[str, Json] = {}
+    found = _read_places(sources)
+    prompts: Json = {name: {"place": place} for name, place in found.items() if "#" not in name}
+    if prompts and agent is None:
+        raise SetupError(f"--source {next(iter(prompts))!r} is a prompt of a function; name the function with --agent")
+    return {
+        "agent": {"call": agent, "prompts": prompts, "in_place": True} if prompts else agent,
+        "sources": {name: place for name, place in found.items() if "#" in name},
+    }
+
+
+def _read_places(given: Iterable[str]) -> dict[str, str]:
+    """The places of sources by name. Paths become absolute."""
+    sources: dict[str, str] = {}
     for each in given:
         name, sign, place = each.partition("=")
         if not name or not sign or not place:
             raise SetupError(f"--source {each!r} must be NAME=PLACE, such as system_prompt=prompts/system.md")
-        surface = name if "#" in name else find_surface(name)
-        if surface in sources:
+        if name in sources:
             raise SetupError(f"--source names {name!r} twice; each prompt has one source")
-        sources[surface] = place if is_reference(place) else str(Path(place).absolute())
+        sources[name] = place if is_reference(place) else str(Path(place).absolute())
     return sources
 
 

@@ -16,16 +16,17 @@ from typing import Any, NoReturn, TypeVar
 from promptiter.agents.base import Agent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.runner import Runner, load_runner
+from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
 from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.layout import build_layout
-from promptiter.config.loading import build_evaluator, load_agent, make_importable
+from promptiter.config.loading import build_evaluator, make_importable
 from promptiter.config.models import build_gateway
+from promptiter.config.optimizer_json.trace_metrics import find_trace_metrics
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
-from promptiter.config.prompt_function import find_trace_metrics, wrap_prompt_function
 from promptiter.config.search import build_search, build_stages, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models, list_models_of_evaluator
@@ -111,7 +112,7 @@ class _RunBuilder:
         self._make_importable()
         agent = self._load_agent()
         gateway = self._build_gateway()
-        evaluator = self._build_evaluator(gateway, agent)
+        evaluator = self._build_evaluator(gateway)
         sets = load_eval_sets(self.problems)
         given = {"extra_stop_callbacks": self.stoppers, "extra_callbacks": self.search_callbacks}
         search = self.attempt(lambda: build_search(config, given={key: each for key, each in given.items() if each}))
@@ -215,19 +216,15 @@ class _RunBuilder:
             settings=dict(parsed.settings),
             document=dict(parsed.document),
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
-            code=_find_source(self.config.agent),
+            code=_find_source(self.config.agent.reference),
         )
 
     def _load_agent(self) -> Agent | None:
         if self.agent is not None:
             return self.agent
-        if not self.problems.require("agent", wanted="name the agent as module:attr"):
+        if not self.problems.require("agent", wanted="name the agent as module:attr, or its command"):
             return None
-        load = partial(load_agent, self.config.agent, folders=self.config.python_path)
-        folder = Path() if self.parsed.file is None else self.parsed.file.absolute().parent
-        if sources := self.config.sources:
-            load = partial(load, wrap=partial(wrap_prompt_function, sources=sources, folder=folder))
-        return self.attempt(load, place="agent")
+        return self.attempt(partial(build_agent, self.config.agent, folders=self.config.python_path), place="agent")
 
     def _build_observers(self) -> tuple[Observer, ...]:
         entries = enumerate(self.config.observers)
@@ -239,7 +236,7 @@ class _RunBuilder:
         shared = None if where == "memory" else self.attempt(lambda: open_cache(where), place="cache")
         return build_gateway(self.config, shared, environ=self.environ)
 
-    def _build_evaluator(self, gateway: Gateway, agent: Agent | None = None) -> Evaluator | None:
+    def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         config, how = self.config, self.config.evaluation
         executor = self._build_executor()
         metrics = _NO_METRICS
@@ -250,7 +247,7 @@ class _RunBuilder:
             metrics = self.attempt(self._load_metrics, place=place) or _NO_METRICS
             if not metrics.metrics:
                 return None
-            if isinstance(agent, InPlaceAgent) and agent.wraps_function:
+            if self.agent is not None or (self.config.agent.call and self.config.agent.in_place):
                 self.problems.found.extend(find_trace_metrics(metrics))
         options = EvaluationOptions(
             repeats=how.repeats or metrics.num_runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptiter.config.agent_section import AgentSection
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.policies import PATIENCE
 from promptiter.evaluation.result import get_best_value
@@ -28,6 +29,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     values: dict[str, Json] = config.model_dump(mode="json", by_alias=True, exclude={"models", "metrics"})
     values["metrics"] = str(config.metrics) if isinstance(config.metrics, Path) else document.get("metrics")
     values["models"] = document.get("models")
+    values["agent"] = _describe_agent(config.agent)
     values["evaluation"]["repeats"] = evaluator.options.repeats
     values["targets"] = list(run.checked.targets)
     if config.stop is None and run.request.goal.kind == "score":
@@ -40,6 +42,13 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     left_out: list[str] = []
     document = _drop_masked(mask_secrets(kept, evaluator.gateway.redactor), "", left_out)
     return EffectiveConfig(document, tuple(left_out))
+
+
+def _describe_agent(section: AgentSection) -> Json:
+    """The agent as it is written: only the keys that are given."""
+    if section.kinds == ("python",):
+        return section.python
+    return section.model_dump(mode="json", exclude_unset=True)
 
 
 def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from promptiter.config.agent_section import AgentEntry, AgentSection
 from promptiter.config.fields import (
     Amount,
     CacheEntry,
@@ -62,6 +63,7 @@ from promptiter.wording import shorten
 from traces.model import Json
 
 FILE_NAME = "promptiter.yaml"
+_MAY_BE_SECRET = frozenset(("options", "environment", "headers", "body"))
 
 WITH_NULLS = ("metrics", "weights")
 """Keys below which null does not count as missing, but is checked."""
@@ -70,8 +72,8 @@ WITH_NULLS = ("metrics", "weights")
 class RunConfig(Section):
     """The configuration of a run. Paths are relative to the file, and `null` means "not set"."""
 
-    agent: str = ""
-    """The agent as `module:attr`."""
+    agent: AgentEntry = AgentSection()
+    """The agent: `module:attr`, or a function, a command or a service."""
     python_path: Annotated[Files, Field(validate_default=True)] = (Path(),)
     """Folders to import the agent and your other code from."""
     train: Files = ()
@@ -232,7 +234,7 @@ def read_document(
             error,
             RunConfig,
             Location(source),
-            is_secret=lambda keys: keys[:1] == ("models",) or "options" in keys,
+            is_secret=lambda keys: keys[:1] == ("models",) or not _MAY_BE_SECRET.isdisjoint(keys),
             sections={
                 ("metrics",): MetricsFile,
                 **{("models", name): each for name, each in find_declared_settings(_list_models(document)).items()},

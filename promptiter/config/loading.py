@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from promptiter.llm.gateway import Gateway
 
 
-def load_agent(
-    reference: str, *, folders: Iterable[Path] = (), wrap: Callable[[Callable[[str], Any]], Agent] | None = None
-) -> Agent:
+def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     """Load the agent that `module:attr` names: an agent, or a function without parameters that returns one.
-
-    `wrap` makes an agent of a function from a query to an answer; without it, such a function is an error.
 
     A name without a colon is that of a registered function; see `AGENTS`.
     """
@@ -36,8 +32,6 @@ def load_agent(
     _refuse_namesake(reference.partition(":")[0].partition(".")[0], folders)
     agent: Any = AGENTS.get(reference) if reference in AGENTS else load_reference(reference)
     if not hasattr(agent, "describe") and callable(agent):
-        if find_misfit(agent) and wrap is not None and not find_misfit(agent, ""):
-            return wrap(agent)
         if find_misfit(agent):
             raise SetupError(
                 f"{reference!r} is a plain function, not an agent; decorate it with @agent(instruction=...) from "

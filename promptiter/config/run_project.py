@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from promptiter.config.agents import find_prompt_sources
 from promptiter.config.file import RunConfig, read_config
 from promptiter.config.loading import make_importable
 from promptiter.errors import SetupError
@@ -37,12 +38,12 @@ def find_run_project(header: RunHeader, *, sources: Mapping[str, Source | str] |
     file = Path(header.configuration.file)
     if not file.exists():
         raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
-    given_then = {key: value for key, value in header.configuration.settings.items() if key == "sources"}
-    parsed = read_config(file, settings=given_then)
+    settings = header.configuration.settings
+    parsed = read_config(file, settings={key: settings[key] for key in ("agent", "sources") if key in settings})
     if problems := [each for each in parsed.problems if "sources" in parsed.broken]:
         raise SetupError("; ".join(problems))
-    agent = str(header.configuration.document.get("agent", ""))
-    return open_project(parsed.config, file=file, agent=agent, sources=given)
+    then: Json = header.configuration.document.get("agent", "")
+    return open_project(parsed.config, file=file, agent=then if isinstance(then, str) else "", sources=given)
 
 
 def open_project(
@@ -56,10 +57,11 @@ def open_project(
         for name, entry in config.sources.items()
         if name not in given
     }
+    named |= find_prompt_sources(config.agent, file=file, exclude={*named, *given})
     data = (*config.train, *config.validation, *config.test, *config.cases, *config.data)
     project = Project(
         folder=file.absolute().parent,
-        roots=tuple(find_roots(agent or config.agent, config.python_path)),
+        roots=tuple(find_roots(agent or config.agent.reference, config.python_path)),
         excluded=(config.runs, *data, file.absolute()),
     )
     return RunProject(project=project, sources={**named, **given}, require=config.require)

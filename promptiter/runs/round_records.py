@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -149,10 +148,8 @@ def find_status(result: RunResult) -> OptimizeStatus:
 
 
 def name_prompts(targets: Iterable[str]) -> dict[str, str]:
-    """The names of the prompts by surface: the part of its id, as of a TargetPrompt, or the id as a file name."""
-    parts = {each: each.partition("#")[2].partition(".")[2] for each in targets}
-    seen = Counter(parts.values())
-    return {each: part if part and seen[part] == 1 else each for each, part in parts.items()}
+    """The names of the prompts by surface: that of its node, as for a TargetPrompt, or the surface id."""
+    return {each: each.removesuffix("#instruction") for each in targets}
 
 
 def read_prompts(profile: Profile, structure: StructureSnapshot, names: Mapping[str, str]) -> dict[str, str]:

@@ -70,9 +70,9 @@ def test_a_run_is_shown_reported_and_applied_like_any_other(bot: PromptBot, run:
     assert bot.skill.read_text() == "Answer in one line.\n"
     [folder] = (bot.folder / "runs").glob("[!.]*")
     assert not (folder / "layout_001").exists()
-    assert "agent#instruction.skill" in run("show", "latest", "--diff")
+    assert "skill#instruction" in run("show", "latest", "--diff")
     run("report", "latest")
-    assert "agent#instruction.skill" in run("apply", "latest")
+    assert "skill#instruction" in run("apply", "latest")
     assert "order id" in bot.skill.read_text()
 
 
@@ -96,6 +96,7 @@ def test_the_layout_is_written_into_the_run_with_its_exit_codes(bot: PromptBot, 
         (["--source", "skill"], "--source 'skill' must be NAME=PLACE"),
         (["--source", "skill=a.md", "--source", "skill=b.md"], "--source names 'skill' twice"),
         (["--agent", "prompt_bot_agent:call_agent"], "is a plain function, not an agent"),
+        (["--source", "skill=a.md"], "name the function with --agent"),
     ],
 )
 def test_wrong_options_are_refused(bot: PromptBot, run: Run, options: list[str], message: str) -> None:

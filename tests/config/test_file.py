@@ -14,6 +14,7 @@ from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.support_aggregator import SupportAggregator
+from promptiter.config.agent_section import AgentSection
 from promptiter.config.build import build_run
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import ParsedConfig, RunConfig, read_config
@@ -94,7 +95,7 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         """,
     )
     assert found == [
-        "agent: must be a string, not 7",
+        "agent: must be module:attr, or a mapping with python, call, command or http, not 7",
         "metrics: must be a metrics file, or a list of metrics, not 4",
         "models.gpt-x.api_key: the environment variable 'NOT_SET' is not set; export it",
         "models.gpt-x.price.output_usd_per_million: is missing",
@@ -506,7 +507,7 @@ def test_modules_are_found_in_python_path(folder: Path) -> None:
 
 def test_a_run_can_be_built_from_python(folder: Path) -> None:
     config = RunConfig(
-        agent="config_agent:agent",
+        agent=AgentSection(python="config_agent:agent"),
         train=(folder / "data" / "train.jsonl",),
         validation=(folder / "data" / "validation.jsonl",),
         metrics=[{"metric_name": "exact_match"}],

@@ -13,6 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+from promptiter.config.agent_section import AgentSection
 from promptiter.config.fields import PartEntry
 from promptiter.config.file import ParsedConfig, RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
@@ -37,6 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": RunConfig,
     "split": Shares,
+    "agent": AgentSection,
     "Parts": PartEntry,
     "stages": Stages,
     "models.NAME": ModelSettings,

@@ -16,7 +16,7 @@ from promptiter.observers.wandb import WandbObserver
 from tests.observers import stores
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),  # of the libraries
 ]
 

@@ -27,7 +27,7 @@ from tests.worlds.results import drop_measured
 from tests.worlds.starter import SmallShop
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),  # of the libraries
 ]
 

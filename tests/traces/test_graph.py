@@ -163,7 +163,7 @@ def test_an_unknown_step_error_suggests_the_nearest_id() -> None:
         graph.ancestors("planer")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_chain_of_100_000_steps_answers_everything() -> None:
     size = 100_000
     steps = tuple(

@@ -87,7 +87,7 @@ def test_an_edge_needs_its_predecessor() -> None:
         Step(id="b", node_id="b", predecessors=("a",), edges=(Edge(source="x"),))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_chain_of_100_000_steps_in_any_order() -> None:
     steps = [step("n0"), *(step(f"n{number}", f"n{number - 1}") for number in range(1, 100_000))]
     made = trace(*reversed(steps))

@@ -11,29 +11,29 @@ when the program exits, on SIGTERM or SIGHUP, and after a SIGKILL by the next st
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, is_agent, run_agent
+from promptiter.agents.base import Agent, AgentRun, CaseInput, PreparedAgent, RunContext, is_agent, run_agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
 from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
-from promptiter.agents.in_place.source_values import decode_surface, encode_value, merge_surfaces
+from promptiter.agents.in_place.source_use import SourceUse, call_with_sources, current_use
+from promptiter.agents.in_place.source_values import decode_bytes, decode_surface, encode_value, merge_surfaces
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
-from promptiter.concurrency import call_in_loop, is_async, run_in_thread
+from promptiter.concurrency import is_async, run_in_thread
+from promptiter.context import ContextValue
 from promptiter.errors import AgentError, SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
@@ -65,12 +65,7 @@ class InPlaceAgent:
         self.state_folder = Path(state_folder).absolute()
         self._wrapped = wrapped
         self._saved = SavedBaseline(self.state_folder)
-        self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, _SourceUse] = WeakKeyDictionary()
-
-    @property
-    def wraps_function(self) -> bool:
-        """Whether it is a function, of which nothing but the answer is recorded."""
-        return not is_agent(self._wrapped)
+        self._uses: WeakKeyDictionary[asyncio.AbstractEventLoop, SourceUse] = WeakKeyDictionary()
 
     def describe(self) -> StructureSnapshot:
         """The structure, with the baseline of the sources as surface values; read once, at the first call."""
@@ -90,6 +85,16 @@ class InPlaceAgent:
         except AgentError as error:
             return AgentRun(error=Failure(type(error).__name__, str(error)))
         return self._clear_reads(run)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the wrapped agent."""
+        return self._wrapped.notes if isinstance(self._wrapped, PreparedAgent) else ()
+
+    async def check_health(self) -> None:
+        """Check the health of the wrapped agent."""
+        if isinstance(self._wrapped, PreparedAgent):
+            await self._wrapped.check_health()
 
     def close(self) -> list[RestoreResult]:
         """Restore the baseline now. The runs must have ended: `async with` and `aclose` wait for them.
@@ -131,7 +136,9 @@ class InPlaceAgent:
         if len(set(files)) < len(files):
             raise SetupError(f"each surface needs its own file, got {', '.join(sorted(map(str, files)))}")
         baseline = self._saved.read(self.sources)
-        surfaces = tuple(decode_surface(name, source, baseline[name]) for name, source in self.sources.items())
+        surfaces = tuple(
+            decode_surface(name, decode_bytes(source, baseline[name])) for name, source in self.sources.items()
+        )
         if is_agent(self._wrapped):
             return _Description(merge_surfaces(self._wrapped.describe(), surfaces), self._wrapped, baseline)
         one_node = _build_agent(surfaces, self._ask)
@@ -147,11 +154,12 @@ class InPlaceAgent:
                 await self._switch(use, wanted)
             use.enter()
         try:
-            yield
+            with ContextValue(current_use, use):
+                yield
         finally:
             use.leave()
 
-    async def _switch(self, use: _SourceUse, wanted: Mapping[str, str]) -> None:
+    async def _switch(self, use: SourceUse, wanted: Mapping[str, str]) -> None:
         baseline = self._description.baseline
         if not use.lock.acquire():
             _log.info("waiting for another process that has a candidate of %s in place", self.state_folder)
@@ -185,30 +193,13 @@ class InPlaceAgent:
         try:
             if is_async(function):
                 return await function(question)
-            answer = await self._ask_in_thread(function, question)
+            answer = await call_with_sources(function, question)
             return await answer if inspect.isawaitable(answer) else answer
         except SystemExit as error:  # asyncio would end the whole program
             raise AgentError(f"the function called sys.exit({error.code!r})") from error
 
-    async def _ask_in_thread(self, function: Callable[[str], Any], question: str) -> Any:
-        use, loop = self._current_use(), asyncio.get_running_loop()
-        use.enter()
-        work = _threads().submit(contextvars.copy_context().run, function, question)
-
-        def leave(_: object) -> None:
-            if not call_in_loop(loop, use.leave):
-                use.leave()  # the loop has ended
-
-        work.add_done_callback(leave)
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            if not work.done():
-                _log.warning("a run was cancelled, but its function still runs; other profiles wait until it returns")
-            raise
-
-    def _current_use(self) -> _SourceUse:
-        return self._uses.setdefault(asyncio.get_running_loop(), _SourceUse(self.state_folder))
+    def _current_use(self) -> SourceUse:
+        return self._uses.setdefault(asyncio.get_running_loop(), SourceUse(self.state_folder))
 
     def _clear_reads(self, run: AgentRun) -> AgentRun:
         """Mark the surface reads of nodes with sources as unknown, since reading a source is not recorded."""
@@ -229,28 +220,6 @@ class _Description:
     snapshot: StructureSnapshot
     agent: Agent
     baseline: Mapping[str, bytes]
-
-
-class _SourceUse:
-    """How one event loop uses the sources: its number of runs, and the values they need."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lock = FolderLock(folder)
-        self.turn = asyncio.Lock()
-        self.idle = asyncio.Event()
-        self.idle.set()
-        self.runs = 0
-        self.wanted: Mapping[str, str] = {}
-
-    def enter(self) -> None:
-        self.runs += 1
-        self.idle.clear()
-
-    def leave(self) -> None:
-        self.runs -= 1
-        if not self.runs:
-            self.lock.release()
-            self.idle.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +247,3 @@ def _build_agent(surfaces: tuple[Surface, ...], ask: Callable[[str], Awaitable[J
             "node, such as bot#instruction, or wrap an agent"
         )
     return GraphAgent(name=names[0], nodes=(_FunctionWithSources(names[0], surfaces, ask),))
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """Not asyncio's own pool, which is small: a switch must not wait behind functions that hang."""
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="promptiter-in-place")

@@ -23,8 +23,19 @@ def merge_surfaces(snapshot: StructureSnapshot, surfaces: tuple[Surface, ...]) -
     return replace(snapshot, surfaces=(*known, *outside.values()))
 
 
-def decode_surface(surface_id: str, source: Source, raw: bytes) -> Surface:
-    """The surface with the value that the bytes of its source hold."""
+def decode_surface(surface_id: str, text: str) -> Surface:
+    """The surface with the value that its source holds as text."""
+    surface = parse_surface_id(surface_id)
+    return replace(surface, value=_decode_value(surface_id, surface.type, text))
+
+
+def decode_bytes(source: Source, raw: bytes) -> str:
+    """The text of a source whose bytes were saved."""
+    return source.decode(raw) if isinstance(source, FileSource) else raw.decode()
+
+
+def parse_surface_id(surface_id: str) -> Surface:
+    """The surface with this id, without a value. SetupError if it is not one."""
     node_id, _, name = surface_id.partition("#")
     kind, _, part = name.partition(".")
     if not node_id or kind not in SURFACE_TYPES:
@@ -32,9 +43,7 @@ def decode_surface(surface_id: str, source: Source, raw: bytes) -> Surface:
             f"{surface_id!r} is not a surface id: write node#type or node#type.part, "
             f"where type is one of {', '.join(SURFACE_TYPES)}"
         )
-    text = source.decode(raw) if isinstance(source, FileSource) else raw.decode()
-    value = _decode_value(surface_id, kind, text)
-    return Surface(node_id=node_id, type=kind, part=part, value=value)
+    return Surface(node_id=node_id, type=kind, part=part)
 
 
 def encode_value(value: Json) -> str:

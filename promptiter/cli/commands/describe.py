@@ -10,7 +10,7 @@ import typer
 from promptiter.cli.load import read_subject
 from promptiter.cli.options import Output, Subject
 from promptiter.cli.output import OutputFormat, console, guess_format, json_text, new_table, write_text
-from promptiter.config.loading import load_agent
+from promptiter.config.agents import build_agent
 from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
@@ -36,7 +36,7 @@ def describe(
     config = read_subject(subject).config
     if not config.agent:
         raise SetupError("the configuration has no agent; add `agent: module:attr`, or give one here")
-    snapshot = _redact(load_agent(config.agent, folders=config.python_path).describe())
+    snapshot = _redact(build_agent(config.agent, folders=config.python_path).describe())
     match output_format or guess_format(output):
         case OutputFormat.json:
             write_text(json_text(snapshot.to_json()), output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.load import collect_settings, read_sources
+from promptiter.cli.load import collect_settings, read_agent
 from promptiter.cli.options import (
     Apply,
     Concurrency,
@@ -103,8 +103,7 @@ def run(
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
     settings = collect_settings(
-        agent=agent,
-        sources=read_sources(source or ()),
+        **read_agent(agent, source or ()),
         train=[str(each.absolute()) for each in train or ()] or None,
         validation=[str(each.absolute()) for each in validation or ()] or None,
         layout=layout,

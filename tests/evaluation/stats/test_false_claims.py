@@ -13,7 +13,7 @@ MOST = 11
 """A rate of 5% yields more in 1 of 200 samples of 100."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_no_true_gain_is_rarely_claimed_for_these_cases(scenario: Scenario) -> None:
     assert count_claims(scenario, 12) <= MOST

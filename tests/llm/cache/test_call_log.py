@@ -376,7 +376,7 @@ async def test_a_line_of_another_version_is_refused(path: Path) -> None:
         ledger_at(path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_any_byte_of_the_log_may_be_damaged(path: Path) -> None:
     with closing(CallLog(path)) as log:
         for number in range(2):

@@ -1,0 +1,194 @@
+"""HttpAgent: an agent that is an HTTP service.
+
+    agent = HttpAgent(
+        url="http://localhost:8080/chat",
+        body={"message": "{input}", "system": "{prompt:reply}"},
+        prompts={"reply": Path("prompts/reply.md")},
+        normalize="$.answer",
+    )
+
+Address, headers and all texts of the body are templates; see `templates`. A service that asks models with the `{key}`
+and `{base_url}` that it was sent is counted for each case. Any other service gets one case at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from http import HTTPStatus
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from promptiter.agents.argument_checks import check_named, check_value
+from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
+from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
+from promptiter.agents.black_box.output import Normalize, check_normalize, read_answer
+from promptiter.agents.black_box.prompts import Prompt, PromptSet
+from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
+from promptiter.agents.black_box.service_client import ServiceReply, describe_status, send
+from promptiter.agents.black_box.templates import Placeholder, fill_json, fill_text, list_texts, parse_template
+from promptiter.concurrency import Slots
+from promptiter.errors import ModelUnavailableError, ServiceError, SetupError
+from promptiter.profile import Profile
+from promptiter.sources import Source
+from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_names, shorten
+from traces.model import Json
+
+_OUTAGES = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAgent:
+    """Sends a request for each case. A status of 400 or more is the error of the case.
+
+    Without a `body`, it is `{"input": ..., "prompts": {...}}` with all prompts by name. `is_in_place` if the service
+    reads its prompts from their sources itself: wrap the agent in an InPlaceAgent.
+    """
+
+    url: str
+    prompts: Mapping[str, Prompt]
+    name: str = "agent"
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Json = None
+    timeout_s: float = 300.0
+    max_output_bytes: int = 10_000_000
+    normalize: Normalize | None = None
+    health: HealthCheck | None = None
+    is_in_place: bool = False
+
+    def __post_init__(self) -> None:
+        place = f"agent {self.name!r}:"
+        check_value(f"{place} url", self.url, str, wanted="an address, such as http://localhost:8080/chat")
+        check_named(f"{place} headers", self.headers, str, wanted="texts by name, such as {'X-Mode': 'test'}")
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
+            raise SetupError(f"{place} url is {shorten(self.url)}; give an address, such as http://localhost:8080/chat")
+        for each in ("timeout_s", "max_output_bytes"):
+            if not getattr(self, each) > 0:
+                raise SetupError(f"{place} {each} must be above 0, got {getattr(self, each)!r}")
+        if unusable := [each for each in self.headers if not _HEADER_NAME.fullmatch(each)]:
+            raise SetupError(f"{place} {shorten(unusable[0])} is not the name of a header")
+        check_normalize(self.normalize)
+        check_form(self.health)
+        self._check_templates()
+
+    def describe(self) -> StructureSnapshot:
+        return self._prompts.snapshot
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Where its prompts are stored, by surface."""
+        return self._prompts.sources
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the runs of this agent are limited."""
+        if self._forwards_key:
+            return ()
+        note = (
+            f"the service of agent {self.name!r} runs one case at a time: it is not sent {{key}}, so its model calls "
+            "could not be told apart; send {key} and {base_url}, and let it ask models with them"
+        )
+        return (note,)
+
+    async def check_health(self) -> None:
+        """Run the health check, once. Raises SetupError if it fails."""
+        await self._health.check(self.health)
+
+    async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
+        """Send one request. Its failure is returned in the AgentRun, not raised."""
+        await self.check_health()
+        context = context or RunContext()
+        if self._forwards_key:
+            return await run_black_box(self._prompts, self._call, case, profile, context)
+        async with self._turn:
+            return await run_black_box(self._prompts, self._call, case, profile, context)
+
+    async def _call(self, given: BlackBoxInput) -> BlackBoxAnswer:
+        url = fill_text(self._parse("url", self.url), lambda each: quote(to_text(given.look_up(each)), safe=""))
+        headers = {name: self._fill_header(name, text, given) for name, text in self.headers.items()}
+        body = None
+        if self._body is not None:
+            body = orjson.dumps(fill_json(self._body, self._prompts.ids, given.look_up))
+            headers.setdefault("Content-Type", "application/json")
+        reply = await send(
+            self.method, url, headers=headers, body=body, timeout_s=self.timeout_s, max_bytes=self.max_output_bytes
+        )
+        _check_status(url, reply)
+        answer, data = await read_answer(reply.text.rstrip("\r\n"), self.normalize)
+        return BlackBoxAnswer(text=answer, data=data)
+
+    def _fill_header(self, name: str, template: str, given: BlackBoxInput) -> str:
+        value = fill_text(self._parse(f"headers.{name}", template), given.look_up)
+        if _CONTROL.search(value):
+            raise ServiceError(
+                f"the header {name!r} would contain a line break or another control character; send this text in the "
+                "body"
+            )
+        return value
+
+    def _parse(self, place: str, text: str) -> list[str | Placeholder]:
+        return parse_template(text, self._prompts.ids, place=f"agent {self.name!r}: {place}", kinds=("prompt",))
+
+    @cached_property
+    def _prompts(self) -> PromptSet:
+        return PromptSet(self.name, self.prompts)
+
+    @cached_property
+    def _health(self) -> HealthMemory:
+        return HealthMemory()
+
+    @cached_property
+    def _turn(self) -> Slots:
+        return Slots(1)
+
+    @cached_property
+    def _body(self) -> Json:
+        if self.body is not None or self.method in ("GET", "HEAD", "DELETE"):
+            return self.body
+        given = {} if self.is_in_place else {"prompts": {name: f"{{prompt:{name}}}" for name in self.prompts}}
+        return {"input": "{input}", **given}
+
+    @cached_property
+    def _placeholders(self) -> tuple[Placeholder, ...]:
+        return tuple(each for each in self._list_parts() if isinstance(each, Placeholder))
+
+    def _list_parts(self) -> Iterator[str | Placeholder]:
+        yield from self._parse("url", self.url)
+        for name, text in self.headers.items():
+            yield from self._parse(f"headers.{name}", text)
+        for text in list_texts(self._body):
+            yield from self._parse("body", text)
+
+    @property
+    def _forwards_key(self) -> bool:
+        return Placeholder("key") in self._placeholders
+
+    def _check_templates(self) -> None:
+        used = {each.surface_id for each in self._placeholders}
+        unused = [name for name in self.prompts if self._prompts.ids[name] not in used]
+        if unused and not self.is_in_place:
+            raise SetupError(
+                f"agent {self.name!r}: the service does not get the prompt {join_names(unused)}; write "
+                f"{{prompt:{unused[0]}}} in url, headers or body, or use it in place"
+            )
+        if not {each.kind for each in self._placeholders} & {"input", "history"}:
+            raise SetupError(f"agent {self.name!r}: the service does not get the message of the case; write {{input}}")
+
+
+def _check_status(url: str, reply: ServiceReply) -> None:
+    if reply.status in _OUTAGES:
+        raise ModelUnavailableError(describe_status(url, reply))
+    if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
+        raise ServiceError(describe_status(url, reply))

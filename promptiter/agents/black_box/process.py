@@ -1,0 +1,206 @@
+"""Runs a command: an argument list, never a shell, in a process group of its own that is ended as a whole.
+
+Output is bounded in memory. A command that takes too long or writes too much is ended: SIGTERM for its group, and
+SIGKILL after a grace period. The same happens on cancellation, and to children that it leaves behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptiter.concurrency import finish_before_cancel
+from promptiter.errors import CommandError, SetupError
+from promptiter.wording import shorten
+
+TAIL = 2000
+"""Characters of an error output that messages show."""
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """How long a command may take, how long it has to end after SIGTERM, and how much it may write to each stream."""
+
+    timeout_s: float = 300.0
+    grace_s: float = 2.0
+    max_output_bytes: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "grace_s", "max_output_bytes"):
+            if not getattr(self, name) > 0:
+                raise SetupError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedProcess:
+    """What a command wrote, and its exit code; a negative one is the signal that ended it."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+async def run_process(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    limits: ProcessLimits | None = None,
+) -> FinishedProcess:
+    """Run a command to its end. Raises CommandError if it is ended, SetupError if it cannot be started."""
+    limits = limits or ProcessLimits()
+    loop = asyncio.get_running_loop()
+    watcher = _Watcher(loop, limits.max_output_bytes)
+    start = loop.subprocess_exec(lambda: watcher, *command, env=dict(environment), cwd=cwd, start_new_session=True)
+    starting = asyncio.ensure_future(start)
+    try:
+        transport, _ = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        transport, _ = await finish_before_cancel(starting)
+        await finish_before_cancel(_end_group(transport.get_pid(), limits.grace_s))
+        await asyncio.wait([watcher.reaped], timeout=limits.grace_s)
+        transport.close()
+        raise
+    except (OSError, ValueError) as error:
+        raise _explain_start(command, cwd, error) from error
+    try:
+        pipe = transport.get_pipe_transport(0)
+        if isinstance(pipe, asyncio.WriteTransport):
+            pipe.write(stdin)
+            pipe.close()
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                await watcher.exited
+        except TimeoutError:
+            raise CommandError(
+                f"{name_command(command)} did not end in {limits.timeout_s:g} s{_show_tail(watcher.stderr)}"
+            ) from None
+        await asyncio.wait([watcher.closed], timeout=limits.grace_s)  # a child that was left behind keeps pipes open
+    finally:
+        await finish_before_cancel(_end_group(transport.get_pid(), limits.grace_s))
+        await asyncio.wait([watcher.reaped], timeout=limits.grace_s)
+        transport.close()
+    if watcher.exceeded:
+        raise CommandError(_describe_excess(command, watcher.exceeded, limits))
+    return FinishedProcess(
+        code=transport.get_returncode() or 0, stdout=bytes(watcher.stdout), stderr=bytes(watcher.stderr)
+    )
+
+
+def describe_exit(command: Sequence[str], finished: FinishedProcess) -> str:
+    """`'bot' ended with exit code 2: ...`, with the end of what it wrote to standard error."""
+    if finished.code < 0:
+        how = f"was ended by {_name_signal(-finished.code)}"
+    else:
+        how = f"ended with exit code {finished.code}"
+    return f"{name_command(command)} {how}{_show_tail(finished.stderr)}"
+
+
+def name_command(command: Sequence[str]) -> str:
+    """A command in messages: its program, without arguments, which may hold a prompt or a case."""
+    return f"the command {Path(command[0]).name!r}"
+
+
+def select_environment(names: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of this process with these names; `*` stands for all."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in environ.items() if "*" in names or name in names}
+
+
+class _Watcher(asyncio.SubprocessProtocol):
+    """Collects what a process writes, up to the limit of each stream."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self.exceeded = ""
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.reaped: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._limit = limit
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        stream, name = (self.stdout, "standard output") if fd == 1 else (self.stderr, "standard error")
+        room = self._limit - len(stream)
+        stream += data[:room]
+        if len(data) > room:
+            self.exceeded = self.exceeded or name
+            _settle(self.exited)
+
+    def process_exited(self) -> None:
+        _settle(self.exited)
+        _settle(self.reaped)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
+        _settle(self.exited)
+        _settle(self.closed)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _end_group(pid: int, grace_s: float) -> None:
+    """End what is left of a process group."""
+    if not _signal_group(pid, signal.SIGTERM):
+        return
+    end = asyncio.get_running_loop().time() + grace_s
+    while _signal_group(pid, 0):
+        if asyncio.get_running_loop().time() > end:
+            _signal_group(pid, signal.SIGKILL)
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _signal_group(pid: int, number: int) -> bool:
+    """Send a signal to a process group. False if nothing is left of it."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _explain_start(command: Sequence[str], cwd: Path | None, error: OSError | ValueError) -> SetupError | CommandError:
+    if isinstance(error, ValueError):  # an embedded null byte
+        return CommandError(
+            f"{name_command(command)} cannot be started: an argument or a variable contains a NUL character, which "
+            "only standard input or a file can hold"
+        )
+    if error.errno == errno.E2BIG:
+        return CommandError(
+            f"{name_command(command)} cannot be started: its arguments and variables are too long; pass long texts "
+            "as files, {file:NAME}, or on standard input"
+        )
+    if cwd is not None and not cwd.is_dir():
+        return SetupError(f"{name_command(command)} cannot be started: there is no folder {str(cwd)!r}; correct cwd")
+    hint = "; install it, or name it with its path" if isinstance(error, FileNotFoundError) else ""
+    return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}{hint}")
+
+
+def _describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits) -> str:
+    return (
+        f"{name_command(command)} wrote more than {limits.max_output_bytes:,} bytes to {stream}; it was ended: raise "
+        "max_output_bytes if that is expected"
+    )
+
+
+def _show_tail(stderr: bytes | bytearray) -> str:
+    text = bytes(stderr).decode(errors="replace").strip()
+    if not text:
+        return ""
+    return f": {text}" if len(text) <= TAIL else f": … {text[-TAIL:]}"
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,142 @@
+"""Builds the agent of promptiter.yaml, and finds where its prompts are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from promptiter.agents.base import Agent
+from promptiter.agents.black_box.call import CallAgent
+from promptiter.agents.black_box.command import CommandAgent
+from promptiter.agents.black_box.http import HttpAgent
+from promptiter.agents.black_box.output import Normalize
+from promptiter.agents.black_box.prompts import Prompt, find_surface_id
+from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
+from promptiter.config.loading import load_agent, make_importable
+from promptiter.errors import RequestError, SetupError
+from promptiter.llm.secret import reveal
+from promptiter.references import is_reference, load_reference
+from promptiter.sources import Source
+from promptiter.sources.field import FieldSource, join_path
+from promptiter.sources.place import open_place
+from promptiter.sources.yaml_field import YamlField
+
+_ONLY_FOR: Mapping[str, tuple[str, ...]] = {
+    "prompts": ("call", "command", "http"),
+    "name": ("call", "command", "http"),
+    "stdin": ("command",),
+    "environment": ("command",),
+    "inherit": ("command",),
+    "cwd": ("command",),
+    "timeout_s": ("command", "http"),
+    "max_output_bytes": ("command", "http"),
+    "normalize": ("call", "command", "http"),
+    "health": ("command", "http"),
+    "in_place": ("call", "command", "http"),
+}
+"""The kinds of agents that a key is for."""
+
+
+def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent:
+    """Build the agent of a section. SetupError says what is wrong with it. `folders` are those to import from."""
+    if len(section.kinds) != 1:
+        given = f"got {' and '.join(section.kinds)}" if section.kinds else "got none"
+        raise SetupError(f"agent: needs exactly one of {', '.join(KINDS)}, {given}")
+    [kind], folders = section.kinds, tuple(folders)
+    if unused := [key for key in _ONLY_FOR if key in section.model_fields_set and kind not in _ONLY_FOR[key]]:
+        raise RequestError(
+            f"agent.{each}: an agent with the key {kind!r} does not use it; remove it" for each in unused
+        )
+    if kind == "python":
+        return load_agent(section.python, folders=folders)
+    make_importable([*folders, Path.cwd()])
+    prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
+    shared: dict[str, Any] = {
+        "prompts": prompts,
+        "name": section.name,
+        "normalize": _load_normalize(section.normalize),
+        "is_in_place": section.in_place,
+    }
+    agent: CallAgent | CommandAgent | HttpAgent
+    if kind == "call":
+        agent = CallAgent(load_reference(section.call, what="function"), **shared)
+    elif kind == "command":
+        agent = CommandAgent(
+            command=section.command,
+            stdin=section.stdin,
+            environment=reveal(section.environment),
+            inherit=section.inherit,
+            cwd=section.cwd,
+            timeout_s=section.timeout_s,
+            max_output_bytes=section.max_output_bytes,
+            health=section.health,
+            **shared,
+        )
+    else:
+        assert section.http is not None
+        agent = HttpAgent(
+            url=section.http.url,
+            method=section.http.method,
+            headers=reveal(section.http.headers),
+            body=reveal(section.http.body),
+            timeout_s=section.timeout_s,
+            max_output_bytes=section.max_output_bytes,
+            health=section.health,
+            **shared,
+        )
+    return _run_in_place(agent) if section.in_place else agent
+
+
+def find_prompt_sources(section: AgentSection, *, file: Path, exclude: Iterable[str] = ()) -> dict[str, Source]:
+    """Where `apply` writes the prompts of an agent, by surface: their places, or the texts in the file itself."""
+    found: dict[str, Source] = {}
+    for name, entry in section.prompts.items():
+        surface_id = find_surface_id(name)
+        if surface_id in exclude:
+            continue
+        source = _open(entry)
+        if source is None:
+            path = join_path(("agent", "prompts", name))
+            source = _find_text(file, (path, f"{path}.value"))
+        if source is not None:
+            found[surface_id] = source
+    return found
+
+
+def _find_text(file: Path, paths: Iterable[str]) -> Source | None:
+    """The first of these fields of a file that holds a text."""
+    for path in paths:
+        source = FieldSource(file, inside=YamlField(path))
+        try:
+            if isinstance(source.read_value(source.read_bytes()), str):
+                return source
+        except SetupError:
+            continue
+    return None
+
+
+def _run_in_place(agent: CallAgent | CommandAgent | HttpAgent) -> InPlaceAgent:
+    if missing := [each for each in agent.describe().surface_ids if each not in agent.sources]:
+        problem = f"agent.in_place: the prompt {missing[0]!r} is a text; name the file that the agent reads"
+        raise RequestError([problem])
+    return InPlaceAgent(agent, agent.sources)
+
+
+def _read_prompt(name: str, entry: PromptEntry) -> Prompt:
+    if (entry.value is None) == (entry.place is None):
+        raise RequestError([f"agent.prompts.{name}: needs exactly one of value and place"])
+    source = _open(entry)
+    return entry.value if source is None else source
+
+
+def _open(entry: PromptEntry) -> Source | None:
+    return None if entry.place is None else open_place(entry.place, folder=Path(), encoding=entry.encoding)
+
+
+def _load_normalize(normalize: str | None) -> Normalize | None:
+    if normalize is None or not is_reference(normalize):
+        return normalize
+    function: Normalize = load_reference(normalize, what="normalize")
+    return function

@@ -1,0 +1,175 @@
+"""An agent that is a service: its requests, its answers and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+import pytest
+
+from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.black_box.http import HttpAgent
+from promptiter.errors import SetupError
+from promptiter.profile import Profile
+
+NOTE = {"note": "Be kind."}
+
+
+class Service(ThreadingHTTPServer):
+    """Answers with all that it got, or as its path says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def handle_one(self) -> None:
+        with self.server.lock:
+            self.server.running += 1
+            self.server.most = max(self.server.most, self.server.running)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, answer = 200, orjson.dumps({"path": self.path, "headers": dict(self.headers), "body": body.decode()})
+        match self.path.strip("/").split("/"):
+            case ["status", number]:
+                status, answer = int(number), b"it broke " + b"x" * 3000 + b" here"
+            case ["large"]:
+                answer = b"x" * 10_000
+            case ["slow", *_]:
+                time.sleep(0.05)
+            case ["stuck"]:
+                time.sleep(1)
+        with self.server.lock:
+            self.server.running -= 1
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_POST = handle_one  # noqa: N815 - the names of http.server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    server = Service()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def run(agent: HttpAgent, *texts: str, **values: str) -> list[AgentRun]:
+    profile = Profile.of(agent.describe(), {f"{name}#instruction": value for name, value in values.items()})
+
+    async def run_all() -> list[AgentRun]:
+        return await asyncio.gather(
+            *(agent.run(CaseInput(text=text), profile, RunContext(case_id=text)) for text in texts)
+        )
+
+    return asyncio.run(run_all())
+
+
+def test_prompts_and_case_are_in_the_body_the_headers_and_the_address(service: Service) -> None:
+    agent = HttpAgent(
+        url=f"{service.url}/chat?q={{input}}",
+        headers={"X-Note": "{prompt:note}"},
+        body={"text": "{input}", "past": "{history}", "k": "{prompt:bot#parameter.k}", "all": ["say {input}", 3, None]},
+        prompts={"note": "Be kind.", "bot#parameter.k": 5},
+    )
+    [done] = run(agent, 'a&b/"é', note="Grüße")
+    assert done.error is None
+    got = orjson.loads(done.output)
+    assert got["path"] == "/chat?q=a%26b%2F%22%C3%A9"
+    assert got["headers"]["X-Note"].encode("latin-1").decode() == "Grüße"
+    assert got["headers"]["Content-Type"] == "application/json"
+    assert orjson.loads(got["body"]) == {"text": 'a&b/"é', "past": [], "k": 5, "all": ['say a&b/"é', 3, None]}
+
+
+def test_the_default_body_has_the_input_and_all_prompts(service: Service) -> None:
+    [done] = run(HttpAgent(url=service.url, prompts=NOTE, normalize="$.body"), "{prompt:note}", note="{input}")
+    assert orjson.loads(done.output) == {"input": "{prompt:note}", "prompts": {"note": "{input}"}}
+
+
+@pytest.mark.parametrize("value", ["a\nX-Evil: 1", "a\r\nb", "a\0b"])
+def test_a_header_that_would_have_a_line_break_is_refused(service: Service, value: str) -> None:
+    [done] = run(HttpAgent(url=service.url, headers={"X-Note": "{prompt:note}"}, prompts=NOTE), "a", note=value)
+    assert done.error is not None
+    assert "the header 'X-Note' would contain a line break" in done.error.message
+
+
+@pytest.mark.parametrize(("status", "is_outage"), [(500, False), (503, True), (404, False), (429, True), (302, False)])
+def test_a_status_that_is_not_a_success_is_an_error(service: Service, status: int, is_outage: bool) -> None:
+    [done] = run(HttpAgent(url=f"{service.url}/status/{status}", prompts=NOTE), "a")
+    assert done.error is not None
+    assert f"answered with status {status}: … xxx" in done.error.message
+    assert done.error.message.endswith("x here")
+    assert done.error.is_outage == is_outage
+
+
+def test_limits_of_time_and_size(service: Service) -> None:
+    [large] = run(HttpAgent(url=f"{service.url}/large", prompts=NOTE, max_output_bytes=5_000), "a")
+    [stuck] = run(HttpAgent(url=f"{service.url}/stuck", prompts=NOTE, timeout_s=0.1), "a")
+    assert large.error is not None
+    assert "answered with more than 5,000 bytes" in large.error.message
+    assert stuck.error is not None
+    assert "did not answer in 0.1 s" in stuck.error.message
+
+
+def test_a_service_that_is_down_is_an_outage() -> None:
+    [done] = run(HttpAgent(url="http://127.0.0.1:9/chat", prompts=NOTE), "a")
+    assert done.error is not None
+    assert done.error.is_outage
+    assert "the service '127.0.0.1:9' cannot be reached" in done.error.message
+
+
+def test_a_service_that_is_not_sent_the_key_runs_one_case_at_a_time(service: Service) -> None:
+    agent = HttpAgent(url=f"{service.url}/slow", prompts=NOTE)
+    assert all(done.error is None for done in run(agent, "a", "b", "c"))
+    assert service.most == 1
+    [note] = agent.notes
+    assert note.startswith("the service of agent 'agent' runs one case at a time: it is not sent {key}")
+    assert HttpAgent(url=service.url, headers={"Authorization": "Bearer {key}"}, prompts=NOTE).notes == ()
+
+
+def test_the_health_check_is_an_address(service: Service) -> None:
+    [done] = run(HttpAgent(url=service.url, prompts=NOTE, health=f"{service.url}/ready"), "a")
+    assert done.error is None
+    with pytest.raises(SetupError, match=r"the health check of the agent failed: .* answered with status 500"):
+        run(HttpAgent(url=service.url, prompts=NOTE, health=f"{service.url}/status/500"), "a")
+    with pytest.raises(SetupError, match=r"the health check of the agent failed: .* cannot be reached"):
+        run(HttpAgent(url=service.url, prompts=NOTE, health="http://127.0.0.1:9/ready"), "a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"url": "localhost:80"}, "url is 'localhost:80'; give an address"),
+        ({"headers": {"X Y": "1"}}, "'X Y' is not the name of a header"),
+        ({"body": {"text": "{input}"}}, "the service does not get the prompt note"),
+        ({"body": {"text": "{prompt:note}"}}, "does not get the message of the case"),
+        ({"body": {"text": "{file:note}"}}, "{file:note} is not a placeholder"),
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+    ],
+)
+def test_mistakes_are_found_when_the_agent_is_built(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        HttpAgent(**{"url": "http://127.0.0.1:9", "prompts": NOTE, **fields})

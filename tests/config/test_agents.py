@@ -1,0 +1,155 @@
+"""Agents in promptiter.yaml: a function, a command or a service, with their prompts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from promptiter.agents.black_box.call import CallAgent
+from promptiter.agents.black_box.command import CommandAgent
+from promptiter.agents.black_box.http import HttpAgent
+from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.api import load_run
+from promptiter.config.configured_run import ConfiguredRun
+from promptiter.config.effective_config import build_effective_config
+from promptiter.config.file import RunConfig, read_config
+from promptiter.config.run_project import open_project
+from promptiter.sources import FileSource
+from tests.config.conftest import FILE, problems, write_config
+
+OTHERS = FILE.partition("\n")[2].partition("\n")[2]
+ECHO = """
+def call(query, prompts):
+    return f"{prompts['note']} {query}"
+
+def clean(text):
+    return text.upper()
+"""
+
+
+@pytest.fixture
+def project(folder: Path) -> Path:
+    (folder / "echo_bot.py").write_text(ECHO)
+    (folder / "prompts").mkdir()
+    (folder / "prompts" / "note.md").write_text("Be brief.\n")
+    sys.modules.pop("echo_bot", None)
+    return folder
+
+
+def build(project: Path, agent: str, **environ: str) -> ConfiguredRun:
+    return load_run(write_config(project, f"agent: {agent}\n{OTHERS}"), environ=environ)
+
+
+def test_a_command_with_files_texts_and_fields(project: Path) -> None:
+    (project / "bot.yaml").write_text("bot: {reply: Be kind.}\n")
+    built = build(
+        project,
+        """{command: [bot, "{prompt:note}", "{prompt:reply}", "{prompt:rules}"], name: desk, timeout_s: 3,
+        prompts: {note: prompts/note.md, reply: "bot.yaml:bot.reply", rules: Be honest., "bot#parameter.k": 3},
+        environment: {TOKEN: "${TOKEN}", K: "{prompt:bot#parameter.k}"}, inherit: [PATH], max_output_bytes: 99}""",
+        TOKEN="a-secret-token",
+    )
+    agent = built.engine.agent
+    assert isinstance(agent, CommandAgent)
+    assert {each.id: each.value for each in agent.describe().surfaces} == {
+        "note#instruction": "Be brief.\n",
+        "reply#instruction": "Be kind.",
+        "rules#instruction": "Be honest.",
+        "bot#parameter.k": 3,
+    }
+    assert (agent.name, agent.cwd, agent.timeout_s, agent.max_output_bytes) == ("desk", project, 3, 99)
+    assert agent.environment["TOKEN"] == "a-secret-token"
+    assert built.gateway.redactor.redact_text("it is a-secret-token") == "it is ***"
+    assert "a-secret-token" not in repr(built.config)
+    effective = build_effective_config(built).document["agent"]
+    assert effective["environment"]["TOKEN"] == "${TOKEN}"
+    assert "cwd" not in effective
+
+
+def test_new_prompts_are_applied_to_their_places_and_to_the_file_itself(project: Path) -> None:
+    agent = """{command: [bot, "{file:note}", "{file:a.b#tool.c}", "{file:rules}"],
+        prompts: {note: prompts/note.md, "a.b#tool.c": {value: Be kind.}, rules: Be honest.}}"""
+    built = build(project, agent)
+    assert built.configuration is not None
+    file = Path(built.configuration.file)
+    sources = open_project(built.config, file=file).sources
+    assert sources["note#instruction"] == FileSource(project / "prompts" / "note.md")
+    sources["a.b#tool.c"].write("Be nice.")
+    sources["rules#instruction"].write("Be frank.")
+    prompts = yaml.safe_load(file.read_text())["agent"]["prompts"]
+    assert prompts == {"note": "prompts/note.md", "a.b#tool.c": {"value": "Be nice."}, "rules": "Be frank."}
+
+
+def test_a_function_and_what_normalizes_its_answer(project: Path) -> None:
+    built = build(project, "{call: 'echo_bot:call', normalize: 'echo_bot:clean', prompts: {note: prompts/note.md}}")
+    agent = built.engine.agent
+    assert isinstance(agent, CallAgent)
+    assert callable(agent.normalize)
+
+
+def test_a_service_by_its_address_or_its_request(project: Path) -> None:
+    short = build(project, "{http: 'http://localhost:80/chat', prompts: {note: Be kind.}}").engine.agent
+    assert isinstance(short, HttpAgent)
+    long = build(
+        project,
+        """{http: {url: 'http://localhost:80/chat', headers: {Authorization: 'Bearer ${TOKEN}'}, body: {a: ['{input}',
+        '{prompt:note}']}}, health: ['true'], normalize: $.answer, prompts: {note: Be kind.}}""",
+        TOKEN="a-secret-token",
+    )
+    agent = long.engine.agent
+    assert isinstance(agent, HttpAgent)
+    assert agent.headers == {"Authorization": "Bearer a-secret-token"}
+    assert agent.health == ("true",)
+    assert long.gateway.redactor.redact_text("it is a-secret-token") == "it is ***"
+    assert "a-secret-token" not in repr(long.config)
+
+
+def test_in_place_the_files_are_the_sources(project: Path) -> None:
+    agent = build(project, "{command: [bot], in_place: true, prompts: {note: prompts/note.md}}").engine.agent
+    assert isinstance(agent, InPlaceAgent)
+    assert agent.sources == {"note#instruction": FileSource(project / "prompts" / "note.md")}
+
+
+def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> None:
+    assert read_config(write_config(project, FILE)).config.agent.python == "config_agent:agent"
+    assert RunConfig.model_validate({"agent": {"python": "a:b"}}).agent.reference == "a:b"
+    assert not RunConfig().agent
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"),
+    [
+        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, got none"),
+        (
+            "{python: 'a:b', command: [c]}",
+            "agent: needs exactly one of python, call, command, http, got python and command",
+        ),
+        ("{command: [a, '{file:n}'], prompts: {n: missing/n.md}}", "agent.prompts.n: the file "),
+        ("{command: [a, '{file:n}'], prompts: {n: {}}}", "agent.prompts.n: needs exactly one of value and place"),
+        ("{command: [a], prompts: {n: Be kind.}}", "agent: agent 'agent': the command does not get the prompt n"),
+        ("{command: [a], prompst: {n: Be kind.}}", "agent: unknown key 'prompst' (did you mean 'prompts'?)"),
+        ("{call: 'echo_bot:call', stdin: x, prompts: {n: a b}}", "agent.stdin: an agent with the key 'call' does not"),
+        ("{call: 'echo_bot:cal', prompts: {n: a b}}", "agent: the function 'echo_bot:cal': 'echo_bot' has no 'cal'"),
+        (
+            "{command: [a], in_place: true, prompts: {n: Be kind.}}",
+            "agent.in_place: the prompt 'n#instruction' is a text",
+        ),
+        ("{command: [a, '{file:n}'], timeout_s: 0, prompts: {n: a b}}", "agent.timeout_s: must be above 0"),
+    ],
+)
+def test_mistakes_are_reported_with_their_places(project: Path, agent: str, problem: str) -> None:
+    [found] = problems(project, f"agent: {agent}\n{OTHERS}")
+    assert found.startswith(problem)
+
+
+def test_a_run_from_the_file_evaluates_the_command(project: Path) -> None:
+    code = "import sys; print(sys.stdin.read().rstrip('?').split()[-1] if 'word' in sys.argv[1] else 'no')"
+    command = orjson.dumps([sys.executable, "-Sc", code, "{prompt:note}"]).decode()
+    built = build(project, f"{{command: {command}, prompts: {{note: Give one word.}}}}\nmax_rounds: 0")
+    result = built.engine.run_sync(built.checked)
+    assert result.baseline is not None
+    assert result.baseline.mean_score == 1.0
