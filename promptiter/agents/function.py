@@ -30,6 +30,7 @@ from promptiter.agents.step_calls import StepCalls, find_calls, find_own_step
 from promptiter.concurrency import is_in_loop
 from promptiter.errors import SetupError
 from promptiter.llm.messages import Message, ModelRequest
+from promptiter.llm.options import check_options
 from promptiter.structure import NO_LIMITS, SURFACE_TYPES, Limits, SurfaceType
 from promptiter.wording import shorten
 from traces.model import Json
@@ -177,6 +178,7 @@ async def ask(
     messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
     if instruction:
         messages = (Message("system", instruction), *messages)
+    check_options(options or {}, place="the options of ask()")
     request = ModelRequest(model=model, messages=messages, options=options or {})
     calls, step = _find_calls("ask"), find_own_step()
     note_answer = step.note_question(prompt) if step is not None else None

@@ -103,7 +103,7 @@ def read_options(body: Mapping[str, Json], *, known: Sequence[str]) -> dict[str,
             raise RefusedRequestError(400, message, param=refused)
         options["extra_body"] = extra
     try:
-        check_options(options, place="the fields of the body")
+        check_options(options, place="the fields of the body", allows_choices=True)
     except SetupError as error:
         raise RefusedRequestError(400, str(error)) from None
     return options

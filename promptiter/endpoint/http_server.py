@@ -21,6 +21,8 @@ BODY_TIMEOUT_S = 60.0
 """How long a client may take to send the body of a request."""
 WRITE_TIMEOUT_S = 60.0
 """How long a client may take to read an answer."""
+HEAD_TIMEOUT_S = 30.0
+"""How long a client may take to send the head of its first request."""
 IDLE_TIMEOUT_S = 75.0
 """How long a connection without requests stays open."""
 
@@ -37,18 +39,27 @@ class HttpServer:
         max_body: int = MAX_BODY,
         body_timeout_s: float = BODY_TIMEOUT_S,
         write_timeout_s: float = WRITE_TIMEOUT_S,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
     ) -> None:
         self._handle = handle
         self._max_body = max_body
         self._body_timeout_s = body_timeout_s
         self._write_timeout_s = write_timeout_s
+        self._head_timeout_s = head_timeout_s
+        self._unheard: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         self._runner: web.ServerRunner | None = None
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen, and return the port: a free one, if none is given."""
         from aiohttp import web
 
-        server = web.Server(
+        watch = self._watch
+
+        class Server(web.Server):
+            def __call__(self) -> web.RequestHandler:
+                return watch(super().__call__())
+
+        server = Server(
             self._serve,
             handler_cancellation=True,
             access_log=None,
@@ -68,7 +79,20 @@ class HttpServer:
             await self._runner.cleanup()
             self._runner = None
 
+    def _watch(self, connection: web.RequestHandler) -> web.RequestHandler:
+        """Close a new connection if no request arrives in time."""
+
+        def close() -> None:
+            del self._unheard[connection]
+            if connection.transport is not None:
+                connection.transport.abort()
+
+        self._unheard[connection] = asyncio.get_running_loop().call_later(self._head_timeout_s, close)
+        return connection
+
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if (timer := self._unheard.pop(request.protocol, None)) is not None:
+            timer.cancel()
         received = HttpRequest(
             method=request.method,
             path=request.rel_url.raw_path,

@@ -26,12 +26,9 @@ from promptiter.endpoint.routes import answer_request
 from promptiter.errors import FATAL_ERRORS
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
-from promptiter.llm.redaction import Redactor
+from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
 from traces import Failure
-
-KEY_PREFIX = "sk-promptiter-"
-"""Recognized by redaction as a credential."""
 
 
 class SessionContext(Protocol):
@@ -65,7 +62,7 @@ class EndpointSession:
     """The calls of one run of a case. Ends with the block that opened it; its key is worthless from then on."""
 
     def __init__(self, context: SessionContext, gateway: Gateway, server: RunningServer) -> None:
-        self.key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+        self.key = f"{SESSION_PREFIX}{secrets.token_urlsafe(32)}"
         self.base_url = f"{server.address}/{self.key}/v1"
         self.fatal: BaseException | None = None
         """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""

@@ -15,17 +15,15 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import orjson
-
-from promptiter.errors import AccessDeniedError, ModelError, ModelUnavailableError, TransientModelError, nearest
+from promptiter.errors import AccessDeniedError, ModelError, TransientModelError, nearest
 from promptiter.llm.litellm_errors import translate_error
 from promptiter.llm.litellm_options import FORMAT, RefusedOptions, build_options, drop_option, find_refused_option
-from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
+from promptiter.llm.litellm_replies import read_reply
+from promptiter.llm.messages import ModelReply, ModelRequest, RichMessage
 from promptiter.llm.options import check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_problem_of_server
-from traces import Usage
 from traces.model import Json
 
 
@@ -84,13 +82,25 @@ class LiteLLMModel:
         import openai.resources.chat  # noqa: F401 - litellm needs it
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
-        check_options(request.options, place=f"the options of model {request.model!r}")
+        check_options(request.options, place=f"the options of model {request.model!r}", allows_choices=True)
         unsupported = find_unsupported_options(request.model, request.options) | self._refused.find(request)
         options = build_options(request, unsupported=unsupported)
         headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
         options["extra_headers"] = headers or None
         options["timeout"] = options.pop("timeout", None) or self.timeout_s
-        return _read_reply(await self._complete(request, options))
+        if any(isinstance(message, RichMessage) for message in request.messages) or _DROPPED & options.keys():
+            options = self._send_all(request.model, options)
+        return read_reply(await self._complete(request, options), request.model)
+
+    def _send_all(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a call with what litellm leaves out for servers of OpenAI's protocol."""
+        _, provider, _, _ = load().get_llm_provider(model, api_base=self.api_base)
+        if provider != "openai":
+            return options
+        kept = {name: options[name] for name in _DROPPED if name in options}
+        if any(message["role"] not in _PLAIN_ROLES or "name" in message for message in options["messages"]):
+            kept["messages"] = options["messages"]
+        return {**options, "extra_body": {**(options.get("extra_body") or {}), **kept}} if kept else options
 
     async def _complete(self, request: ModelRequest, options: dict[str, Any]) -> Any:
         """Call the model, without the options that its server refuses. These are remembered if that helps."""
@@ -247,49 +257,11 @@ def _find_unknown_provider(model: str, api_base: str | None, other_names: tuple[
     return None
 
 
+_DROPPED = frozenset(("user", "verbosity"))
+"""Options that litellm drops if it does not know the model."""
+_PLAIN_ROLES = ("system", "user", "assistant", "tool")
+"""litellm turns other roles into these, without the name."""
 _BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 _OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", "vercel_ai_gateway", "volcengine"))
 """Providers that accept credentials which litellm's check of the environment does not know."""
-
-
-def _read_reply(response: Any) -> ModelReply:
-    if not getattr(response, "choices", None):
-        raise ModelUnavailableError("the server answered without choices", may_be_billed=True)
-    choice = response.choices[0]
-    text = choice.message.content or _read_refusal(choice.message)
-    tool_calls = choice.message.tool_calls or ()
-    return ModelReply(
-        text=text,
-        tool_requests=tuple(
-            ToolRequest(call.id or "", call.function.name or "", _read_arguments(call.function.arguments))
-            for call in tool_calls
-        ),
-        usage=_read_usage(getattr(response, "usage", None), is_empty=not text and not tool_calls),
-        finish_reason=choice.finish_reason or "stop",
-    )
-
-
-def _read_refusal(message: Any) -> str:
-    """What a model says instead of an answer of the schema. Some servers have a field for it."""
-    given = getattr(message, "provider_specific_fields", None) or {}
-    return str(getattr(message, "refusal", None) or given.get("refusal") or "")
-
-
-def _read_usage(usage: Any, *, is_empty: bool) -> Usage:
-    """The usage of an answer. litellm puts zeros where a server reports no figure; only an empty answer can have 0."""
-    if not getattr(usage, "prompt_tokens", None):
-        return Usage()
-    others = (getattr(usage, "total_tokens", None) or 0) - usage.prompt_tokens  # some count thinking only there
-    return Usage(
-        input_tokens=usage.prompt_tokens,
-        output_tokens=max(usage.completion_tokens or 0, others) or (0 if is_empty else None),
-        cached_input_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
-    )
-
-
-def _read_arguments(raw: str | None) -> Json:
-    try:
-        return orjson.loads(raw or "{}")
-    except orjson.JSONDecodeError:
-        return raw

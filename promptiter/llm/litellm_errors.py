@@ -15,12 +15,21 @@ from promptiter.errors import (
     ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
+    TransientModelError,
 )
 from promptiter.llm.redaction import Redactor
 
 
 def translate_error(error: Any, litellm: ModuleType, redactor: Redactor, *, place: str | None = None) -> ModelError:
     """An error of litellm as one of ours: transient if a retry can help. `place` is the server that was called."""
+    translated = _translate(error, litellm, redactor, place=place)
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int) and 400 <= status < 500 and not isinstance(translated, TransientModelError):
+        translated.status = status
+    return translated
+
+
+def _translate(error: Any, litellm: ModuleType, redactor: Redactor, *, place: str | None) -> ModelError:
     known = litellm.exceptions
     redacted = redactor.redact_text(str(error))  # before it is cut: part of a key is not recognized
     message = f"{type(error).__name__}: {redacted[:500]}"

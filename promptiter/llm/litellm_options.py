@@ -15,7 +15,7 @@ import orjson
 
 from promptiter.llm.messages import ModelRequest
 from promptiter.llm.models import openai_messages, openai_tools
-from promptiter.llm.options import RESERVED_OPTIONS
+from promptiter.llm.options import CHOICES, RESERVED_OPTIONS, count_choices
 from promptiter.llm.secret import reveal
 from traces import digest
 from traces.model import Json
@@ -32,6 +32,8 @@ def build_options(request: ModelRequest, *, unsupported: Collection[str] = ()) -
     options: dict[str, Any] = reveal(
         {name: value for name, value in request.options.items() if name not in RESERVED_OPTIONS}
     )
+    if (choices := count_choices(request.options)) > 1:
+        options[CHOICES] = choices
     options["messages"] = openai_messages(request)
     if request.tools:
         options["_skip_mcp_handler"] = True  # otherwise litellm imports mcp, which it does not install

@@ -43,7 +43,8 @@ class AskedRequest:
             return self.given, bound_output_tokens(self.given)
         default = self.limited.options["max_tokens"]
         limit = pool.catalog.limit_output(self.given, default=default)
-        return (self.limited if limit == default else self.given.with_options(max_tokens=limit)), limit
+        request = self.limited if limit == default else self.given.with_options(max_tokens=limit)
+        return request, bound_output_tokens(request)
 
 
 async def call_model(
@@ -60,7 +61,7 @@ async def call_model(
     """Call a model, and return its reply with what the call cost. Raises BudgetEndedError if it does not fit."""
     given = asked.given
     if given.options:
-        check_options(given.options, place=f"the options of model {given.model!r}")
+        check_options(given.options, place=f"the options of model {given.model!r}", allows_choices=True)
     request, limit = asked.limit_for(pool)
     bound = asked.size + limit if request is asked.limited else bound_tokens(request)
     price = pool.catalog.price(request.model)

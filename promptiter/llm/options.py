@@ -37,13 +37,24 @@ RESERVED_OPTIONS: Mapping[str, str] = {
 _IN_EXTRA_BODY = {**RESERVED_OPTIONS, **dict.fromkeys(OUTPUT_BOUNDS, "give it as an option of its own")}
 
 
-def check_options(options: Mapping[str, Json], *, place: str) -> None:
+CHOICES = "n"
+"""The option for several answers to one request. Only programs that read all of them may ask for it."""
+
+
+def count_choices(options: Mapping[str, Json]) -> int:
+    """How many answers a request asks for."""
+    return int(options.get(CHOICES) or 1)
+
+
+def check_options(options: Mapping[str, Json], *, place: str, allows_choices: bool = False) -> None:
     """Raise SetupError if the options of a model contain one that is set elsewhere, or cannot work.
 
     What changes nothing is allowed, such as `stream: false` in files of other tools, or None.
     """
     if not options:
         return
+    if allows_choices and _is_count(options.get(CHOICES)):
+        options = {name: value for name, value in options.items() if name != CHOICES}
     _check_names(options, RESERVED_OPTIONS, place=place, what="an option")
     for name, (is_right, wanted) in _VALUES.items():
         value = options.get(name)

@@ -19,7 +19,7 @@ from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import GivenModel
-from promptiter.llm.options import OUTPUT_BOUNDS
+from promptiter.llm.options import OUTPUT_BOUNDS, count_choices
 from promptiter.llm.prices import Prices
 from promptiter.llm.rate import Grant, RateLimit
 from promptiter.llm.redaction import Redactor, secrets_from_environment
@@ -119,8 +119,8 @@ def bound_tokens(request: ModelRequest) -> int:
 
 
 def bound_output_tokens(request: ModelRequest) -> int:
-    """The most tokens that the answer of a request may have."""
-    return int(max(list_output_limits(request).values()))
+    """The most tokens that the answer of a request may have, or all its answers together."""
+    return int(max(list_output_limits(request).values())) * count_choices(request.options)
 
 
 def list_output_limits(request: ModelRequest) -> dict[str, int]:

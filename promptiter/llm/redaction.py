@@ -85,12 +85,10 @@ class Redactor:
         for secret in self._in_data:
             if secret in text:
                 text = text.replace(secret, MASK)
-        return text
+        return _SESSION_KEY.sub(MASK, text) if SESSION_PREFIX in text else text
 
     def redact_known_json(self, value: Json) -> Json:
         """Redact known secrets in a JSON value that is data. Returns the same object if there are none."""
-        if not self._in_data:
-            return value
         try:
             raw = orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
         except TypeError:  # too deep, or half a surrogate pair
@@ -106,7 +104,7 @@ class Redactor:
         return json.dumps(safe, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _is_known_in(self, raw: bytes) -> bool:
-        return any(secret in raw for secret in self._in_documents)
+        return _SESSION_MARK in raw or any(secret in raw for secret in self._in_documents)
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._secrets)} secrets)"
@@ -266,6 +264,11 @@ _PATTERNS = (
         ),
     ),
 )
+
+SESSION_PREFIX = "sk-promptiter-"
+"""How the keys of the endpoint begin. Each run of a case has one, so they are known by their form."""
+_SESSION_KEY = re.compile(rf"{SESSION_PREFIX}[\w-]{{16,}}")
+_SESSION_MARK = SESSION_PREFIX.encode()
 
 _known_anywhere: set[str] = set()
 """The secrets of all redactors of this process, for `process_redactor`."""

@@ -62,7 +62,9 @@ class Retrier:
             except TransientModelError as error:
                 failure = error
             except ModelError as error:
-                raise type(error)(self._redactor.redact_text(str(error))) from None
+                raised = type(error)(self._redactor.redact_text(str(error)))
+                raised.status = error.status
+                raise raised from None
             if number < last:
                 await self._back_off(failure, number, rate)
         message = self._redactor.redact_text(str(failure))

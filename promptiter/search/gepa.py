@@ -195,9 +195,9 @@ class GepaSearch:
         return list(dict.fromkeys(found))
 
     def _find_components(self, session: Session) -> list[str]:
-        """The targets that hold text; the others keep their values."""
-        types = {each.id: each.type for each in session.snapshot.surfaces}
-        components = sorted(each for each in session.targets if types[each] in TEXT_TYPES)
+        """The targets that hold text, in the order of the structure; the others keep their values."""
+        texts = [each.id for each in session.snapshot.surfaces if each.type in TEXT_TYPES]
+        components = [each for each in texts if each in session.targets]
         others = sorted(session.targets - set(components))
         if not components:
             raise SetupError(f"GEPA rewrites texts, and no target holds text: {join_names(others, limit=5)}")

@@ -14,7 +14,7 @@ from promptiter.endpoint import EndpointSession, open_session
 from promptiter.llm import Gateway, ModelReply, ModelRequest, ScriptedModel
 
 CASE = RunContext(case_id="case-1")
-HELLO = [{"role": "user", "content": "Hello"}]
+HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
 def echo(request: ModelRequest) -> str:

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptiter.llm.redaction import MASK, Redactor, map_texts, process_redactor, secrets_from_environment
+from promptiter.llm.redaction import (
+    MASK,
+    SESSION_PREFIX,
+    Redactor,
+    map_texts,
+    process_redactor,
+    secrets_from_environment,
+)
 from tests.traces.strategies import json_values
 from traces.model import Json
 
@@ -314,3 +321,11 @@ def test_a_line_of_a_secret_of_several_lines_is_redacted_alone() -> None:
 def test_what_the_docs_say_is_not_caught_in_data(said: str) -> None:
     """Short single words, and values that were changed: base64, or other letters."""
     assert Redactor(["correcthorse", "correct-horse-9"]).redact_known(said) == said
+
+
+def test_keys_of_the_endpoint_are_redacted_in_data_too() -> None:
+    key = f"{SESSION_PREFIX}{'aB3_-' * 8}"
+    assert Redactor().redact_known(f"base url http://127.0.0.1:9/{key}/v1") == "base url http://127.0.0.1:9/***/v1"
+    assert Redactor().redact_known_json({"env": [key]}) == {"env": ["***"]}
+    assert Redactor().redact_known_document(f'{{"a":"{key}"}}'.encode()) == b'{"a":"***"}'
+    assert Redactor().redact_text(key) == "***"

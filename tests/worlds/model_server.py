@@ -40,7 +40,13 @@ class LoopbackServer:
     usage: dict[str, Any] | None = None
     """What is reported as the usage of each answer, if not its tokens."""
     excess_tokens: int = 0
+    fields: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """Fields of an answer that replace its own, as a function of the request's JSON."""
+    refusal: tuple[int, str] | None = None
+    """Status and message of an error that answers every request."""
     url: str = ""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    """The JSON of each request."""
     arrivals: list[float] = field(default_factory=list)
     billed: list[tuple[int, int]] = field(default_factory=list)
     """Input and output tokens of each request that was not refused."""
@@ -50,6 +56,9 @@ class LoopbackServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.arrivals.append(time.monotonic())
         body = await request.json()
+        self.bodies.append(body)
+        if self.refusal is not None:
+            return web.json_response({"error": {"message": self.refusal[1]}}, status=self.refusal[0])
         text = self.answer(body)
         fault = self._choose_fault(body)
         words = sum(len(str(message.get("content") or "").split()) for message in body["messages"])
@@ -87,6 +96,7 @@ class LoopbackServer:
                 "model": body["model"],
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
                 **({"usage": usage} if self.reports_usage else {}),
+                **(self.fields(body) if self.fields else {}),
             }
         )
 

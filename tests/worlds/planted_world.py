@@ -23,11 +23,14 @@ from promptiter.evaluation.metrics.metric import Metric
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.final_test import FinalTest
+from promptiter.policies.stop_limits import MaxEvaluations
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.payloads import StopDecided
 from promptiter.runlog.results import RunResult
+from promptiter.search.gepa import GepaSearch
+from promptiter.search.gepa_library import ModuleSelector
 from promptiter.stages.contracts import Attributor, Backwarder
 from promptiter.structure import TEXT_TYPES
 from tests.worlds.sighted_expert import Knowledge, SightedExpert, Spending
@@ -170,12 +173,56 @@ class WorldOutcome:
         return frozenset(change.surface_id for change in self.result.changes)
 
     @property
+    def executed_in_search(self) -> int:
+        """The case runs of the search, without rows that were known before."""
+        of_rounds = (each for done in self.result.rounds for each in done.all_evaluations)
+        others = (each for each in self.result.evaluations if each.phase not in AFTER_SEARCH)
+        by_number = {each.number: each for each in (*of_rounds, *others)}
+        return sum(row.origin != "kept" for each in by_number.values() for row in each.rows)
+
+    @property
     def case_runs_of_search(self) -> int:
         """The case runs up to the last validation, without ablation and final test."""
         of_rounds = (each for done in self.result.rounds for each in done.all_evaluations)
         others = (each for each in self.result.evaluations if each.phase not in AFTER_SEARCH)
         by_number = {each.number: each for each in (*of_rounds, *others)}
         return sum(len(each.rows) for each in by_number.values())
+
+
+async def run_gepa_search(
+    world: PlantedWorld,
+    *,
+    module_selector: ModuleSelector,
+    is_sighted: bool = True,
+    minibatch: int | None = None,
+    max_case_runs: int = 1_500,
+) -> WorldOutcome:
+    """Optimize the agent with GEPA: the expert rewrites components, and blames them if the selector asks for that."""
+    task = TaskModel(answer=world.answer, seed=world.seed)
+    expert = SightedExpert(world.knowledge, seed=world.seed, is_sighted=is_sighted)
+    evaluator = world.build_evaluator(task)
+    evaluator.gateway.add_model(EXPERT, expert)
+    search = GepaSearch(
+        CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
+        LLMAggregator(EXPERT),
+        reflection_model=EXPERT,
+        module_selector=module_selector,
+        reflection_minibatch_size=minibatch,
+        seed=world.seed,
+    )
+    request = RunRequest(
+        train=world.train,
+        validation=world.validation,
+        targets=tuple(world.texts),
+        final_test=None,
+        stop=TargetScore(1.0) | MaxEvaluations(max_case_runs),
+        max_rounds=10 * max_case_runs,
+        seed=world.seed,
+        run_id=world.name,
+    )
+    meter = _SearchMeter(task)
+    result = await Engine(world.agent, evaluator, search=search).run(request, observers=[meter])
+    return WorldOutcome(result=result, expert=expert, task=task.spent, search_calls=meter.calls)
 
 
 async def optimize_world(
