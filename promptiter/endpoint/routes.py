@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
 
-from promptiter.endpoint import chat
+from promptiter.endpoint import anthropic_messages, chat, embeddings, responses
 from promptiter.endpoint.error_bodies import Protocol as WireProtocol
 from promptiter.endpoint.error_bodies import render_error
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
+from traces.model import Json
+
+Body: TypeAlias = dict[str, Any]
 
 NODE_HEADER = "x-promptiter-node"
-SERVED = "POST /v1/chat/completions and GET /v1/models"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
 _LONGEST_NODE = 100
@@ -31,6 +33,9 @@ class AnsweredCall(Protocol):
 
 class CallingSession(Protocol):
     """What a key gives access to."""
+
+    conversations: dict[str, Json]
+    """The messages of each response of the Responses API, by its id."""
 
     @property
     def redactor(self) -> Redactor: ...
@@ -93,25 +98,64 @@ def _find_api_key(request: HttpRequest) -> str | None:
 
 
 async def _dispatch(request: HttpRequest, what: str, session: CallingSession) -> HttpAnswer:
-    match request.method, what:
-        case "POST", "chat/completions":
-            return await _answer_chat(request, session)
-        case "GET", "models":
-            listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]
-            return HttpAnswer.of_json({"object": "list", "data": listed})
-    raise RefusedRequestError(
-        404, f"the endpoint does not serve {request.method} {what or request.path!r}; it serves {SERVED}"
-    )
+    if request.method == "POST" and what in _POSTS:
+        node = read_node(request)
+        body = chat.parse_body(await request.read_body())
+        return await _POSTS[what](body, node, session)
+    if (request.method, what) == ("GET", "models"):
+        listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]
+        return HttpAnswer.of_json({"object": "list", "data": listed})
+    served = ", ".join(f"POST /v1/{name}" for name in _POSTS)
+    message = f"the endpoint does not serve {request.method} {what or request.path!r}"
+    raise RefusedRequestError(404, f"{message}; it serves {served} and GET /v1/models", kind="not_found_error")
 
 
-async def _answer_chat(request: HttpRequest, session: CallingSession) -> HttpAnswer:
-    node = read_node(request)
-    call = chat.read_chat(chat.parse_body(await request.read_body()))
+async def _complete(body: Body, node: str, session: CallingSession) -> tuple[chat.ChatCall, Body]:
+    """Answer a body of chat completions."""
+    call = chat.read_chat(body)
     answered = await session.ask(call.request, node=node)
-    completion = chat.write_completion(call.request, answered.reply or ModelReply(), number=answered.number)
+    return call, chat.write_completion(call.request, answered.reply or ModelReply(), number=answered.number)
+
+
+async def _answer_chat(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+    call, completion = await _complete(body, node, session)
     if call.is_stream:
         return HttpAnswer.of_events(chat.stream_completion(completion, includes_usage=call.includes_usage))
     return HttpAnswer.of_json(completion)
+
+
+async def _answer_response(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+    as_chat = responses.to_chat(body, session.conversations)
+    call, completion = await _complete(as_chat, node, session)
+    response = responses.to_response(body, completion)
+    session.conversations[response["id"]] = responses.list_messages(body, as_chat, completion)
+    if call.is_stream:
+        return HttpAnswer.of_events(responses.stream_response(response))
+    return HttpAnswer.of_json(response)
+
+
+async def _answer_message(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+    call, completion = await _complete(anthropic_messages.to_chat(body), node, session)
+    message = anthropic_messages.to_message(completion)
+    if call.is_stream:
+        return HttpAnswer.of_events(anthropic_messages.stream_message(message))
+    return HttpAnswer.of_json(message)
+
+
+async def _answer_embeddings(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+    request = embeddings.read_embedding(body)
+    answered = await session.ask(request, node=node)
+    is_base64 = body.get("encoding_format") == "base64"
+    reply = answered.reply or ModelReply()
+    return HttpAnswer.of_json(embeddings.write_embeddings(request, reply, is_base64=is_base64))
+
+
+_POSTS: Mapping[str, Callable[[Body, str, CallingSession], Awaitable[HttpAnswer]]] = {
+    "chat/completions": _answer_chat,
+    "responses": _answer_response,
+    "messages": _answer_message,
+    "embeddings": _answer_embeddings,
+}
 
 
 def read_node(request: HttpRequest) -> str:

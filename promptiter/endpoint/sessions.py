@@ -29,6 +29,7 @@ from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
 from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
 from traces import Failure
+from traces.model import Json
 
 
 class SessionContext(Protocol):
@@ -66,6 +67,8 @@ class EndpointSession:
         self.base_url = f"{server.address}/{self.key}/v1"
         self.fatal: BaseException | None = None
         """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""
+        self.conversations: dict[str, Json] = {}
+        """The messages of each response of the Responses API, by its id."""
         self._server = server
         self._context = context
         self._gateway = gateway

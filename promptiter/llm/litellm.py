@@ -18,9 +18,10 @@ from typing import Any
 from promptiter.errors import AccessDeniedError, ModelError, TransientModelError, nearest
 from promptiter.llm.litellm_errors import translate_error
 from promptiter.llm.litellm_options import FORMAT, RefusedOptions, build_options, drop_option, find_refused_option
-from promptiter.llm.litellm_replies import read_reply
-from promptiter.llm.messages import ModelReply, ModelRequest, RichMessage
-from promptiter.llm.options import check_options
+from promptiter.llm.litellm_replies import read_embeddings, read_reply
+from promptiter.llm.messages import EmbeddingRequest, ModelReply, ModelRequest, RichMessage
+from promptiter.llm.models import openai_messages
+from promptiter.llm.options import OUTPUT_BOUNDS, check_options
 from promptiter.llm.redaction import Redactor, secrets_from_environment
 from promptiter.llm.secret import secrets_of_address, secrets_of_headers
 from promptiter.llm.served_models import find_problem_of_server
@@ -83,6 +84,8 @@ class LiteLLMModel:
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - servers sample again
         check_options(request.options, place=f"the options of model {request.model!r}", allows_choices=True)
+        if isinstance(request, EmbeddingRequest):
+            return read_embeddings(await self._embed(request))
         unsupported = find_unsupported_options(request.model, request.options) | self._refused.find(request)
         options = build_options(request, unsupported=unsupported)
         headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
@@ -91,6 +94,26 @@ class LiteLLMModel:
         if any(isinstance(message, RichMessage) for message in request.messages) or _DROPPED & options.keys():
             options = self._send_all(request.model, options)
         return read_reply(await self._complete(request, options), request.model)
+
+    async def _embed(self, request: EmbeddingRequest) -> Any:
+        litellm = load()
+        options = {name: value for name, value in request.options.items() if name not in OUTPUT_BOUNDS}
+        try:
+            return await litellm.aembedding(
+                model=request.model,
+                input=[message["content"] for message in openai_messages(request)],
+                api_base=self.api_base,
+                api_key=self.api_key,
+                extra_headers=dict(self.headers) or None,
+                timeout=self.timeout_s,
+                encoding_format="float",
+                allowed_openai_params=["dimensions"],  # of models that litellm does not know, too
+                max_retries=0,
+                drop_params=True,
+                **options,
+            )
+        except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
+            raise self._translate(error, request.model) from None  # the error itself may repeat the key
 
     def _send_all(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a call with what litellm leaves out for servers of OpenAI's protocol."""

@@ -33,6 +33,13 @@ def read_reply(response: Any, model: str) -> ModelReply:
     )
 
 
+def read_embeddings(response: Any) -> ModelReply:
+    """The reply of a response with embeddings. These have no output tokens."""
+    tokens = getattr(getattr(response, "usage", None), "prompt_tokens", None)
+    usage = Usage(input_tokens=tokens, output_tokens=0) if tokens else Usage()
+    return ModelReply(usage=usage, extra={"embeddings": [each["embedding"] for each in response.data]})
+
+
 def _read_extra(response: dict[str, Any], model: str) -> dict[str, Json]:
     """What a response has besides the fields of a reply, without what is empty."""
     first, *others = response.pop("choices")

@@ -134,6 +134,13 @@ class ModelRequest:
         return "\n".join(message.content for message in self.messages)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequest(ModelRequest):
+    """A request for the embeddings of its messages. The reply has them in its `extra`, as `embeddings`."""
+
+    purpose: Literal["embedding"] = "embedding"
+
+
 _PLAIN_END = b',"tool_requests":[],"tool_request_id":null}'
 """How the JSON of a plain message ends after its text."""
 

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from pydantic import BaseModel
 
 from promptiter.endpoint import EndpointSession, open_session
-from promptiter.llm import Gateway
+from promptiter.llm import Budget, Gateway
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.retries import Retries
 from tests.endpoint.clients import CASE, HELLO
@@ -186,3 +187,168 @@ async def test_a_refusal_of_the_server_keeps_its_status_and_message(
             await client.chat.completions.create(model=MODEL, messages=HELLO)
     assert "sk-upstream-secret" not in str(refused.value)
     assert not session.outages
+
+
+TOOL_CALL = {"id": "c9", "type": "function", "function": {"name": "search", "arguments": '{"q":"y"}'}}
+FLAT_SEARCH: Any = {"type": "function", **SEARCH["function"]}
+
+
+def ask_for_tool(body: dict[str, Any]) -> dict[str, Any]:
+    """Asks for a tool once, and then answers with its result."""
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return {}
+    message = {"role": "assistant", "content": "Let me look.", "reasoning_content": "Hm.", "tool_calls": [TOOL_CALL]}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+
+async def test_responses_with_instructions_tools_and_previous_response_id(server: LoopbackServer) -> None:
+    server.fields = ask_for_tool
+    async with run_sdk(build_gateway(server)) as (session, client):
+        first = await client.responses.create(
+            model=MODEL, input="Find y", instructions="Be brief.", tools=[FLAT_SEARCH], max_output_tokens=50
+        )
+        call = first.output[-1]
+        assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]
+        assert call.type == "function_call"
+        assert (call.call_id, call.arguments, first.output_text) == ("c9", '{"q":"y"}', "Let me look.")
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "found"}
+        second = await client.responses.create(model=MODEL, input=[result], previous_response_id=first.id)
+        with pytest.raises(openai.NotFoundError, match="is not one of this run"):
+            await client.responses.create(model=MODEL, input="x", previous_response_id="resp_other")
+    assert second.output_text == "You said: found"
+    assert second.usage
+    assert second.usage.input_tokens > 0
+    assert len(session.calls) == 2
+    assert [message["role"] for message in server.bodies[0]["messages"]] == ["system", "user"]
+    assert server.bodies[0]["tools"][0]["function"]["name"] == "search"
+    assert server.bodies[0]["max_tokens"] == 50
+    assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "tool"]
+    assert server.bodies[1]["messages"][1]["tool_calls"] == [TOOL_CALL]
+
+
+async def test_a_response_is_streamed_and_parsed(server: LoopbackServer) -> None:
+    server.answer = lambda _: '{"department": "billing"}'
+    async with run_sdk(build_gateway(server)) as (_, client):
+        parsed = await client.responses.parse(model=MODEL, input="Route", text_format=Route)
+        assert parsed.output_parsed == Route(department="billing")
+        server.fields = ask_for_tool
+        async with client.responses.stream(model=MODEL, input="Find y", tools=[FLAT_SEARCH]) as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert {"response.output_text.delta", "response.function_call_arguments.done"} <= set(kinds)
+    assert final.output_text == "Let me look."
+    assert server.bodies[0]["response_format"]["json_schema"]["strict"] is True
+
+
+async def test_built_in_tools_are_refused(server: LoopbackServer) -> None:
+    async with run_sdk(build_gateway(server)) as (_, client):
+        with pytest.raises(openai.BadRequestError, match="'web_search': the endpoint serves functions"):
+            await client.responses.create(model=MODEL, input="x", tools=[{"type": "web_search"}])
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await client.responses.create(model=MODEL, input="x", background=True)
+        with pytest.raises(openai.BadRequestError, match="item_reference"):
+            await client.responses.create(model=MODEL, input=[{"type": "item_reference", "id": "x"}])
+    assert not server.bodies
+
+
+@pytest.mark.parametrize("form", ["float", openai.omit])  # the SDK asks for base64 and decodes it
+async def test_embeddings_are_passed_through_cached_and_counted(server: LoopbackServer, form: Any) -> None:
+    gateway = build_gateway(server)
+    for _ in range(2):
+        async with run_sdk(gateway) as (_, client):
+            made = await client.embeddings.create(model=MODEL, input=["four", "eightyes"], encoding_format=form)
+            tokens = await client.embeddings.create(model=MODEL, input=[[1, 2]], dimensions=2)
+        assert [each.embedding for each in made.data] == [[1.0, 2.0], [2.0, 4.0]]
+        assert tokens.data[0].embedding == [0.5, 1.0]
+        assert made.usage.prompt_tokens == 2
+    assert [body["input"] for body in server.bodies] == [["four", "eightyes"], [[1, 2]]]
+    assert server.bodies[1]["dimensions"] == 2
+    total = gateway.ledger.snapshot().total
+    assert (total.calls, total.cache_hits, total.input_tokens, total.output_tokens) == (2, 2, 4, 0)
+
+
+@asynccontextmanager
+async def run_anthropic(gateway: Gateway) -> AsyncIterator[tuple[EndpointSession, anthropic.AsyncAnthropic]]:
+    with gateway.active():
+        async with open_session(CASE) as session, open_anthropic(session) as client:
+            yield session, client
+
+
+def open_anthropic(session: EndpointSession) -> anthropic.AsyncAnthropic:
+    given = session.environment
+    return anthropic.AsyncAnthropic(base_url=given["ANTHROPIC_BASE_URL"], api_key=given["ANTHROPIC_API_KEY"])
+
+
+CLAUDE_SEARCH: Any = {
+    "name": "search",
+    "description": "Find",
+    "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}},
+}
+
+
+async def test_anthropic_messages_with_tools_and_images(server: LoopbackServer) -> None:
+    server.fields = ask_for_tool
+    image: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    question: Any = {"role": "user", "content": [{"type": "text", "text": "Find y"}, image]}
+    async with run_anthropic(build_gateway(server)) as (session, client):
+        first = await client.messages.create(
+            model=MODEL,
+            max_tokens=50,
+            system="Be brief.",
+            messages=[question],
+            tools=[CLAUDE_SEARCH],
+            tool_choice={"type": "any"},
+            stop_sequences=["END"],
+            metadata={"user_id": "u1"},
+        )
+        kinds = [block.type for block in first.content]
+        use = first.content[-1]
+        assert kinds == ["thinking", "text", "tool_use"]
+        assert use.type == "tool_use"
+        assert (use.input, first.stop_reason) == ({"q": "y"}, "tool_use")
+        result: Any = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "found"}]}
+        answer: Any = [
+            {"role": "assistant", "content": [block.to_dict() for block in first.content]},
+            {"role": "user", "content": [result]},
+        ]
+        second = await client.messages.create(model=MODEL, max_tokens=50, messages=[question, *answer])
+    assert second.content[0].type == "text"
+    assert second.content[0].text == "You said: found"
+    assert (second.stop_reason, second.usage.output_tokens) == ("end_turn", 3)
+    body = server.bodies[0]
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert body["messages"][1]["content"][1]["image_url"]["url"] == "data:image/png;base64,AAAA"
+    assert (body["tool_choice"], body["stop"], body["user"], body["max_tokens"]) == ("required", ["END"], "u1", 50)
+    assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "tool"]
+    assert len(session.calls) == 2
+
+
+async def test_anthropic_messages_are_streamed(server: LoopbackServer) -> None:
+    server.fields = ask_for_tool
+    async with (
+        run_anthropic(build_gateway(server)) as (_, client),
+        client.messages.stream(
+            model=MODEL, max_tokens=50, messages=[{"role": "user", "content": "Find y"}], tools=[CLAUDE_SEARCH]
+        ) as stream,
+    ):
+        text = "".join([part async for part in stream.text_stream])
+        final = await stream.get_final_message()
+    assert text == "Let me look."
+    assert final.content[-1].type == "tool_use"
+    assert final.content[-1].input == {"q": "y"}
+
+
+async def test_errors_have_the_shape_of_anthropic(server: LoopbackServer) -> None:
+    async with run_anthropic(build_gateway(server, budget=Budget(max_calls=0))) as (session, client):
+        tool: Any = {"type": "web_search_20250305", "name": "web_search"}
+        with pytest.raises(anthropic.BadRequestError, match="not built-in tools"):
+            await client.messages.create(model=MODEL, max_tokens=5, messages=HELLO, tools=[tool])
+        with pytest.raises(anthropic.PermissionDeniedError) as refused:
+            await client.messages.create(model=MODEL, max_tokens=5, messages=HELLO)
+        assert isinstance(refused.value.body, dict)
+        assert refused.value.body["error"]["type"] == "budget_ended"
+        assert session.fatal is not None
+        session.fatal = None

@@ -100,6 +100,19 @@ class LoopbackServer:
             }
         )
 
+    async def embed(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request for embeddings: a quarter and half of the length of each input."""
+        body = await request.json()
+        self.bodies.append(body)
+        words = sum(len(each.split()) if isinstance(each, str) else len(each) for each in body["input"])
+        self.billed.append((words, 0))
+        data = [
+            {"object": "embedding", "index": index, "embedding": [len(each) / 4, len(each) / 2]}
+            for index, each in enumerate(body["input"])
+        ]
+        usage = {"prompt_tokens": words, "total_tokens": words}
+        return web.json_response({"object": "list", "data": data, "model": body["model"], "usage": usage})
+
     def _choose_fault(self, body: dict[str, Any]) -> str | None:
         key = json.dumps(body, sort_keys=True)
         failed = self._failed.get(key, 0)
@@ -121,6 +134,7 @@ def run_server(server: LoopbackServer) -> Iterator[LoopbackServer]:
     async def start() -> web.AppRunner:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", server.handle)
+        app.router.add_post("/v1/embeddings", server.embed)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
