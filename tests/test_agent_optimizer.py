@@ -284,7 +284,7 @@ class LabeledBreach(Breach):
     label = "slo_breach"
 
 
-NEVER = {"stop": {"required_metrics": []}}
+NEVER: dict[str, Any] = {"stop": {"required_metrics": []}}
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def build_result(
         baseline_metric_breakdown=_break_down(baseline),
         best_metric_breakdown=_break_down(accepted),
         metric_thresholds={} if baseline is None else dict(baseline.thresholds),
+        per_metric_best_candidates=_find_best_by_metric(result),
         baseline_prompts=before,
         best_prompts=after,
         total_rounds=len(rounds),
@@ -202,6 +203,21 @@ def _find_validation(each: RoundResult, result: RunResult) -> Evaluation | None:
     wanted = {case.case_id for case in result.baseline.cases}
     found = (one for one in each.candidate.evaluations if {case.case_id for case in one.cases} == wanted)
     return next(found, None)
+
+
+def _find_best_by_metric(result: RunResult) -> dict[str, list[int]]:
+    """The candidates of a pool that are best at each metric, by their numbers; none if the search has no pool."""
+    means = {} if result.baseline is None else {0: _break_down(result.baseline)}
+    for each in result.rounds:
+        iteration = get_iteration(each)
+        validation = each.validation if each.validation is not None else _find_validation(each, result)
+        if iteration is not None and iteration.pool_number is not None:
+            means[iteration.pool_number] = _break_down(validation)
+    if len(means) < 2:
+        return {}
+    names = {name for known in means.values() for name in known}
+    best = {name: max(known[name] for known in means.values() if name in known) for name in names}
+    return {name: [number for number, known in means.items() if known.get(name) == best[name]] for name in sorted(best)}
 
 
 def _train_score(each: RoundResult) -> float | None:
