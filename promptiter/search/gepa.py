@@ -8,7 +8,7 @@ and its final test. The frontier needs the scores of the validation cases, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
@@ -43,7 +43,6 @@ from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 from promptiter.structure import TEXT_TYPES
 from promptiter.wording import join_names
-from traces.model import Json
 
 MAX_HISTORY = 5
 """The most earlier answers to a case that a reflection model can be shown."""
@@ -110,11 +109,15 @@ class GepaSearch:
             raise SetupError(f"perfect_score is {perfect_score!r}; give a number, such as 1.0")
         if reflection_options and reflection_model is None:
             raise SetupError("reflection_options are those of a reflection_model; give one, or remove them")
+        self.backwarder = backwarder
         self.attributor = as_attributor(backwarder)
         self.aggregator = aggregator or SupportAggregator()
         self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
-        options: Mapping[str, Json] | None = reflection_options
-        self.reflector = None if reflection_model is None else LLMReflector(reflection_model, model_options=options)
+        self.reflection_model = reflection_model
+        self.reflection_options = reflection_options
+        self.reflector = (
+            None if reflection_model is None else LLMReflector(reflection_model, model_options=reflection_options)
+        )
         self.candidate_selection_strategy = candidate_selection_strategy
         self.frontier_type = frontier_type
         self.module_selector = module_selector
@@ -205,8 +208,6 @@ class GepaSearch:
             session.report(f"GEPA rewrites texts only; other targets keep their values: {join_names(others, limit=5)}")
         if self.use_merge and len(components) < 2:
             session.report("use_merge has no effect: a merge needs at least two texts that may change")
-        if session.reviewer is not None and self.reflector is not None:
-            raise SetupError("the texts of a reflection model cannot be reviewed; remove the review or the model")
         return components
 
     def _build_reflections(self, session: Session, components: Sequence[str]) -> Reflections:

@@ -6,11 +6,12 @@ rewritten, and every candidate recorded: screened out, kept on the frontier, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Literal, TypeAlias
 
-from promptiter.backprop.iteration_record import Iteration, IterationFinished, IterationKind
+from promptiter.backprop.iteration_record import Iteration, IterationFinished
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation, get_best_value
@@ -51,23 +52,19 @@ class Scored:
     case_runs: int
 
 
-@dataclass(slots=True)
-class _Open:
+class _OpenIteration:
     """The iteration in progress. It `expects_child` once gepa runs something that is not in its pool."""
 
-    number: int
-    expects_child: bool = False
-    kind: IterationKind = "reflective"
-    parents: tuple[int, ...] = ()
-    components: tuple[str, ...] = ()
-    patches: PatchSet = field(default_factory=PatchSet)
-    candidate: Profile | None = None
-    minibatch: tuple[str, ...] = ()
-    parent_scores: tuple[tuple[float, ...], ...] = ()
-    candidate_scores: tuple[float, ...] = ()
-    is_decided: bool = False
-    skipped: str = ""
-    extra: dict[str, object] = field(default_factory=dict)
+    def __init__(self, number: int) -> None:
+        self.record = Iteration(number=number)
+        self.minibatch: Minibatch | None = None
+        self.patches = PatchSet()
+        self.expects_child = False
+        self.candidate: Profile | None = None
+        self.is_decided = False
+
+    def note(self, **facts: Any) -> None:
+        self.record = replace(self.record, **facts)
 
 
 class GepaRun:
@@ -83,9 +80,8 @@ class GepaRun:
         self._reuses = reuses
         self._rows: dict[tuple[str, Part], dict[tuple[str, int], CaseRow]] = {}
         self._keep(session.baseline.profile, "validation", baseline.rows)
-        self._accepted_score = self._average(baseline)
-        self._iteration = _Open(number=0)
-        self._minibatch: Minibatch | None = None
+        self._accepted_score = fmean(self._score_cases(baseline).values())
+        self._open = _OpenIteration(0)
 
     @property
     def examples(self) -> tuple[list[Example], list[Example]]:
@@ -98,74 +94,78 @@ class GepaRun:
     async def begin(self, number: int) -> None:
         """Begin an iteration."""
         await self._session.begin_round()
-        self._iteration, self._minibatch = _Open(number=number), None
-
-    def expect_child(self, parents: Sequence[int]) -> None:
-        """Note the parents of the next candidate that is not in the pool: one, or two of a merge."""
-        opened = self._iteration
-        opened.parents, opened.expects_child = tuple(parents), True
-        opened.kind = "merge" if len(parents) > 1 else "reflective"
+        self._open = _OpenIteration(number)
 
     def select(self, parent: int) -> None:
         """Note the parent that gepa selected for a reflection."""
-        self._iteration.parents = (parent,)
+        self._open.note(parents=(parent,))
+
+    def expect_child(self, parents: Sequence[int]) -> None:
+        """Note that gepa runs a child next: one of a parent, or a merge of two."""
+        self._open.expects_child = True
+        self._open.note(parents=tuple(parents), kind="merge" if len(parents) > 1 else "reflective")
 
     def skip(self, reason: str) -> None:
         """Note why gepa proposes nothing."""
-        self._iteration.skipped = SKIPPED.get(reason, reason)
+        self._open.note(skipped=SKIPPED.get(reason, reason))
 
     async def evaluate(self, batch: Sequence[Example], texts: Texts) -> Scored:
-        """Run a batch of cases under the texts of a candidate. One that is not in the pool is recorded first."""
-        part, cases = batch[0].part, list({each.case.id: each.case for each in batch}.values())
-        profile = self._build_profile(texts)
-        is_whole = part == "validation" and len(cases) == len(self._sets[part].cases)
-        opened = self._iteration
-        if opened.expects_child:
-            profile = await self._propose(profile)
-        evaluation, eval_set = await self._run_cases(part, cases, profile, is_whole=is_whole)
-        by_id = {each.case_id: each for each in evaluation.cases}
-        scored = Scored(
-            outputs=tuple(evaluation.rows_by_case[each.case.id][0].output for each in batch),
-            scores=tuple(self._score(evaluation, each.case.id) for each in batch),
-            metrics=tuple({name: value or 0.0 for name, value in by_id[each.case.id].means.items()} for each in batch),
+        """Run a batch of cases under the texts of a candidate. A child is recorded first."""
+        opened, part = self._open, batch[0].part
+        profile = await self._propose(texts) if opened.expects_child else self._build_profile(texts)
+        cases = {each.case.id: each.case for each in batch}
+        evaluation, eval_set = await self._run_cases(part, tuple(cases.values()), profile)
+        scores, ids = self._score_cases(evaluation), [each.case.id for each in batch]
+        metrics = {
+            each.case_id: {name: value or 0.0 for name, value in each.means.items()} for each in evaluation.cases
+        }
+        outputs = {case_id: rows[0].output for case_id, rows in evaluation.rows_by_case.items()}
+        if not opened.record.number:  # the baseline
+            pass
+        elif not opened.expects_child:
+            opened.minibatch = Minibatch(profile=profile, evaluation=evaluation, eval_set=eval_set, scores=scores)
+            opened.note(minibatch=tuple(ids), parent_scores=(tuple(scores[each] for each in ids),))
+        elif not opened.record.candidate_scores:
+            opened.note(minibatch=tuple(ids), candidate_scores=tuple(scores[each] for each in ids))
+            if opened.record.kind == "merge":
+                opened.note(parent_scores=tuple(self._score_parents(ids)))
+        if part == "train" or self._session.shape != "two_sets":
+            for case_id in cases:
+                self._reflections.remember(case_id, scores[case_id], outputs[case_id])
+        return Scored(
+            outputs=tuple(outputs[each] for each in ids),
+            scores=tuple(scores[each] for each in ids),
+            metrics=tuple(metrics[each] for each in ids),
             case_runs=len({row.case_id for row in evaluation.rows if row.origin != "kept"}),
         )
-        if not opened.candidate_scores and opened.number:
-            self._note_minibatch(batch, scored)
-        if opened.number and not opened.expects_child:
-            scores = {each.case.id: score for each, score in zip(batch, scored.scores, strict=True)}
-            self._minibatch = Minibatch(profile=profile, evaluation=evaluation, eval_set=eval_set, scores=scores)
-        if part == "train" or self._session.shape != "two_sets":
-            for each, score, output in zip(batch, scored.scores, scored.outputs, strict=True):
-                self._reflections.remember(each.case.id, score, output)
-        return scored
 
     async def blame(self) -> list[str]:
         """The components that the failures of the mini-batch are blamed on."""
-        assert self._minibatch is not None, "gepa runs a mini-batch before it selects components"
-        blamed = await self._reflections.blame(self._minibatch)
+        assert self._open.minibatch is not None, "gepa runs a mini-batch before it selects components"
+        blamed = await self._reflections.blame(self._open.minibatch)
         if not blamed:
-            self._iteration.skipped = self._reflections.explain_no_blame()
+            self._open.note(skipped=self._reflections.explain_no_blame())
         return blamed
 
     async def reflect(self, components: Sequence[str]) -> dict[str, str]:
         """New texts of these components; none if every one was refused or could not be written."""
-        self._iteration.components = tuple(components)
-        assert self._minibatch is not None, "gepa runs a mini-batch before it reflects"
+        opened = self._open
+        assert opened.minibatch is not None, "gepa runs a mini-batch before it reflects"
         if not components:
             return {}
-        found = await self._reflections.reflect(self._minibatch, components)
-        self._iteration.patches = found.patches
+        opened.note(components=tuple(components))
+        found = await self._reflections.reflect(opened.minibatch, components)
+        opened.patches = found.patches
+        opened.note(error=found.error)
         if not found.patches:
-            self._iteration.skipped = "; ".join(found.notes) or "no new text was written"
-        self._iteration.extra["error"] = found.error
+            opened.note(skipped="; ".join(found.notes) or "no new text was written")
         return {each.surface_id: str(each.value) for each in found.patches}
 
     async def reject(self, reason: str) -> None:
         """Record that gepa's gate rejected the child."""
-        assert self._iteration.candidate is not None, "gepa evaluates a child before it rejects it"
-        self._iteration.is_decided = True
-        await self._session.reject(self._iteration.candidate, reason)
+        assert self._open.candidate is not None, "gepa runs a child before it rejects it"
+        self._open.is_decided = True
+        await self._session.reject(self._open.candidate, reason)
 
     async def add_to_pool(
         self, number: int, *, score: float, scores: Mapping[int, float], is_best: bool, front: Sequence[int]
@@ -174,18 +174,18 @@ class GepaRun:
 
         `scores` are those of the validation cases, by position.
         """
-        opened, session = self._iteration, self._session
-        assert opened.candidate is not None, "gepa evaluates a child before it adds it"
-        self.pool[number] = child = opened.candidate
+        opened, session, child = self._open, self._session, self._open.candidate
+        assert child is not None, "gepa runs a child before it adds it"
+        self.pool[number] = child
         cases = self._sets["validation"].cases
-        opened.extra |= {
-            "pool_number": number,
-            "validation_score": score,
-            "validation_scores": {cases[place].id: value for place, value in sorted(scores.items())},
-            "is_best": is_best,
-            "front": tuple(front),
-        }
         opened.is_decided = True
+        opened.note(
+            pool_number=number,
+            validation_score=score,
+            validation_scores={cases[place].id: value for place, value in sorted(scores.items())},
+            is_best=is_best,
+            front=tuple(front),
+        )
         if score <= self._accepted_score:
             place = "kept on the frontier" if number in front else "kept in the pool"
             best = format_score(self._accepted_score)
@@ -197,87 +197,63 @@ class GepaRun:
 
     async def end(self) -> None:
         """Record the iteration, and complete the round."""
-        opened = self._iteration
-        if opened.candidate is None or not opened.is_decided:
-            await self._session.skip_round(opened.skipped or "no candidate was proposed")
-        finished = Iteration(
-            number=opened.number,
-            kind=opened.kind,
-            parents=opened.parents,
-            components=opened.components,
-            candidate=None if opened.candidate is None else opened.candidate.digest,
-            minibatch=opened.minibatch,
-            parent_scores=opened.parent_scores,
-            candidate_scores=opened.candidate_scores,
-            skipped=opened.skipped if opened.candidate is None else "",
-            **opened.extra,  # type: ignore[arg-type]
-        )
-        await self._session.note(IterationFinished(iteration=finished))
-        await self._session.complete_round()
+        opened, session = self._open, self._session
+        if not opened.is_decided:
+            await session.skip_round(opened.record.skipped or "no candidate was proposed")
+        await session.note(IterationFinished(iteration=opened.record))
+        await session.complete_round()
 
-    async def _propose(self, profile: Profile) -> Profile:
-        """Record a child, once per iteration, and return it as it is recorded."""
-        opened, session = self._iteration, self._session
+    async def _propose(self, texts: Texts) -> Profile:
+        """Record the child of the iteration, once, and return it as it is recorded."""
+        opened, session = self._open, self._session
         if opened.candidate is None:
-            parents = [self.pool[number] for number in opened.parents]
-            if opened.kind == "merge":
-                opened.components = tuple(each.surface_id for each in parents[0].changes(profile, session.snapshot))
+            parents = [self.pool[number] for number in opened.record.parents]
+            if opened.record.kind == "merge":
+                profile = self._build_profile(texts)
+                changed = parents[0].changes(profile, session.snapshot)
+                opened.note(components=tuple(each.surface_id for each in changed))
                 opened.candidate = await session.propose(profile, parents=parents, reason="merged from two candidates")
             else:
                 opened.candidate = await session.propose(opened.patches, parents=parents)
+            opened.note(candidate=opened.candidate.digest)
         return opened.candidate
 
-    async def _run_cases(
-        self, part: Part, cases: Sequence[EvalCase], profile: Profile, *, is_whole: bool
-    ) -> tuple[Evaluation, EvalSet]:
+    async def _run_cases(self, part: Part, cases: Sequence[EvalCase], profile: Profile) -> tuple[Evaluation, EvalSet]:
         session, whole = self._session, self._sets[part]
+        is_whole = part == "validation" and len(cases) == len(whole.cases)
         eval_set = whole if is_whole else replace(whole, cases=tuple(cases))
-        ids = {case.id for case in cases}
         stored = self._rows.get((profile.digest, part), {})
-        known = [row for row in stored.values() if row.case_id in ids]
-        wanted = len(cases) * session.evaluator.options.repeats
-        if is_whole and len(known) == wanted:  # the baseline, or a child of a run with one set
+        known = [row for row in stored.values() if row.case_id in eval_set.by_id]
+        repeats = session.evaluator.options.repeats
+        if is_whole and len(known) == len(cases) * repeats:  # the baseline, or all cases were in a mini-batch
             return session.evaluator.build_evaluation(known, eval_set, profile), eval_set
-        phase = "frontier" if is_whole or self._iteration.kind == "merge" else "minibatch"
-        if self._reuses or phase == "frontier":
-            found = await session.evaluate(eval_set, profile, phase=phase, known=known)
-            self._keep(profile, part, found.rows)
-        else:
-            repeats = session.reserve_repeats(session.evaluator.options.repeats)
-            found = await session.evaluate(eval_set, profile, phase=phase, repeats=repeats)
+        phase = "frontier" if is_whole or self._open.record.kind == "merge" else "minibatch"
+        if not self._reuses and phase == "minibatch":
+            found = await session.evaluate(eval_set, profile, phase=phase, repeats=session.reserve_repeats(repeats))
+            return found, eval_set
+        found = await session.evaluate(eval_set, profile, phase=phase, known=known)
+        self._keep(profile, part, found.rows)
         return found, eval_set
+
+    def _score_parents(self, case_ids: Sequence[str]) -> Iterator[tuple[float, ...]]:
+        """The scores of the parents of a merge, which gepa compares it with."""
+        for number in self._open.record.parents:
+            parent = self.pool[number]
+            rows = self._rows[parent.digest, "validation"].values()
+            evaluation = self._session.evaluator.build_evaluation(rows, self._sets["validation"], parent)
+            scores = self._score_cases(evaluation)
+            yield tuple(scores[each] for each in case_ids)
 
     def _keep(self, profile: Profile, part: Part, rows: Sequence[CaseRow]) -> None:
         stored = self._rows.setdefault((profile.digest, part), {})
         stored.update({(row.case_id, row.repeat): row for row in rows})
 
-    def _note_minibatch(self, batch: Sequence[Example], scored: Scored) -> None:
-        opened = self._iteration
-        opened.minibatch = tuple(each.case.id for each in batch)
-        if opened.candidate is None:
-            opened.parent_scores = (scored.scores,)
-            return
-        opened.candidate_scores = scored.scores
-        if opened.kind == "merge":
-            parents = [self._rows[self.pool[each].digest, "validation"] for each in opened.parents]
-            opened.parent_scores = tuple(self._score_known(rows, batch) for rows in parents)
-
-    def _score_known(self, rows: Mapping[tuple[str, int], CaseRow], batch: Sequence[Example]) -> tuple[float, ...]:
-        evaluation = self._session.evaluator.build_evaluation(
-            list(rows.values()), self._sets["validation"], self.pool[0]
-        )
-        return tuple(self._score(evaluation, each.case.id) for each in batch)
-
-    def _score(self, evaluation: Evaluation, case_id: str) -> float:
-        """The objective of a case, from 0 to 1. What could not be scored counts 0, as gepa wants it."""
+    def _score_cases(self, evaluation: Evaluation) -> dict[str, float]:
+        """The objective of each case, from 0 to 1. What could not be scored counts 0, as gepa wants it."""
         objective = self._session.request.objective
-        [case] = (each for each in evaluation.cases if each.case_id == case_id)
-        value = case.objective(objective)
-        return 0.0 if value is None else 1.0 + value - get_best_value(objective)
-
-    def _average(self, evaluation: Evaluation) -> float:
-        scores = [self._score(evaluation, each.case_id) for each in evaluation.cases]
-        return sum(scores) / len(scores) if scores else 0.0
+        best = get_best_value(objective)
+        values = {each.case_id: each.objective(objective) for each in evaluation.cases}
+        return {case_id: 0.0 if value is None else 1.0 + value - best for case_id, value in values.items()}
 
     def _build_profile(self, texts: Texts) -> Profile:
         session = self._session

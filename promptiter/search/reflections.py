@@ -13,21 +13,21 @@ from functools import partial
 from promptiter.backprop.iteration_record import ReflectionMeasured, TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
-from promptiter.backprop.patch_writing import lint_patch
+from promptiter.backprop.patch_writing import PatchAttempt, lint_patch
 from promptiter.backprop.stage_calls import call_or_error
 from promptiter.concurrency import run_together
 from promptiter.engine.session import Session
 from promptiter.errors import StageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
+from promptiter.llm.ledger import Spending
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.case_records import build_case_records
 from promptiter.search.propose import PatchProposer
 from promptiter.stages.contracts import AggregateResult
-from promptiter.stages.optimizer import Rejection
 from promptiter.stages.reflection import ReflectRequest
-from promptiter.wording import join_names
+from promptiter.wording import join_names, plural
 
 MAX_FIRST_FAILURES = 3
 """If this many reflections fail and none has ever worked, the run fails."""
@@ -153,20 +153,18 @@ class Reflections:
         async def work() -> TextsProposed:
             await session.restore_traces(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
             before = session.evaluator.gateway.ledger.snapshot()
-            answers = await run_together(self._rewrite(reflector, minibatch, each, signals) for each in components)
-            spent = (session.evaluator.gateway.ledger.snapshot() - before).by_role().get("optimizer")
-            patches = [patch for patch, _, _ in answers if patch is not None]
+            written = await run_together(self._rewrite(reflector, minibatch, each, signals) for each in components)
+            spent = (session.evaluator.gateway.ledger.snapshot() - before).by_role().get("optimizer", Spending())
+            shown = [signals.get(each) or _describe_cases(each, minibatch) for each in components]
+            attempts = await self._patcher.review(written, shown, minibatch.profile)
+            patches = [each.patch for each in attempts if each.patch is not None]
             return TextsProposed(
                 texts={each.surface_id: session.redact(str(each.value)) for each in patches},
                 reasons={each.surface_id: session.redact(each.reason) for each in patches},
-                refused=tuple(refused for _, refused, _ in answers if refused is not None),
-                notes=tuple(
-                    f"{name}: {error}" for name, (_, _, error) in zip(components, answers, strict=True) if error
-                ),
-                failed=tuple(name for name, (_, _, error) in zip(components, answers, strict=True) if error),
-                measured=ReflectionMeasured()
-                if spent is None
-                else ReflectionMeasured(
+                refused=tuple(refused for each in attempts for refused in each.refused),
+                notes=tuple(each.note for each in attempts if each.note),
+                failed=tuple(name for name, each in zip(components, attempts, strict=True) if each.has_failed),
+                measured=ReflectionMeasured(
                     calls=spent.calls,
                     input_tokens=spent.input_tokens,
                     output_tokens=spent.output_tokens,
@@ -183,8 +181,8 @@ class Reflections:
         minibatch: Minibatch,
         component: str,
         signals: Mapping[str, AggregateResult],
-    ) -> tuple[SurfacePatch | None, Rejection | None, str]:
-        """Ask for the new text of one component: the patch, or why it is refused, or the error of the model."""
+    ) -> PatchAttempt:
+        """Ask for the new text of one component. Lint may refuse it."""
         session, profile = self._session, minibatch.profile
         surface = profile.surface(component, session.snapshot)
         records = await build_case_records(
@@ -205,9 +203,9 @@ class Reflections:
         )
         patch, error = await call_or_error(partial(reflector.reflect, request), session.redact)
         if patch is None:
-            return None, None, error or "no answer"
+            return PatchAttempt(note=f"{component}: {error}", has_failed=True)
         refused = lint_patch(self._linter, patch, surface)
-        return (patch, None, "") if refused is None else (None, refused, "")
+        return PatchAttempt(patch=patch) if refused is None else PatchAttempt(refused=(refused,))
 
     def _count(self, error: str) -> None:
         """Report a reflection that failed. The run fails if the first ones all do."""
@@ -218,3 +216,9 @@ class Reflections:
         if not self._has_worked and self._failed >= MAX_FIRST_FAILURES:
             raise StageError(f"{error} (all of {self._failed} reflections failed)")
         self._session.report(error)
+
+
+def _describe_cases(surface_id: str, minibatch: Minibatch) -> AggregateResult:
+    """What a reviewer is told if there was no backward pass."""
+    text = f"a reflection on {plural(len(minibatch.scores), 'case')}"
+    return AggregateResult(surface_id=surface_id, text=text, case_ids=tuple(minibatch.scores))

@@ -11,6 +11,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.iteration_record import Iteration, get_iteration, get_reflection
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
+from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
@@ -295,3 +296,36 @@ def test_options_of_a_model_need_a_model() -> None:
 
 def test_both_names_are_registered() -> None:
     assert SEARCHES.get("gepa") is SEARCHES.get("gepa_reflective") is GepaSearch
+
+
+async def test_a_run_whose_budget_ended_continues_with_a_larger_one() -> None:
+    expected = await build_engine(search()).run(build_request())
+    journal = MemoryJournal()
+    small = await build_engine(search(), budget=Budget(max_calls=40)).run(build_request(), journal=journal)
+    assert small.stop_reason == "max_calls"
+    resumed = await build_engine(search(), budget=Budget(max_calls=4_000)).run(build_request(), journal=journal)
+    assert resumed.accepted_profile == expected.accepted_profile
+    assert [get_iteration(each) for each in resumed.rounds] == [get_iteration(each) for each in expected.rounds]
+
+
+async def test_patches_of_the_stages_are_reviewed() -> None:
+    class Vetoes:
+        async def review(self, request: ReviewRequest) -> Review:
+            return Review(action="veto", reason=f"not {request.surface.id}")
+
+    stages = GepaSearch(desk_stages.Blames(), desk_stages.Merges(), desk_stages.Writes(), module_selector="blame")
+    result = await build_engine(stages).run(build_request(max_rounds=1), reviewer=Vetoes())
+    assert "vetoed in review: not draft#instruction" in result.rounds[0].skipped
+
+
+async def test_texts_of_a_model_are_reviewed() -> None:
+    class Edits:
+        async def review(self, request: ReviewRequest) -> Review:
+            assert request.signal.text == "a reflection on 3 cases"
+            return Review(action="edit", value=f"{request.surface.value} Be careful and calm.", reason="calmer")
+
+    result = await build_engine(search()).run(build_request(), reviewer=Edits())
+    assert {change.after for change in result.changes} == {
+        "Draft. Be careful and calm.",
+        "Polish. Be careful and calm.",
+    }

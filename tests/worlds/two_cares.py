@@ -125,10 +125,11 @@ def build_engine(
     *,
     cache: Cache | None = None,
     budget: Budget | None = None,
+    task: ScriptedModel | None = None,
     second: Callable[[EvalCase, object], float] = is_calm,
     **options: int,
 ) -> Engine:
-    models = {"scripted": ScriptedModel(answer), EDITOR: ScriptedModel(editor or Editor())}
+    models = {"scripted": task or ScriptedModel(answer), EDITOR: ScriptedModel(editor or Editor())}
     evaluator = Evaluator(
         [FunctionMetric(name="care", function=score), FunctionMetric(name="second", function=second)],
         gateway=Gateway(models=models, cache=cache, budget=budget),
