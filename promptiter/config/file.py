@@ -156,6 +156,10 @@ class RunConfig(Section):
     keep_best_only: Flag = False
     """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
     """
+    layout: Literal["001"] | None = None
+    """`001`: also write the artifacts of AgentOptimizer."""
+    output_dir: File | None = None
+    """Where `layout` writes them; by default into the folder `layout_001` of the run."""
     review: ReviewEntry = None
     """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     sources: dict[str, SourceItem] = Field(default_factory=dict)

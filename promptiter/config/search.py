@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from promptiter.config.fields import PartEntry
@@ -22,14 +22,20 @@ if TYPE_CHECKING:
     from promptiter.engine.session import Search
 
 
-def build_search(config: RunConfig) -> Search:
-    """Build the search of the file, by default the one for its goal, with the stages that it takes."""
+def build_search(config: RunConfig, *, given: Mapping[str, Any] | None = None) -> Search:
+    """Build the search of the file, by default the one for its goal, with the stages that it takes.
+
+    `given` are more arguments, which a file cannot hold: `extra_stop_callbacks` are left out if it does not take them.
+    """
     goal = build_goal(config.goal).kind
     entry = config.search or PartEntry(name=DEFAULT_SEARCH if goal == "score" else goal)
     stages = build_stages(config.stages, config.models)
     if config.search is not None:
         _check_stages(config, entry)
-    search: Search = build_part(entry, SEARCH, place="search", supplied=stages, supplied_by=_KEYS)
+    given = given or {}
+    if "extra_callbacks" in given and "extra_callbacks" not in list_parameters(SEARCH.load(entry.name)):
+        raise SetupError(f"search: {entry.name!r} has no events of gepa; remove extra_gepa_callbacks")
+    search: Search = build_part(entry, SEARCH, place="search", supplied={**stages, **given}, supplied_by=_KEYS)
     return search
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
@@ -30,6 +30,8 @@ from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
 from traces import Failure
 from traces.model import Json
+
+Session = TypeVar("Session", bound="EndpointSession")
 
 
 class SessionContext(Protocol):
@@ -235,6 +237,18 @@ async def _answer(request: HttpRequest) -> HttpAnswer:
 
 
 _host = EndpointHost(_answer)
+
+
+def add_session(make: Callable[[RunningServer], Session]) -> Session:
+    """Add a session that lasts as long as the process; blocking."""
+    session = make(_host.acquire())
+    _sessions[session.key] = session
+    return session
+
+
+def list_sessions() -> list[EndpointSession]:
+    """The sessions that take calls."""
+    return list(_sessions.values())
 
 
 @asynccontextmanager
