@@ -144,9 +144,8 @@ class EndpointSession:
         """
         if not self._is_open:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
-        place = (node, request.digest)
-        taken = self._taken.setdefault(place, set())
-        number = next(each for each in range(len(taken) + 1) if each not in taken) if self._numbers_calls else 0
+        taken: set[int] = self._taken.setdefault((node, request.digest), set()) if self._numbers_calls else set()
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
         taken.add(number)
         call = self._make(request, node, number, conversation)
         task = asyncio.get_running_loop().create_task(call, context=self._variables.copy())
