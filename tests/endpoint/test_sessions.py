@@ -230,3 +230,17 @@ async def test_an_ended_session_takes_no_calls() -> None:
         except httpx.ConnectError:
             return
     assert response.status_code == 401
+
+
+async def test_an_agent_that_blocks_the_event_loop_of_its_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptiter.endpoint.sessions.BLOCKED_S", 0.2)
+    gateway = build_gateway().for_run()
+    gateway.bind_to_running_loop()
+    async with run_case(gateway) as (session, _):
+        body = {"model": "clerk", "messages": HELLO}
+        response = httpx.post(  # noqa: ASYNC210 - the mistake that this is about
+            f"{session.base_url}/chat/completions", json=body, trust_env=False, timeout=20
+        )
+        assert response.status_code == 400
+        assert "use the async client" in response.text
+        assert session.fatal is None
