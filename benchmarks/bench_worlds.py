@@ -9,12 +9,13 @@ final test to show beyond run noise, and then the baseline stays. With slips, th
 validation cases; the final test shows that with the sixteen repeats of a test with an extra block, seldom with six.
 Tokens are characters / 4 of prompts and answers. Innocent surfaces are those without a planted fault.
 
-gepa is measured in the same process if it is installed: `pip install gepa==0.1.4`. Its reflection model is the same
-expert if it is `sighted`; if it is `blind`, it writes down all that the feedback names. `full` reflects on all train
-cases at once instead of three. Each of its runs ends at a perfect validation or after 1,500 case runs.
+GEPA is measured in the same process if gepa is installed: gepa's own `optimize`, and `here`, the search `gepa` on the
+same engine, with the same seeds. The reflection model is the same expert if it is `sighted`; if it is `blind`, it
+writes down all that the feedback names. `full` reflects on all train cases at once instead of three; with `blame`, the
+backward pass chooses what is rewritten. Each of these runs ends at a perfect validation or after 1,500 case runs.
 
-    python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa] [--without-final-test]
-        [--repeats 2]
+    python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa] [--only-gepa]
+        [--without-final-test] [--repeats 2]
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-from benchmarks.gepa_runs import VARIANTS, load_gepa, run_gepa
+from benchmarks.gepa_runs import BLAME, VARIANTS, GepaOutcome, Variant, load_gepa, run_gepa, run_gepa_here
 from benchmarks.measure import format_reached
 from promptiter.policies.final_test import FinalTest
 from tests.worlds.planted_world import optimize_world
@@ -39,6 +40,8 @@ Setting: TypeAlias = tuple[float, float]
 SLIP, ERROR_RATE = 0.05, 0.1
 SETTINGS: tuple[Setting, ...] = ((0.0, 0.0), (SLIP, 0.0), (0.0, ERROR_RATE), (SLIP, ERROR_RATE))
 MAX_INNOCENT = 0.02
+MAX_GEPA_RATIO = 1.1
+GEPA_SOLVES = ("one", "coupled", "join", "rare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds")
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds")
     parser.add_argument("--worlds", default=",".join(WORLDS), help="names of worlds, separated by commas")
+    parser.add_argument("--only-gepa", action="store_true", help="measure GEPA only")
     parser.add_argument("--without-gepa", action="store_true", help="measure promptiter only")
     parser.add_argument("--without-final-test", action="store_true", help="measure searches only")
     parser.add_argument("--repeats", type=int, default=FinalTest().repeats, help="repeats of a block of the final test")
@@ -72,10 +76,12 @@ def main() -> None:
     if gepa is None:
         print("gepa is not measured: it is not installed, or was not asked for\n")
     final_test = None if options.without_final_test else FinalTest(repeats=options.repeats)
-    found = {each: report_setting(names, seeds, each, final_test=final_test) for each in SETTINGS}
+    settings = () if options.only_gepa else SETTINGS
+    found = {each: report_setting(names, seeds, each, final_test=final_test) for each in settings}
     if gepa is not None:
         report_gepa(names, seeds)
-    report_goals(found)
+    if found:
+        report_goals(found)
 
 
 def report_setting(
@@ -117,34 +123,64 @@ async def run_promptiter(name: str, seed: int, setting: Setting, *, final_test: 
 
 
 def report_gepa(names: Sequence[str], seeds: Sequence[int]) -> None:
-    for slip, variants in ((0.0, VARIANTS), (SLIP, VARIANTS[-1:])):
-        print(f"gepa, {slip:.0%} slips")
+    theirs: dict[tuple[str, str], list[Figures]] = {}
+    here: dict[tuple[str, str], list[Figures]] = {}
+    for slip, variants in ((0.0, (*VARIANTS, BLAME)), (SLIP, (VARIANTS[-1], BLAME))):
+        print(f"GEPA, {slip:.0%} slips")
         print_header()
         for name in names:
             for variant in variants:
-                runs = []
-                for seed in seeds:
-                    world = make_world(name, seed, slip=slip)
-                    found = run_gepa(world, variant, seed=seed)
-                    changed = {each for each, value in found.values.items() if world.texts[each] != value}
-                    is_found = asyncio.run(is_at_ceiling(name, seed, found.values))
-                    runs.append(
-                        Figures(
-                            found=is_found,
-                            adopted=is_found,
-                            case_runs=found.case_runs,
-                            node_calls=found.task.calls,
-                            all_case_runs=found.case_runs,
-                            all_node_calls=found.task.calls,
-                            stage_calls=found.reflection.calls,
-                            stage_tokens=found.reflection.tokens,
-                            node_tokens=found.task.tokens,
-                            innocent=len(world.innocent),
-                            innocent_changed=len(changed & world.innocent),
-                        )
-                    )
-                print_row(name, f"gepa {variant.name}", runs)
+                if variant is not BLAME:
+                    runs = [measure_gepa(name, seed, slip, variant, is_here=False) for seed in seeds]
+                    print_row(name, f"gepa {variant.name}", runs)
+                    theirs[name, variant.name] = runs
+                runs = [measure_gepa(name, seed, slip, variant, is_here=True) for seed in seeds]
+                print_row(name, f"here {variant.name}", runs)
+                here[name, variant.name] = runs
         print()
+        if not slip:
+            report_gepa_goals(theirs, here)
+
+
+def measure_gepa(name: str, seed: int, slip: float, variant: Variant, *, is_here: bool) -> Figures:
+    world = make_world(name, seed, slip=slip)
+    found: GepaOutcome = asyncio.run(run_gepa_here(world, variant)) if is_here else run_gepa(world, variant, seed=seed)
+    changed = {each for each, value in found.values.items() if world.texts[each] != value}
+    is_found = asyncio.run(is_at_ceiling(name, seed, found.values))
+    return Figures(
+        found=is_found,
+        adopted=is_found,
+        case_runs=found.case_runs,
+        node_calls=found.task.calls,
+        all_case_runs=found.case_runs,
+        all_node_calls=found.task.calls,
+        stage_calls=found.reflection.calls,
+        stage_tokens=found.reflection.tokens,
+        node_tokens=found.task.tokens,
+        innocent=len(world.innocent),
+        innocent_changed=len(changed & world.innocent),
+    )
+
+
+def report_gepa_goals(
+    theirs: Mapping[tuple[str, str], Sequence[Figures]], here: Mapping[tuple[str, str], Sequence[Figures]]
+) -> None:
+    worst = max((fmean(_list_case_runs(here[key])) / fmean(_list_case_runs(runs)), key) for key, runs in theirs.items())
+    is_reached = format_reached(worst[0] <= MAX_GEPA_RATIO)
+    where = " ".join(worst[1])
+    print(
+        f"goal: GEPA here takes at most {MAX_GEPA_RATIO} times gepa's case runs: {worst[0]:.2f} ({where}): {is_reached}"
+    )
+    for name in GEPA_SOLVES:
+        if (name, BLAME.name) in here:
+            runs = here[name, BLAME.name]
+            count = sum(each.found for each in runs)
+            print(f"goal: with blame it solves {name}: {count}/{len(runs)}: {format_reached(count == len(runs))}")
+    print()
+
+
+def _list_case_runs(runs: Sequence[Figures]) -> list[int]:
+    return [each.case_runs for each in runs]
 
 
 async def is_at_ceiling(name: str, seed: int, values: Mapping[str, Json]) -> bool:

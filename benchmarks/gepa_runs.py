@@ -1,8 +1,8 @@
-"""Runs of gepa on a planted world, through gepa's own adapter. gepa is not a dependency: without it there are none.
+"""Runs of GEPA on a planted world: gepa's own `optimize`, and `GepaSearch`, which runs on gepa's engine.
 
-Its components are the text surfaces that may change. The reflective dataset of a component has, per case, what its
-node was given, what it gave, and the reason of the metric; the rest of the case is shown where that is not enough. A
-reflection model reads gepa's own prompt.
+For `optimize`, the components are the text surfaces that may change. The reflective dataset of a component has, per
+case, what its node was given, what it gave, and the reason of the metric; the rest of the case is shown where that is
+not enough. A reflection model reads gepa's own prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.models import estimate_tokens
-from tests.worlds.planted_world import PlantedWorld, TaskModel
+from promptiter.search.gepa_library import ModuleSelector
+from tests.worlds.planted_world import PlantedWorld, TaskModel, run_gepa_search
 from tests.worlds.prompt_reader import OptimizePrompt, ShownRun, ShownStep, ShownSurface
 from tests.worlds.sighted_expert import Knowledge, Spending
 from traces import ExecutionTrace
@@ -31,10 +32,10 @@ SELF_EXPLAINING = frozenset(("rules",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How gepa is run: which components a reflection changes, on how many cases, and whether it is sighted."""
+    """How GEPA is run: which components a reflection changes, on how many cases, and whether it is sighted."""
 
     name: str
-    selector: str
+    selector: ModuleSelector
     is_sighted: bool
     minibatch: int | None = None
 
@@ -46,6 +47,10 @@ VARIANTS = (
     Variant(name="all sighted", selector="all", is_sighted=True),
     Variant(name="all full sighted", selector="all", is_sighted=True, minibatch=24),
 )
+
+
+BLAME = Variant(name="blame sighted", selector="blame", is_sighted=True)
+"""A variant that only `GepaSearch` has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,26 @@ def run_gepa(world: PlantedWorld, variant: Variant, *, seed: int) -> GepaOutcome
         raise reflection.failure
     return GepaOutcome(
         values=dict(result.best_candidate), case_runs=adapter.case_runs, task=task.spent, reflection=reflection.spent
+    )
+
+
+async def run_gepa_here(world: PlantedWorld, variant: Variant) -> GepaOutcome:
+    """Run `GepaSearch` with the same expert. Its seed is that of the world."""
+    minibatch = None if variant.minibatch is None else min(variant.minibatch, len(world.train.cases))
+    outcome = await run_gepa_search(
+        world,
+        module_selector=variant.selector,
+        is_sighted=variant.is_sighted,
+        minibatch=minibatch,
+        max_case_runs=BUDGET,
+    )
+    profile = outcome.result.working_profile
+    structure = outcome.result.structure
+    return GepaOutcome(
+        values={name: str(profile.value(name, structure)) for name in world.texts},
+        case_runs=outcome.executed_in_search,
+        task=Spending(calls=outcome.search_calls, tokens=outcome.task.tokens),
+        reflection=outcome.expert.spent,
     )
 
 

@@ -98,11 +98,13 @@ SEARCHES: Registry[Callable[..., Any]] = Registry(
         "backprop": "promptiter.search.rounds:BackpropRounds",
         "cheaper": "promptiter.search.cheaper:ModelDownsizing",
         "fewer_tokens": "promptiter.search.shorter:PromptShortening",
+        "gepa": "promptiter.search.gepa:GepaSearch",
+        "gepa_reflective": "promptiter.search.gepa:GepaSearch",
         "learned_patches": "promptiter.tasks.learned_patches:LearnedPatches",
     },
 )
 """Search algorithms: a class or function that builds a Search. `cheaper` and `fewer_tokens` are for these goals,
-`learned_patches` validates what `promptiter learn` wrote."""
+`learned_patches` validates what `promptiter learn` wrote. `gepa_reflective` is another name of `gepa`."""
 
 EXECUTORS: Registry[Callable[..., Any]] = Registry(
     "executor",

@@ -1,4 +1,7 @@
 from promptiter.backprop.backpropagation import backpropagate as backpropagate
+from promptiter.backprop.iteration_record import Iteration as Iteration
+from promptiter.backprop.iteration_record import get_iteration as get_iteration
+from promptiter.backprop.iteration_record import get_reflection as get_reflection
 from promptiter.backprop.judged_traces import JudgedTrace as JudgedTrace
 from promptiter.backprop.judged_traces import judge_traces as judge_traces
 from promptiter.backprop.loss import extract_losses as extract_losses

@@ -4,7 +4,9 @@ A case that reads nothing that was patched cannot change, so it is not run again
 are. A score is never compared with the record that selected its case: both profiles run again, on repeats that no
 decision has seen, on the cases that may change. The first candidate is an exception. It is compared with the
 baseline's own record, because the cache replays that up to the first patched read, and no decision was based on it;
-unless the search learns from the same cases, because then that record chose what was patched.
+unless the search learns from the same cases, because then that record chose what was patched. A search that has run a
+candidate on validation itself, to choose among candidates, has the other exception: these rows are compared with the
+record of the accepted profile on the same repeats. That record may have been lucky, so a gain is seldom overestimated.
 
 Cases that cannot change are replayed where the cache makes that free. If the outcome differs, a node reads something
 that its trace does not record, and its recorded reads are no longer trusted.
@@ -98,9 +100,10 @@ class PairedEvaluation:
 class Comparison:
     """One candidate next to the accepted profile. `record` is the evidence that a policy has seen of it so far."""
 
-    def __init__(self, validator: Validator, candidate: Profile) -> None:
+    def __init__(self, validator: Validator, candidate: Profile, *, known: Sequence[CaseRow] = ()) -> None:
         self._validator = validator
         self._candidate = candidate
+        self._known = known
         self._validation: PairedEvaluation | None = None
         self._train: PairedEvaluation | None = None
         self._looks = 0
@@ -121,7 +124,7 @@ class Comparison:
 
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
-        pair = await self._validator.run_first(self._candidate)
+        pair = await self._validator.run_first(self._candidate, known=self._known)
         missing = 0 if request is None else request.repeats - self._validator.repeats
         if request is not None and missing > 0:
             pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
@@ -178,9 +181,15 @@ class Validator:
         )
         return before, after
 
-    async def run_first(self, candidate: Profile) -> PairedEvaluation:
-        """Run both profiles on validation, with the repeats that an evaluation of this run has."""
+    async def run_first(self, candidate: Profile, *, known: Sequence[CaseRow] = ()) -> PairedEvaluation:
+        """Run both profiles on validation, with the repeats that an evaluation of this run has.
+
+        If rows of the candidate are `known` for all that the record of the accepted profile has, nothing is run.
+        """
         context, record = self._context, self._context.accepted.validation
+        recorded = {(row.case_id, row.repeat) for row in record.rows}
+        if context.shape == "two_sets" and recorded and recorded == {(row.case_id, row.repeat) for row in known}:
+            return await self._compare_records(candidate, known)
         changed = [change.surface_id for change in context.accepted.profile.changes(candidate, context.snapshot)]
         affected = self.find_affected_cases(record.rows, changed)
         unaffected = frozenset(case.id for case in context.validation.cases) - affected
@@ -212,6 +221,19 @@ class Validator:
             candidate=found,
             unaffected=unaffected,
             accepted_from=sources,
+            candidate_from=_cases_by_number(found),
+        )
+
+    async def _compare_records(self, candidate: Profile, known: Sequence[CaseRow]) -> PairedEvaluation:
+        record, self._has_fresh_record = self._context.accepted.validation, False
+        request = EvaluationRequest(
+            eval_set=self._context.validation, profile=candidate, phase="validation", runs=(), kept=known
+        )
+        [found] = await self._run([request])
+        return PairedEvaluation(
+            accepted=record,
+            candidate=found,
+            accepted_from=_cases_by_number(record),
             candidate_from=_cases_by_number(found),
         )
 

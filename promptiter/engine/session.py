@@ -276,18 +276,22 @@ class Session:
         )
         return safe
 
-    async def validate(self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = ()) -> AcceptanceDecision:
+    async def validate(
+        self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = (), known: Sequence[CaseRow] = ()
+    ) -> AcceptanceDecision:
         """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
 
         The search learns whether it was accepted, and no figure. See `propose` for `parents`; a candidate that this
-        round has proposed already needs none.
+        round has proposed already needs none. Rows that are `known`, because the search ran all validation cases under
+        this candidate, are not run again: they are compared with the record of the accepted profile on the same
+        repeats. If the search learns from the validation cases, that record chose what was changed, so both run again.
         """
         with self._run.one_request.make():
             profile = await self._propose_once(candidate, parents)
             if profile.digest == self.accepted.profile.digest:
                 return await self._record_rejection("it changes nothing", profile)
             await remember_search(self._run)
-            comparison = Comparison(self._run.validator, profile)
+            comparison = Comparison(self._run.validator, profile, known=known)
             decision = await decide_sequentially(self._run.acceptance, comparison.gather)
             return (await self._record_decision(decision, profile, comparison.record)).without_figures
 

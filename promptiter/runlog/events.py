@@ -88,6 +88,7 @@ BUILT_IN = {
         ("losses", "backward", "gradient_check", "aggregation", "patches", "patch_variants"),
         "promptiter.backprop.record",
     ),
+    **dict.fromkeys(("reflection", "iteration", "search_stop"), "promptiter.backprop.iteration_record"),
     "swaps": "promptiter.search.cheaper",
     "reads_counted": "promptiter.search.shorter",
 }

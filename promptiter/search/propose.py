@@ -128,7 +128,7 @@ class PatchProposer:
     async def _propose(self, report: BlameReport) -> PatchesWritten:
         attempts = await self._write(report)
         self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
-        reviewed = await self._review(attempts, report)
+        reviewed = await self.review(attempts, report.signals, report.profile)
         return replace(collect_patches(reviewed), blamed_in=report.round)
 
     async def _write(self, report: BlameReport, emphasis: str = "") -> list[PatchAttempt]:
@@ -161,14 +161,19 @@ class PatchProposer:
         failing = await traces.collect_node_failures(session.snapshot.surface(surface_id).node_id)
         return tuple(replace(each, failing=failing) if each.value == value else each for each in rejected)
 
-    async def _review(self, attempts: list[PatchAttempt], report: BlameReport) -> list[PatchAttempt]:
-        """The attempts as a reviewer approved, edited or vetoed their patches. Without one they stay as they are."""
+    async def review(
+        self, attempts: list[PatchAttempt], signals: Sequence[AggregateResult], profile: Profile
+    ) -> list[PatchAttempt]:
+        """The attempts as a reviewer approved, edited or vetoed their patches. Without one they stay as they are.
+
+        There is one signal per attempt. This is part of recorded work.
+        """
         reviewer = self._session.reviewer
         if reviewer is None:
             return attempts
         requests = [
-            self._make_request(each.patch, signal, report.profile)
-            for each, signal in zip(attempts, report.signals, strict=True)
+            self._make_request(each.patch, signal, profile)
+            for each, signal in zip(attempts, signals, strict=True)
             if each.patch is not None
         ]
         if isinstance(reviewer, BatchReviewer):

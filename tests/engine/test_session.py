@@ -10,11 +10,12 @@ import pytest
 
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.engine.request import RunRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Scenario
 from promptiter.policies.evidence import AcceptanceDecision
-from promptiter.profile import PatchSet, Profile
+from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.fold import fold, fold_lazily
 from promptiter.runlog.journal import MemoryJournal
@@ -461,3 +462,34 @@ def test_a_mistake_of_a_search_is_reported_before_anything_is_recorded(name: str
         run(mistake, journal)
     assert [event.type for event in journal.events[-2:]] == ["round_started", "run_completed"]
     assert run(validate, journal).status == "succeeded"
+
+
+async def test_known_rows_of_a_candidate_are_compared_with_the_record_and_nothing_is_run() -> None:
+    class Knows:
+        async def search(self, session: Session) -> None:
+            validation = (await session.read_validation()).eval_set
+            for values in (desk.DRAFT, desk.POLISH):
+                await session.begin_round()
+                patches = [SurfacePatch(surface_id=key, value=value, reason="") for key, value in values.items()]
+                child = await session.propose(PatchSet(tuple(patches)))
+                found = await session.evaluate(validation, child, phase="frontier")
+                await session.validate(child, known=found.rows)
+
+    result = await desk.engine(search=Knows()).run(desk.request(final_test=None))
+    assert [each.decision.accepted for each in result.rounds if each.decision] == [True, True]
+    assert result.measured.case_runs == 2 * 3  # the baseline and two candidates, each once
+    assert (result.baseline_score, result.accepted_score) == (0.0, 1.0)
+
+
+async def test_known_rows_are_run_again_if_the_search_learns_from_the_same_cases() -> None:
+    class Knows:
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            patches = [SurfacePatch(surface_id=key, value=value, reason="") for key, value in desk.DRAFT.items()]
+            child = await session.propose(PatchSet(tuple(patches)))
+            found = await session.evaluate(session.train, child, phase="frontier")
+            await session.validate(child, known=found.rows)
+
+    request = RunRequest(cases=desk.eval_set("cases", 2), final_test=None, run_id="r")
+    result = await desk.engine(search=Knows()).run(request)
+    assert result.measured.case_runs == 2 + 2 + 4

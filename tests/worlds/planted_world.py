@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
+from promptiter.agents.base import Agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
@@ -20,14 +21,18 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric import Metric
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.final_test import FinalTest
+from promptiter.policies.stop_limits import MaxEvaluations
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.runlog.payloads import StopDecided
 from promptiter.runlog.results import RunResult
+from promptiter.search.gepa import GepaSearch
+from promptiter.search.gepa_library import ModuleSelector
 from promptiter.stages.contracts import Attributor, Backwarder
 from promptiter.structure import TEXT_TYPES
 from tests.worlds.sighted_expert import Knowledge, SightedExpert, Spending
@@ -93,11 +98,11 @@ class PlantedWorld:
     def make_profile(self, values: Mapping[str, Json]) -> Profile:
         return Profile.of(self.agent.describe(), dict(values))
 
-    def build_evaluator(self, task: TaskModel | None = None) -> Evaluator:
-        """A new evaluator with a cache of its own."""
+    def build_evaluator(self, task: TaskModel | None = None, *, cache: Cache | None = None) -> Evaluator:
+        """A new evaluator, by default with a cache of its own."""
         task = task or TaskModel(answer=self.answer, seed=self.seed)
         names = {node.model for node in self.agent.nodes if isinstance(node, ModelNode)}
-        return Evaluator(self.metrics, gateway=Gateway(models=dict.fromkeys(sorted(names), task)))
+        return Evaluator(self.metrics, gateway=Gateway(models=dict.fromkeys(sorted(names), task), cache=cache))
 
     async def measure_score(self, profile: Profile | None = None) -> float:
         """The mean score of all cases under a profile, by default the baseline."""
@@ -170,12 +175,56 @@ class WorldOutcome:
         return frozenset(change.surface_id for change in self.result.changes)
 
     @property
+    def executed_in_search(self) -> int:
+        """The case runs of the search, without rows that were known before."""
+        of_rounds = (each for done in self.result.rounds for each in done.all_evaluations)
+        others = (each for each in self.result.evaluations if each.phase not in AFTER_SEARCH)
+        by_number = {each.number: each for each in (*of_rounds, *others)}
+        return sum(row.origin != "kept" for each in by_number.values() for row in each.rows)
+
+    @property
     def case_runs_of_search(self) -> int:
         """The case runs up to the last validation, without ablation and final test."""
         of_rounds = (each for done in self.result.rounds for each in done.all_evaluations)
         others = (each for each in self.result.evaluations if each.phase not in AFTER_SEARCH)
         by_number = {each.number: each for each in (*of_rounds, *others)}
         return sum(len(each.rows) for each in by_number.values())
+
+
+async def run_gepa_search(
+    world: PlantedWorld,
+    *,
+    module_selector: ModuleSelector,
+    is_sighted: bool = True,
+    minibatch: int | None = None,
+    max_case_runs: int = 1_500,
+) -> WorldOutcome:
+    """Optimize the agent with GEPA: the expert rewrites components, and blames them if the selector asks for that."""
+    task = TaskModel(answer=world.answer, seed=world.seed)
+    expert = SightedExpert(world.knowledge, seed=world.seed, is_sighted=is_sighted)
+    evaluator = world.build_evaluator(task)
+    evaluator.gateway.add_model(EXPERT, expert)
+    search = GepaSearch(
+        CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
+        LLMAggregator(EXPERT),
+        reflection_model=EXPERT,
+        module_selector=module_selector,
+        reflection_minibatch_size=minibatch,
+        seed=world.seed,
+    )
+    request = RunRequest(
+        train=world.train,
+        validation=world.validation,
+        targets=tuple(world.texts),
+        final_test=None,
+        stop=TargetScore(1.0) | MaxEvaluations(max_case_runs),
+        max_rounds=10 * max_case_runs,
+        seed=world.seed,
+        run_id=world.name,
+    )
+    meter = _SearchMeter(task)
+    result = await Engine(world.agent, evaluator, search=search).run(request, observers=[meter])
+    return WorldOutcome(result=result, expert=expert, task=task.spent, search_calls=meter.calls)
 
 
 async def optimize_world(
@@ -185,14 +234,19 @@ async def optimize_world(
     blame: Backwarder | Attributor | None = None,
     final_test: FinalTest | None = None,
     max_rounds: int = 8,
+    agent: Agent | None = None,
+    cache: Cache | None = None,
 ) -> WorldOutcome:
-    """Optimize the agent with the LLM stages, which ask a sighted expert. The default blame is the cheapest."""
+    """Optimize the agent with the LLM stages, which ask a sighted expert. The default blame is the cheapest.
+
+    `agent` is the same agent in another form.
+    """
     task = TaskModel(answer=world.answer, seed=world.seed)
     expert = SightedExpert(world.knowledge, error_rate=error_rate, seed=world.seed)
-    evaluator = world.build_evaluator(task)
+    evaluator = world.build_evaluator(task, cache=cache)
     evaluator.gateway.add_model(EXPERT, expert)
     blame = blame or CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT))
-    engine = Engine(world.agent, evaluator, blame, LLMAggregator(EXPERT), LLMOptimizer(EXPERT))
+    engine = Engine(agent or world.agent, evaluator, blame, LLMAggregator(EXPERT), LLMOptimizer(EXPERT))
     request = RunRequest(
         train=world.train,
         validation=world.validation,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -101,7 +101,16 @@ class CorrectPrompt:
     diagnosis: tuple[str, ...]
 
 
-StagePrompt: TypeAlias = BlamePrompt | MergePrompt | OptimizePrompt | CorrectPrompt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectPrompt:
+    """Asks for a new text of a component after a look at whole cases. `runs` have the steps of its node only."""
+
+    surface: ShownSurface
+    runs: tuple[ShownRun, ...]
+    signal: str = ""
+
+
+StagePrompt: TypeAlias = BlamePrompt | MergePrompt | OptimizePrompt | CorrectPrompt | ReflectPrompt
 
 
 def read_prompt(request: ModelRequest) -> StagePrompt:
@@ -111,6 +120,8 @@ def read_prompt(request: ModelRequest) -> StagePrompt:
     sections = _Sections(_read_sections(prompt))
     if "is_correctable" in wanted:
         return _read_correct(sections)
+    if sections.list_starting("# Case "):
+        return _read_reflect(sections)
     if "value" in wanted or "edits" in wanted:
         return _read_optimize(sections, "edits" if "edits" in wanted else "changes" if "changes" in wanted else "value")
     if "points" in wanted:
@@ -255,6 +266,28 @@ def _read_optimize(sections: _Sections, form: Literal["value", "changes", "edits
         ),
         rejected=sections.get("# What was rejected").list_numbered("rejected"),
     )
+
+
+def _read_reflect(sections: _Sections) -> ReflectPrompt:
+    surface = replace(_read_edited_surface(sections), alias="S1")
+    runs = []
+    for section in sections.list_starting("# Case "):
+        inputs, outputs = (section.list_numbered(name) for name in ("step input", "step output"))
+        calls = tuple(line.removeprefix("- ") for line in section.find("tool trace").split("\n") if line)
+        steps = [
+            ShownStep(alias="", node="", input=given, output=made, calls=calls, blamable=(surface.alias,))
+            for given, made in zip(inputs, outputs, strict=True)
+        ]
+        verdict = section.find("verdict")
+        reports = re.findall(r"^reason: (.+)$", verdict, re.MULTILINE) if "[FAIL]" in verdict else []
+        run = ShownRun(
+            user=section.find("user"),
+            expected=section.find("expected"),
+            reports={f"F{number}": text for number, text in enumerate(reports, 1)},
+            steps=tuple(steps),
+        )
+        runs.append(run)
+    return ReflectPrompt(surface=surface, runs=tuple(runs), signal=sections.find("signal"))
 
 
 def _read_example(section: _Section) -> dict[str, str]:

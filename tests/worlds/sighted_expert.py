@@ -25,6 +25,7 @@ from tests.worlds.prompt_reader import (
     CorrectPrompt,
     MergePrompt,
     OptimizePrompt,
+    ReflectPrompt,
     ShownRun,
     ShownStep,
     ShownSurface,
@@ -77,15 +78,19 @@ class SightedExpert:
     """Answers for all LLM stages.
 
     It misreads a share of the runs it is shown, its `error_rate`: it finds no fault there, or blames the surface of
-    another step. Shown the same run with the same surfaces, it answers the same.
+    another step. Shown the same run with the same surfaces, it answers the same. Unless it `is_sighted`, it rewrites
+    the components of GEPA without looking at their steps.
     """
 
-    def __init__(self, knowledge: Knowledge, *, error_rate: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, knowledge: Knowledge, *, error_rate: float = 0.0, seed: int = 0, is_sighted: bool = True
+    ) -> None:
         self.spent = Spending()
         self.calls: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self._knowledge = knowledge
         self._error_rate, self._seed = error_rate, seed
+        self._is_sighted = is_sighted
 
     async def __call__(self, request: ModelRequest, *, repeat: int) -> ModelReply:  # noqa: ARG002 - it has one opinion
         match read_prompt(request):
@@ -97,6 +102,8 @@ class SightedExpert:
                 stage, answer = "optimize", _answer_optimize(prompt, self._knowledge.rewrite(prompt))
             case CorrectPrompt() as prompt:
                 stage, answer = "correct", self._correct(prompt)
+            case ReflectPrompt() as prompt:
+                stage, answer = "reflect", {"reason": "as asked", "value": self._reflect(prompt)}
             case _:
                 raise UnexpectedCallError("no stage asks for this")
         reply = ModelReply(text=orjson.dumps(answer).decode())
@@ -129,6 +136,20 @@ class SightedExpert:
         if prompt.is_one_step:
             return {"diagnosis": "see below", "gradients": gradients, "packets": packets}
         return {"diagnosis": "see below", "gradients": gradients}
+
+    def _reflect(self, prompt: ReflectPrompt) -> str:
+        """The new text, with what the steps lack; without sight, with all that the feedback names."""
+        surfaces = {prompt.surface.alias: prompt.surface}
+        points = [
+            complaint.text
+            for run in prompt.runs
+            for step in run.steps
+            for complaint in self._knowledge.find_faults(step, surfaces, run).values()
+        ]
+        if not self._is_sighted:
+            points = [report for run in prompt.runs for report in run.reports.values()]
+        signal = "\n".join(dict.fromkeys(points))
+        return self._knowledge.rewrite(OptimizePrompt(surface=prompt.surface, signal=signal, examples=(), rejected=()))
 
     def _correct(self, prompt: CorrectPrompt) -> Json:
         output = self._knowledge.correct(prompt.step, prompt.run)

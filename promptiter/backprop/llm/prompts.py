@@ -168,8 +168,8 @@ def render_aggregate(
     failed = f"{request.failed_cases:,} of {request.all_cases:,} cases failed. " if request.all_cases else ""
     more = f" {left_out:,} points of fewer cases are left out." if left_out else ""
     sections = [
-        _build_surface_section(request.surface),
-        PromptSection(title="# The current value", quotes=(_quote_value(request.surface),), weight=3),
+        build_surface_section(request.surface),
+        PromptSection(title="# The current value", quotes=(quote_value(request.surface),), weight=3),
         PromptSection(
             title=f"# The feedback\n{failed}These are the points on this surface.{more}",
             quotes=(Quote("points", list_lines(points)),),
@@ -188,7 +188,7 @@ def render_aggregate(
 
 def is_shown_whole(surface: Surface, *, limit: int) -> bool:
     """Whether the optimizer's prompt has room for the whole value; otherwise it asks for edits."""
-    return _quote_value(surface).size <= _compute_value_room(limit=limit)
+    return quote_value(surface).size <= _compute_value_room(limit=limit)
 
 
 def is_asked_for_points(request: OptimizeRequest) -> bool:
@@ -202,12 +202,12 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
     rejected = _select_rejections(request.rejected)
     sections = [
-        _build_surface_section(surface, node_description=request.node_description, place=request.place),
+        build_surface_section(surface, node_description=request.node_description, place=request.place),
         *build_optional_section(
             "# Calls of the tool", quote_numbered("call", map(render_value, request.tool_calls)), weight=4
         ),
-        *build_optional_section("# Limits of a new value", _quote_limits(surface.limits), weight=8),
-        _build_signal_section(request.signal),
+        *build_optional_section("# Limits of a new value", quote_limits(surface.limits), weight=8),
+        build_signal_section(request.signal),
         *build_criteria_section(request.criteria),
         *build_example_sections("Failing", failing, weight=3),
         *build_example_sections("Passing", passing, weight=2),
@@ -251,7 +251,7 @@ def _compute_value_room(*, limit: int) -> int:
 
 def _render_passages(request: OptimizeRequest, around: Sequence[str], *, limit: int) -> str:
     """The current value; of one that is too long, the passages that the signal and the failing steps are about."""
-    quote, room = _quote_value(request.surface), _compute_value_room(limit=limit)
+    quote, room = quote_value(request.surface), _compute_value_room(limit=limit)
     if quote.size <= room:
         return quote.render()
     signal = collect_rare_words(quote.text, [request.signal.text])[:MOST_FROM_SIGNAL]
@@ -259,11 +259,11 @@ def _render_passages(request: OptimizeRequest, around: Sequence[str], *, limit: 
     return quote.fit(room, around=(*signal, *around, *inputs))
 
 
-def _quote_value(surface: Surface) -> Quote:
+def quote_value(surface: Surface) -> Quote:
     return Quote("current value", render_value(surface.value))
 
 
-def _build_surface_section(
+def build_surface_section(
     surface: Surface, *, node_description: str = "", place: NodePlace | None = None
 ) -> PromptSection:
     lines = [f"surface: {surface.id}"]
@@ -291,7 +291,7 @@ def _select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
     return latest
 
 
-def _build_signal_section(signal: AggregateResult) -> PromptSection:
+def build_signal_section(signal: AggregateResult) -> PromptSection:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(signal.categories.items()))
     points = [
         f"{number}. {' '.join(point.text.split())} ({plural(len(point.case_ids), 'case')})"
@@ -322,7 +322,7 @@ def _build_sibling_sections(request: OptimizeRequest) -> Iterator[PromptSection]
     )
 
 
-def _quote_limits(limits: Limits) -> tuple[Quote, ...]:
+def quote_limits(limits: Limits) -> tuple[Quote, ...]:
     numbers = [
         *([f"at most {limits.max_chars:,} characters"] if limits.max_chars is not None else []),
         *([f"at most {limits.max_examples} messages"] if limits.max_examples is not None else []),

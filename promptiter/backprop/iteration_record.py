@@ -1,0 +1,137 @@
+"""The record of an iteration of a search that chooses parents, changes some components, and screens the child.
+
+A search that keeps a pool of candidates, such as GEPA, makes one iteration per round. Its facts are the details of the
+round: `result.rounds[n].details` is an `IterationDetails`, with the passes of a backward pass, if the search made one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from promptiter.backprop.record import BackpropDetails
+from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
+from promptiter.runlog.events import Payload, event_type
+from promptiter.runlog.results import RoundResult
+from promptiter.stages.optimizer import Rejection
+
+IterationKind: TypeAlias = Literal["reflective", "merge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One iteration. Candidates are named by their digests, and numbered in the order in which the pool took them.
+
+    `parents` are the numbers of those that it started from: one, or two of a merge. `components` are the surfaces that
+    were to change. `minibatch` are the cases of the screening, by id, and `parent_scores` and `candidate_scores` their
+    scores; a merge has one list of parent scores per parent. `validation_score` is the mean on validation, if the
+    candidate passed the screening; then it has a `number` in the pool, and `is_best` if no other scores higher.
+    `skipped` says why there is no candidate, `error` is why a reflection failed.
+    """
+
+    number: int
+    kind: IterationKind = "reflective"
+    parents: tuple[int, ...] = ()
+    components: tuple[str, ...] = ()
+    candidate: str | None = None
+    minibatch: tuple[str, ...] = ()
+    parent_scores: tuple[tuple[float, ...], ...] = ()
+    candidate_scores: tuple[float, ...] = ()
+    validation_score: float | None = None
+    validation_scores: Mapping[str, float] = field(default_factory=dict)
+    pool_number: int | None = None
+    is_best: bool = False
+    front: tuple[int, ...] = ()
+    skipped: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionMeasured:
+    """What the calls of a reflection cost."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+
+
+@round_details("iterations")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationDetails(BackpropDetails):
+    """The iteration of a round, and the passes of its backward pass. `iteration` is None if it did not end."""
+
+    iteration: Iteration | None = None
+    measured: ReflectionMeasured = field(default_factory=ReflectionMeasured, compare=False)
+    refused: tuple[Rejection, ...] = ()
+
+
+def get_iteration(result: RoundResult) -> Iteration | None:
+    """The iteration of a round; None if another search made it, or it did not end."""
+    return result.details.iteration if isinstance(result.details, IterationDetails) else None
+
+
+def get_reflection(result: RoundResult) -> ReflectionMeasured:
+    """What the reflection of a round cost; nothing if it had none."""
+    return result.details.measured if isinstance(result.details, IterationDetails) else ReflectionMeasured()
+
+
+@event_type("reflection")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextsProposed(DetailsPayload):
+    """The new texts of a reflection, by surface. `refused` texts are not tried; `notes` say why others are missing.
+
+    `failed` are the surfaces for which the model gave no usable answer.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[Rejection, ...] = ()
+    notes: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    measured: ReflectionMeasured = ReflectionMeasured()
+
+    def add_to(self, details: RoundDetails | None) -> RoundDetails:
+        known = _widen(details)
+        return IterationDetails(
+            passes=known.passes,
+            blamed_in=known.blamed_in,
+            iteration=known.iteration,
+            measured=self.measured,
+            refused=(*known.refused, *self.refused),
+        )
+
+
+@event_type("iteration")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationFinished(DetailsPayload):
+    """The end of an iteration."""
+
+    iteration: Iteration
+
+    def add_to(self, details: RoundDetails | None) -> RoundDetails:
+        known = _widen(details)
+        return IterationDetails(
+            passes=known.passes,
+            blamed_in=known.blamed_in,
+            iteration=self.iteration,
+            measured=known.measured,
+            refused=known.refused,
+        )
+
+
+@event_type("search_stop")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchStopAsked(Payload):
+    """Whether a stop condition of the search's own holds: its name, or empty if none does."""
+
+    reason: str = ""
+
+
+def _widen(details: RoundDetails | None) -> IterationDetails:
+    if isinstance(details, IterationDetails):
+        return details
+    if isinstance(details, BackpropDetails):
+        return IterationDetails(passes=details.passes, blamed_in=details.blamed_in)
+    return IterationDetails()

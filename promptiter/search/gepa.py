@@ -1,0 +1,272 @@
+"""GepaSearch: the search of GEPA, on the engine and the strategies of the `gepa` library.
+
+gepa selects a parent from its frontier, runs it on a mini-batch of train cases, has some of its components rewritten,
+and keeps the child on the frontier if it beats its parent there. Here each iteration is a round of the run: journal,
+cache, budgets and stop policies are those of any search, and what becomes the best profile goes through its acceptance
+and its final test. The frontier needs the scores of the validation cases, so the search reads validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
+from promptiter.backprop.iteration_record import SearchStopAsked
+from promptiter.backprop.llm.reflector import LLMReflector
+from promptiter.backprop.support_aggregator import SupportAggregator
+from promptiter.concurrency import call_in_thread
+from promptiter.engine.outline import SearchOutline
+from promptiter.engine.session import Session
+from promptiter.errors import SetupError, StageError
+from promptiter.llm.gateway import Gateway
+from promptiter.numbers import check_count, is_number
+from promptiter.registry import OFFLINE_STAGES
+from promptiter.search.blame import BlameFinder
+from promptiter.search.gepa_adapter import IterationWatcher, SessionAdapter
+from promptiter.search.gepa_library import (
+    MINIBATCH,
+    CandidateSelection,
+    FrontierType,
+    GepaSettings,
+    ModuleSelector,
+    import_gepa,
+    run_engine,
+)
+from promptiter.search.gepa_run import GepaRun
+from promptiter.search.loop_calls import LoopCalls
+from promptiter.search.propose import PatchProposer
+from promptiter.search.reflections import Reflections
+from promptiter.search.stage_failures import StageFailures
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel
+from promptiter.stages.optimizer import Optimizer
+from promptiter.stages.roles import check_stages
+from promptiter.structure import TEXT_TYPES
+from promptiter.wording import join_names
+
+MAX_HISTORY = 5
+"""The most earlier answers to a case that a reflection model can be shown."""
+
+
+class GepaSearch:
+    """The search of GEPA. The options have the names that gepa and the documents of its users give them.
+
+    `module_selector` chooses the components that an iteration rewrites: one after the other, `all`, a `random` one, or
+    those that a backward pass of the stages finds to `blame` for the failures of the mini-batch. The `reflection_model`
+    rewrites them after looking at the cases, with `reflection_options`; without one, the optimizer stage does.
+
+    With `cache_evaluation` a candidate does not run a case twice; without it, each mini-batch is a new repeat. A random
+    `seed` of None is that of the run. `max_candidate_proposals` iterations or `max_tracked_candidates` candidates in
+    the pool end the search, and so do `extra_stop_callbacks`: objects of gepa that get its state. `extra_callbacks` get
+    its events. Both are called in the thread of gepa or one like it.
+    """
+
+    def __init__(
+        self,
+        backwarder: Backwarder | Attributor | None = None,
+        aggregator: Aggregator | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        reflection_model: str | None = None,
+        reflection_options: dict[str, Any] | None = None,
+        candidate_selection_strategy: CandidateSelection = "pareto",
+        frontier_type: FrontierType = "instance",
+        module_selector: ModuleSelector = "round_robin",
+        reflection_minibatch_size: int | None = None,
+        reflection_history_top_k: int = 2,
+        perfect_score: float = 1.0,
+        skip_perfect_score: bool = True,
+        use_merge: bool = False,
+        max_merge_invocations: int = 5,
+        merge_val_overlap_floor: int = 5,
+        cache_evaluation: bool = True,
+        track_best_outputs: bool = False,
+        max_candidate_proposals: int | None = None,
+        max_tracked_candidates: int | None = None,
+        seed: int | None = None,
+        extra_stop_callbacks: Sequence[Callable[[Any], bool]] = (),
+        extra_callbacks: Sequence[Any] = (),
+    ) -> None:
+        check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
+        _check_choice(candidate_selection_strategy, "candidate_selection_strategy", get_args(CandidateSelection))
+        _check_choice(frontier_type, "frontier_type", get_args(FrontierType))
+        _check_choice(module_selector, "module_selector", get_args(ModuleSelector))
+        for name, count in (
+            ("reflection_minibatch_size", reflection_minibatch_size),
+            ("max_candidate_proposals", max_candidate_proposals),
+            ("max_tracked_candidates", max_tracked_candidates),
+        ):
+            if count is not None:
+                check_count(count, name)
+        check_count(max_merge_invocations, "max_merge_invocations")
+        check_count(merge_val_overlap_floor, "merge_val_overlap_floor")
+        check_count(reflection_history_top_k, "reflection_history_top_k", least=0)
+        if reflection_history_top_k > MAX_HISTORY:
+            raise SetupError(
+                f"reflection_history_top_k is {reflection_history_top_k}; give a number from 0 to {MAX_HISTORY}"
+            )
+        if not is_number(perfect_score):
+            raise SetupError(f"perfect_score is {perfect_score!r}; give a number, such as 1.0")
+        if reflection_options and reflection_model is None:
+            raise SetupError("reflection_options are those of a reflection_model; give one, or remove them")
+        self.backwarder = backwarder
+        self.attributor = as_attributor(backwarder)
+        self.aggregator = aggregator or SupportAggregator()
+        self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
+        self.reflection_model = reflection_model
+        self.reflection_options = reflection_options
+        self.reflector = (
+            None if reflection_model is None else LLMReflector(reflection_model, model_options=reflection_options)
+        )
+        self.candidate_selection_strategy = candidate_selection_strategy
+        self.frontier_type = frontier_type
+        self.module_selector = module_selector
+        self.reflection_minibatch_size = reflection_minibatch_size or MINIBATCH
+        self.reflection_history_top_k = reflection_history_top_k
+        self.perfect_score = perfect_score
+        self.skip_perfect_score = skip_perfect_score
+        self.use_merge = use_merge
+        self.max_merge_invocations = max_merge_invocations
+        self.merge_val_overlap_floor = merge_val_overlap_floor
+        self.cache_evaluation = cache_evaluation
+        self.track_best_outputs = track_best_outputs
+        self.max_candidate_proposals = max_candidate_proposals
+        self.max_tracked_candidates = max_tracked_candidates
+        self.seed = seed
+        self.extra_stop_callbacks = tuple(extra_stop_callbacks)
+        self.extra_callbacks = tuple(extra_callbacks)
+
+    async def search(self, session: Session) -> None:
+        import_gepa()
+        components = self._find_components(session)
+        reflections = self._build_reflections(session, components)
+        validation = await session.read_validation()
+        assert validation.state.baseline is not None, "the baseline is validated before a search starts"
+        run = GepaRun(
+            session,
+            reflections,
+            validation=validation.eval_set,
+            baseline=validation.state.baseline.validation,
+            reuses=self.cache_evaluation,
+        )
+        calls = LoopCalls()
+        adapter, watcher = SessionAdapter(run, calls), IterationWatcher(run, calls)
+        profile = session.baseline.profile
+        texts = {name: str(profile.value(name, session.snapshot)) for name in components}
+        train, valset = run.examples
+        await calls.serve(
+            lambda: run_engine(
+                self._build_settings(session, cases=len(train)),
+                seed_candidate=texts,
+                trainset=train,
+                valset=valset,
+                adapter=adapter,
+                select_blamed=adapter.select_blamed,
+                should_stop=lambda state: calls.call(lambda: self._should_stop(session, state)),
+                callbacks=[watcher, *self.extra_callbacks],
+            )
+        )
+        if reflections.has_failed:
+            raise StageError("every reflection failed; the problems of the run say why")
+
+    def outline(self) -> SearchOutline:
+        """What a round may call, for the forecast."""
+        blames = self.module_selector == "blame" or self.reflector is None
+        writer = self.optimizer if self.reflector is None else self.reflector
+        return SearchOutline(
+            minibatch=self.reflection_minibatch_size,
+            max_rerun=self.reflection_minibatch_size,
+            backwarder=_find_model(find_blaming_stage(self.attributor)) if blames else None,
+            aggregator=_find_model(self.aggregator) if blames else None,
+            optimizer=_find_model(writer),
+            reads_validation=True,
+        )
+
+    def find_setup_problems(self, gateway: Gateway) -> list[str]:
+        """One line if gepa is not installed, and for each model that cannot be called, or whose price is unknown."""
+        found: list[str] = []
+        try:
+            import_gepa()
+        except SetupError as error:
+            found.append(str(error))
+        writer = self.optimizer if self.reflector is None else self.reflector
+        for each in (find_blaming_stage(self.attributor), self.aggregator, writer):
+            if isinstance(each, CallsModel) and each.model:
+                own = each.gateway or gateway
+                lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
+                found.extend(f"{type(each).__name__}: {line}" for line in lines)
+        return list(dict.fromkeys(found))
+
+    def _find_components(self, session: Session) -> list[str]:
+        """The targets that hold text, in the order of the structure; the others keep their values."""
+        texts = [each.id for each in session.snapshot.surfaces if each.type in TEXT_TYPES]
+        components = [each for each in texts if each in session.targets]
+        others = sorted(session.targets - set(components))
+        if not components:
+            raise SetupError(f"GEPA rewrites texts, and no target holds text: {join_names(others, limit=5)}")
+        if others:
+            session.report(f"GEPA rewrites texts only; other targets keep their values: {join_names(others, limit=5)}")
+        if self.use_merge and len(components) < 2:
+            session.report("use_merge has no effect: a merge needs at least two texts that may change")
+        return components
+
+    def _build_reflections(self, session: Session, components: Sequence[str]) -> Reflections:
+        failures = StageFailures(session)
+        return Reflections(
+            session,
+            components,
+            finder=BlameFinder(session, self.attributor, self.aggregator, failures=failures, min_support=MIN_SUPPORT),
+            patcher=PatchProposer(session, self.optimizer, failures=failures),
+            reflector=self.reflector,
+            history_top_k=self.reflection_history_top_k,
+        )
+
+    def _build_settings(self, session: Session, *, cases: int) -> GepaSettings:
+        return GepaSettings(
+            candidate_selection=self.candidate_selection_strategy,
+            frontier_type=self.frontier_type,
+            module_selector=self.module_selector,
+            minibatch=min(self.reflection_minibatch_size, cases),
+            use_merge=self.use_merge,
+            max_merge_invocations=self.max_merge_invocations,
+            merge_val_overlap_floor=self.merge_val_overlap_floor,
+            perfect_score=self.perfect_score,
+            skip_perfect_score=self.skip_perfect_score,
+            track_best_outputs=self.track_best_outputs,
+            seed=session.seed if self.seed is None else self.seed,
+        )
+
+    async def _should_stop(self, session: Session, state: Any) -> bool:
+        """Ask the policies of the run, then the limits of gepa, then the callbacks, whose answer is recorded."""
+        if await session.should_stop():
+            return True
+        limit = self._find_limit(state)
+        if limit:
+            await session.note(SearchStopAsked(reason=limit))
+            return True
+        if not self.extra_stop_callbacks:
+            return False
+
+        async def ask() -> SearchStopAsked:
+            for each in self.extra_stop_callbacks:
+                if await call_in_thread(each, state):
+                    return SearchStopAsked(reason=str(getattr(each, "reason", None) or type(each).__name__))
+            return SearchStopAsked()
+
+        return bool((await session.record(SearchStopAsked, ask, request=session.round)).reason)
+
+    def _find_limit(self, state: Any) -> str:
+        if self.max_candidate_proposals is not None and state.i + 1 >= self.max_candidate_proposals:
+            return "max_candidate_proposals"
+        if self.max_tracked_candidates is not None and len(state.program_candidates) >= self.max_tracked_candidates:
+            return "max_tracked_candidates"
+        return ""
+
+
+def _check_choice(value: object, name: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise SetupError(f"{name} is {value!r}; give {join_names([repr(each) for each in known])}")
+
+
+def _find_model(stage: object) -> str | None:
+    return stage.model if isinstance(stage, NamesModel) else "unknown"
