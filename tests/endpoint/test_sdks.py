@@ -335,7 +335,7 @@ async def test_thinking_tools_and_marks_of_the_cache_reach_claude_and_back(serve
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
     rules: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
-    server.message = {
+    server.message_fields = {
         "content": [thought, {"type": "text", "text": "Let me look."}, use],
         "stop_reason": "tool_use",
         "usage": {
@@ -361,7 +361,7 @@ async def test_thinking_tools_and_marks_of_the_cache_reach_claude_and_back(serve
             tools=[CLAUDE_SEARCH],
             thinking={"type": "enabled", "budget_tokens": 1024},
         )
-    assert [block.to_dict() for block in said.content] == server.message["content"]
+    assert [block.to_dict() for block in said.content] == server.message_fields["content"]
     assert (said.stop_reason, said.usage.input_tokens, said.usage.cache_read_input_tokens) == ("tool_use", 5, 2)
     (body,) = server.bodies
     assert body["system"] == rules

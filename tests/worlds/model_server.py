@@ -44,7 +44,7 @@ class LoopbackServer:
     """Fields of an answer that replace its own, as a function of the request's JSON."""
     refusal: tuple[int, str] | None = None
     """Status and message of an error that answers every request."""
-    message: dict[str, Any] = field(default_factory=dict)
+    message_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the answer to a request of Anthropic's protocol."""
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -120,7 +120,7 @@ class LoopbackServer:
         body = await request.json()
         self.bodies.append(body)
         return web.json_response(
-            {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], **self.message}
+            {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], **self.message_fields}
         )
 
     def _choose_fault(self, body: dict[str, Any]) -> str | None:
