@@ -50,6 +50,7 @@ from promptiter.config.sections import (
     LossPlacementEntry,
     Shares,
     SourceItem,
+    StageEntry,
     Stages,
     StagesEntry,
     Stop,
@@ -175,7 +176,7 @@ class RunConfig(Section):
     """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
 
     @property
-    def parts(self) -> tuple[PartEntry, ...]:
+    def parts(self) -> tuple[PartEntry | StageEntry, ...]:
         """All parts that the file names."""
         alone = (self.search, self.executor, self.scorer)
         return (*(each for each in alone if each is not None), *self.observers, *self.stages.given.values())

@@ -10,7 +10,7 @@ from promptiter.config.file import RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.config.parts import build_part, list_parameters, read_options
 from promptiter.config.policies import build_goal
-from promptiter.config.sections import Stages
+from promptiter.config.sections import StageEntry, Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal
@@ -54,7 +54,8 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
     walk, whole, corrector = (built.get(role) for role in ("backwarder", "attributor", "corrector"))
     blaming = walk or whole
     if walk is not None and whole is not None:
-        if any(is_reference(stages.given[role].name) for role in ("backwarder", "attributor")):
+        both = [stages.given[role] for role in ("backwarder", "attributor")]
+        if any(each.command or is_reference(each.name) for each in both):
             raise SetupError("stages: backwarder and attributor both blame; give one of them, or a model for each")
         blaming = CheapestAttributor(whole, walk)
     arguments = {"backwarder": blaming, "aggregator": built.get("aggregator"), "optimizer": built.get("optimizer")}
@@ -68,11 +69,17 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
     return {**arguments, "check": GradientCheck(*correctors, most=most)}
 
 
-def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
-    """A stage of one's own, or the stage of this role that asks a model."""
+def _build_stage(role: str, entry: StageEntry, models: Models) -> Any:
+    """A stage of one's own, a command, or the stage of this role that asks a model."""
     place = f"stages.{role}"
+    if bool(entry.name) == bool(entry.command):
+        raise SetupError(f"{place}: needs exactly one of name and command")
+    if entry.command:
+        return _build_command(role, entry)
+    if unused := [key for key in _ONLY_FOR_COMMANDS if key in entry.model_fields_set]:
+        raise SetupError(f"{place}.{unused[0]}: is only for commands; remove it")
     if is_reference(entry.name):
-        return build_part(entry, STAGES[role], place=place)
+        return build_part(PartEntry(name=entry.name, options=entry.options), STAGES[role], place=place)
     kind = _load_model_stage(role)
     others = [name for name in list_parameters(kind) if name not in ("model_options", "max_prompt_tokens")]
     options = read_options(kind, reveal(entry.options), place=f"{place}.options", without=others)
@@ -81,6 +88,37 @@ def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
         return kind(entry.name, **{**options, "model_options": {**settings, **(options.get("model_options") or {})}})
     except SetupError as error:
         raise SetupError(f"{place}: {error}") from error
+
+
+def _build_command(role: str, entry: StageEntry) -> Any:
+    from promptiter.backprop.command.stages import (
+        CommandAggregator,
+        CommandAttributor,
+        CommandBackwarder,
+        CommandOptimizer,
+    )
+
+    kinds = {
+        "backwarder": CommandBackwarder,
+        "attributor": CommandAttributor,
+        "aggregator": CommandAggregator,
+        "optimizer": CommandOptimizer,
+    }
+    if role not in kinds:
+        raise SetupError(f"stages.{role}: cannot be a command; name a model, or your own stage as module:attr")
+    if entry.options:
+        raise SetupError(f"stages.{role}.options: a command has none; give it arguments, or variables as environment")
+    return kinds[role](
+        command=entry.command,
+        environment=reveal(entry.environment),
+        inherit=entry.inherit,
+        cwd=entry.cwd,
+        timeout_s=entry.timeout_s,
+        concurrency=entry.concurrency,
+    )
+
+
+_ONLY_FOR_COMMANDS = ("environment", "inherit", "cwd", "timeout_s", "concurrency")
 
 
 def _load_model_stage(role: str) -> Callable[..., Any]:
