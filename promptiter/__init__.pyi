@@ -13,6 +13,7 @@ from promptiter.api import load_evaluation as load_evaluation
 from promptiter.api import load_run as load_run
 from promptiter.api import resume_run as resume_run
 from promptiter.config.loading import load_agent as load_agent
+from promptiter.endpoint.instrumentation import instrument as instrument
 from promptiter.engine.engine import Engine as Engine
 from promptiter.engine.profile_comparison import compare_profiles as compare_profiles
 from promptiter.engine.request import RunRequest as RunRequest

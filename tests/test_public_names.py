@@ -24,13 +24,13 @@ AcceptancePolicy Agent AgentRun Aggregator Attributor Backwarder Budget BudgetEn
 EvalSet Evaluation Evaluator Event FanOut FunctionNode Gateway GraphAgent InPlaceAgent Metric ModelError ModelNode
 Observer Optimizer PatchSet Profile PromptiterError RequestError Reviewer RunContext RunFailedError RunProgress
 RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapshot Surface SurfacePatch TargetPrompt
-Tool build_eval_set build_metrics compare_profiles list_runs load_agent load_eval_config load_eval_set load_evaluation
-load_run resume_run
+Tool build_eval_set build_metrics compare_profiles instrument list_runs load_agent load_eval_config load_eval_set
+load_evaluation load_run resume_run
 """
 NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
 COMMANDS = (
-    "apply, cache clear, cache stats, check, describe, evaluate, gate, init, learn, noise, rejudge, report, rerun, "
-    "restore, resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, "
+    "apply, cache clear, cache stats, check, describe, evaluate, gate, gateway, init, learn, noise, rejudge, report, "
+    "rerun, restore, resume, run, runs, schema, show, trace export, trace import, trace show, trace stats, "
     "trace structure, trace to-evalset, try"
 )
 

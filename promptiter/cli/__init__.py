@@ -18,6 +18,7 @@ from promptiter.cli.commands.check import check
 from promptiter.cli.commands.describe import describe
 from promptiter.cli.commands.evaluate import evaluate
 from promptiter.cli.commands.gate import gate
+from promptiter.cli.commands.gateway import gateway
 from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
@@ -50,7 +51,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     *(init, run, resume, rerun, show, runs, report, rejudge, gate, apply, try_edit, learn),
-    *(noise, evaluate, restore, check, describe, schema),
+    *(noise, evaluate, restore, check, describe, gateway, schema),
 )
 for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)

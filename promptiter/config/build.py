@@ -74,6 +74,11 @@ def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, st
     return _RunBuilder(parsed, os.environ if environ is None else environ).build_evaluator()
 
 
+def build_configured_gateway(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Gateway:
+    """Build the gateway of a configuration. It may have no agent, no metrics and no eval sets."""
+    return _RunBuilder(parsed, os.environ if environ is None else environ).build_gateway()
+
+
 def build_learning(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> ConfiguredLearning:
     """Build what learning from traces takes: stages, metrics and the live agent, as far as there are any."""
     return _RunBuilder(parsed, os.environ if environ is None else environ).build_learning()
@@ -137,6 +142,13 @@ class _RunBuilder:
         if self.problems.found or evaluator is None:
             self._fail(gateway)
         return evaluator
+
+    def build_gateway(self) -> Gateway:
+        self._make_importable()
+        gateway = self._build_gateway()
+        if self.problems.found:
+            self._fail(gateway)
+        return gateway
 
     def build_learning(self) -> ConfiguredLearning:
         self._make_importable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from promptiter.endpoint import anthropic_messages, chat, embeddings, responses
@@ -17,9 +18,18 @@ from traces.model import Json
 Body: TypeAlias = dict[str, Any]
 
 NODE_HEADER = "x-promptiter-node"
+CONVERSATION_HEADER = "x-promptiter-conversation"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
-_LONGEST_NODE = 100
+_LONGEST_LABEL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the agent says about a call."""
+
+    node: str
+    conversation: str
 
 
 class AnsweredCall(Protocol):
@@ -40,7 +50,7 @@ class CallingSession(Protocol):
     @property
     def redactor(self) -> Redactor: ...
 
-    async def ask(self, request: ModelRequest, *, node: str = "") -> AnsweredCall:
+    async def ask(self, request: ModelRequest, *, node: str = "", conversation: str = "") -> AnsweredCall:
         """Answer a request through the gateway."""
 
     def list_models(self) -> Iterable[str]:
@@ -99,9 +109,9 @@ def _find_api_key(request: HttpRequest) -> str | None:
 
 async def _dispatch(request: HttpRequest, what: str, session: CallingSession) -> HttpAnswer:
     if request.method == "POST" and what in _POSTS:
-        node = read_node(request)
+        labels = Labels(read_label(request, NODE_HEADER), read_label(request, CONVERSATION_HEADER))
         body = chat.parse_body(await request.read_body())
-        return await _POSTS[what](body, node, session)
+        return await _POSTS[what](body, labels, session)
     if (request.method, what) == ("GET", "models"):
         listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]
         return HttpAnswer.of_json({"object": "list", "data": listed})
@@ -110,23 +120,23 @@ async def _dispatch(request: HttpRequest, what: str, session: CallingSession) ->
     raise RefusedRequestError(404, f"{message}; it serves {served} and GET /v1/models", kind="not_found_error")
 
 
-async def _complete(body: Body, node: str, session: CallingSession) -> tuple[chat.ChatCall, Body]:
+async def _complete(body: Body, labels: Labels, session: CallingSession) -> tuple[chat.ChatCall, Body]:
     """Answer a body of chat completions."""
     call = chat.read_chat(body)
-    answered = await session.ask(call.request, node=node)
+    answered = await session.ask(call.request, node=labels.node, conversation=labels.conversation)
     return call, chat.write_completion(call.request, answered.reply or ModelReply(), number=answered.number)
 
 
-async def _answer_chat(body: Body, node: str, session: CallingSession) -> HttpAnswer:
-    call, completion = await _complete(body, node, session)
+async def _answer_chat(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
+    call, completion = await _complete(body, labels, session)
     if call.is_stream:
         return HttpAnswer.of_events(chat.stream_completion(completion, includes_usage=call.includes_usage))
     return HttpAnswer.of_json(completion)
 
 
-async def _answer_response(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+async def _answer_response(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
     as_chat = responses.to_chat(body, session.conversations)
-    call, completion = await _complete(as_chat, node, session)
+    call, completion = await _complete(as_chat, labels, session)
     response = responses.to_response(body, completion)
     session.conversations[response["id"]] = responses.list_messages(body, as_chat, completion)
     if call.is_stream:
@@ -134,23 +144,23 @@ async def _answer_response(body: Body, node: str, session: CallingSession) -> Ht
     return HttpAnswer.of_json(response)
 
 
-async def _answer_message(body: Body, node: str, session: CallingSession) -> HttpAnswer:
-    call, completion = await _complete(anthropic_messages.to_chat(body), node, session)
+async def _answer_message(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
+    call, completion = await _complete(anthropic_messages.to_chat(body), labels, session)
     message = anthropic_messages.to_message(completion)
     if call.is_stream:
         return HttpAnswer.of_events(anthropic_messages.stream_message(message))
     return HttpAnswer.of_json(message)
 
 
-async def _answer_embeddings(body: Body, node: str, session: CallingSession) -> HttpAnswer:
+async def _answer_embeddings(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
     request = embeddings.read_embedding(body)
-    answered = await session.ask(request, node=node)
+    answered = await session.ask(request, node=labels.node, conversation=labels.conversation)
     is_base64 = body.get("encoding_format") == "base64"
     reply = answered.reply or ModelReply()
     return HttpAnswer.of_json(embeddings.write_embeddings(request, reply, is_base64=is_base64))
 
 
-_POSTS: Mapping[str, Callable[[Body, str, CallingSession], Awaitable[HttpAnswer]]] = {
+_POSTS: Mapping[str, Callable[[Body, Labels, CallingSession], Awaitable[HttpAnswer]]] = {
     "chat/completions": _answer_chat,
     "responses": _answer_response,
     "messages": _answer_message,
@@ -158,10 +168,10 @@ _POSTS: Mapping[str, Callable[[Body, str, CallingSession], Awaitable[HttpAnswer]
 }
 
 
-def read_node(request: HttpRequest) -> str:
-    """The node that makes the call, if the agent says so."""
-    node = request.headers.get(NODE_HEADER, "").strip()
-    if len(node) > _LONGEST_NODE or not node.isprintable():
-        message = f"the header {NODE_HEADER} is {node[:100]!a}; give at most {_LONGEST_NODE} printable characters"
-        raise RefusedRequestError(400, message, param=NODE_HEADER)
-    return node
+def read_label(request: HttpRequest, header: str) -> str:
+    """What the agent says about a call in a header: which node makes it, which conversation it belongs to."""
+    label = request.headers.get(header, "").strip()
+    if len(label) > _LONGEST_LABEL or not label.isprintable():
+        message = f"the header {header} is {label[:100]!a}; give at most {_LONGEST_LABEL} printable characters"
+        raise RefusedRequestError(400, message, param=header)
+    return label

@@ -13,11 +13,11 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
@@ -30,6 +30,8 @@ from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
 from traces import Failure
 from traces.model import Json
+
+Session = TypeVar("Session", bound="EndpointSession")
 
 
 class SessionContext(Protocol):
@@ -57,13 +59,28 @@ class EndpointCall:
     end_ns: int
     number: int = 0
     """Which of the equal calls of the session this is."""
+    conversation: str = ""
+    """Which conversation the call belongs to, as its header says, or empty."""
+
+
+OnCall: TypeAlias = Callable[[EndpointCall], None]
+"""Called when a call has ended, in the thread of the server; must not block."""
 
 
 class EndpointSession:
     """The calls of one run of a case. Ends with the block that opened it; its key is worthless from then on."""
 
-    def __init__(self, context: SessionContext, gateway: Gateway, server: RunningServer) -> None:
-        self.key = f"{SESSION_PREFIX}{secrets.token_urlsafe(32)}"
+    def __init__(
+        self,
+        context: SessionContext,
+        gateway: Gateway,
+        server: RunningServer,
+        *,
+        key: str | None = None,
+        numbers_calls: bool = True,
+        on_call: OnCall | None = None,
+    ) -> None:
+        self.key = key or f"{SESSION_PREFIX}{secrets.token_urlsafe(32)}"
         self.base_url = f"{server.address}/{self.key}/v1"
         self.fatal: BaseException | None = None
         """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""
@@ -77,6 +94,8 @@ class EndpointSession:
         self._tasks: set[asyncio.Task[EndpointCall]] = set()
         self._taken: dict[tuple[str, str], set[int]] = {}
         self._is_open = True
+        self._numbers_calls = numbers_calls
+        self._on_call = on_call
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -117,7 +136,7 @@ class EndpointSession:
         """The names of the models that the gateway was given."""
         return self._gateway.pool.catalog.names()
 
-    async def ask(self, request: ModelRequest, *, node: str = "") -> EndpointCall:
+    async def ask(self, request: ModelRequest, *, node: str = "", conversation: str = "") -> EndpointCall:
         """Answer a request through the gateway. Runs on the event loop of the server.
 
         If the client disconnects meanwhile, the call is finished: it is paid for, and its answer is stored. A client
@@ -127,9 +146,9 @@ class EndpointSession:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
         place = (node, request.digest)
         taken = self._taken.setdefault(place, set())
-        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        number = next(each for each in range(len(taken) + 1) if each not in taken) if self._numbers_calls else 0
         taken.add(number)
-        call = self._make(request, node, number)
+        call = self._make(request, node, number, conversation)
         task = asyncio.get_running_loop().create_task(call, context=self._variables.copy())
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -151,11 +170,11 @@ class EndpointSession:
             self._server.loop.call_soon_threadsafe(self._cancel)
             raise
 
-    async def _make(self, request: ModelRequest, node: str, number: int) -> EndpointCall:
+    async def _make(self, request: ModelRequest, node: str, number: int, conversation: str) -> EndpointCall:
         context, started = self._context, time.time_ns()
         site = CallSite(
             role=context.role,
-            case_id=context.case_id,
+            case_id=context.case_id or conversation,
             repeat=context.repeat,
             step_id=f"endpoint/{context.turn}/{node}",
             number=number,
@@ -178,8 +197,12 @@ class EndpointSession:
                 start_ns=started,
                 end_ns=time.time_ns(),
                 number=number,
+                conversation=conversation,
             )
-            self._calls.append(call)
+            if self._on_call is None:
+                self._calls.append(call)
+            else:  # a gateway on its own may serve for weeks
+                self._on_call(call)
         return call
 
     def _forget(self, task: asyncio.Task[EndpointCall]) -> None:
@@ -201,6 +224,12 @@ class EndpointSession:
 
 _PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _sessions: dict[str, EndpointSession] = {}
+_running: ContextVar[EndpointSession | None] = ContextVar("promptiter_endpoint_session", default=None)
+
+
+def find_session() -> EndpointSession | None:
+    """The session that this code runs in, including its tasks and threads."""
+    return _running.get()
 
 
 async def _answer(request: HttpRequest) -> HttpAnswer:
@@ -208,6 +237,18 @@ async def _answer(request: HttpRequest) -> HttpAnswer:
 
 
 _host = EndpointHost(_answer)
+
+
+def add_session(make: Callable[[RunningServer], Session]) -> Session:
+    """Add a session that lasts as long as the process; blocking."""
+    session = make(_host.acquire())
+    _sessions[session.key] = session
+    return session
+
+
+def list_sessions() -> list[EndpointSession]:
+    """The sessions that take calls."""
+    return list(_sessions.values())
 
 
 @asynccontextmanager
@@ -221,12 +262,15 @@ async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession
     try:
         session = EndpointSession(context, gateway, server)
         _sessions[session.key] = session
+        before = _running.get()
+        _running.set(session)
         try:
             yield session
         except Exception:
             session.raise_fatal()
             raise
         finally:
+            _running.set(before)
             session.end()
             del _sessions[session.key]
             await session.finish()

@@ -73,7 +73,8 @@ class LiteLLMModel:
 
     def _find_server(self, provider: str) -> str | None:
         """The address of the user's own server: `api_base`, or for OpenAI models that of the environment."""
-        own = [os.environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
+        environ = os.environ if _kept is None else _kept
+        own = [environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
         api_base = self.api_base or next(filter(None, own), None)
         return api_base if api_base is not None and api_base.startswith(("http://", "https://")) else None
 
@@ -102,7 +103,7 @@ class LiteLLMModel:
             return await litellm.aembedding(
                 model=request.model,
                 input=[message["content"] for message in openai_messages(request)],
-                api_base=self.api_base,
+                api_base=self._find_base(request.model),
                 api_key=self.api_key,
                 extra_headers=dict(self.headers) or None,
                 timeout=self.timeout_s,
@@ -125,6 +126,17 @@ class LiteLLMModel:
             kept["messages"] = options["messages"]
         return {**options, "extra_body": {**(options.get("extra_body") or {}), **kept}} if kept else options
 
+    def _find_base(self, model: str) -> str | None:
+        """The address to give to litellm; None if it finds the right one."""
+        if self.api_base is not None or _kept is None:
+            return self.api_base
+        litellm = load()
+        if litellm.api_base is not None:  # a setting of the user, which comes before the environment
+            return None
+        _, provider, _, _ = litellm.get_llm_provider(model)
+        variables, usual = _ADDRESSES.get(provider, ((), None))
+        return next(filter(None, map(_kept.get, variables)), usual)
+
     async def _complete(self, request: ModelRequest, options: dict[str, Any]) -> Any:
         """Call the model, without the options that its server refuses. These are remembered if that helps."""
         litellm, first, refused = load(), None, []
@@ -132,7 +144,7 @@ class LiteLLMModel:
             try:
                 response = await litellm.acompletion(
                     model=request.model,
-                    api_base=self.api_base,
+                    api_base=self._find_base(request.model),
                     api_key=self.api_key,
                     num_retries=0,
                     max_retries=0,
@@ -158,6 +170,17 @@ class LiteLLMModel:
             is_transient = isinstance(translated, TransientModelError)
             return (AccessDeniedError if is_transient else type(translated))(problem)
         return translate_error(error, load(), redactor, place=self._show_server(model))
+
+
+_kept: Mapping[str, str] | None = None
+"""The environment whose addresses are those of services, if this process has changed them."""
+
+
+def keep_addresses(environ: Mapping[str, str]) -> None:
+    """Call services at the addresses that this environment has now, whatever the environment has later."""
+    global _kept  # noqa: PLW0603 - the environment is global, too
+    names = {name for variables, _ in _ADDRESSES.values() for name in variables}
+    _kept = {name: value for name, value in environ.items() if name in names}
 
 
 @cache
@@ -285,6 +308,11 @@ _DROPPED = frozenset(("user", "verbosity"))
 _PLAIN_ROLES = ("system", "user", "assistant", "tool")
 """litellm turns other roles into these, without the name."""
 _BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_ADDRESSES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "openai": (_BASE_VARIABLES, "https://api.openai.com/v1"),
+    "anthropic": (("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"), "https://api.anthropic.com"),
+}
+"""Where litellm finds the address of a service: the environment variables, and the usual address."""
 
 _OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", "vercel_ai_gateway", "volcengine"))
 """Providers that accept credentials which litellm's check of the environment does not know."""

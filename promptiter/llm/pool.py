@@ -10,10 +10,12 @@ import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 
 import orjson
 
 from promptiter.concurrency import Slots
+from promptiter.context import ContextValue
 from promptiter.errors import ModelTimeoutError, SetupError
 from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.catalog import ModelCatalog
@@ -28,6 +30,14 @@ from traces import Usage
 
 CONCURRENCY = 64
 """Maximum number of calls at the same time, if none is given: as many as a backward walk makes."""
+
+
+_is_calling: ContextVar[bool] = ContextVar("promptiter_is_calling_model", default=False)
+
+
+def is_calling_model() -> bool:
+    """Whether this code runs inside of a model that a gateway calls, including its tasks and threads."""
+    return _is_calling.get()
 
 
 class ModelPool:
@@ -103,7 +113,8 @@ class ModelPool:
         async def send() -> ModelReply:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await self.catalog.call(request, repeat=repeat, seed=seed)
+                    with ContextValue(_is_calling, True):
+                        return await self.catalog.call(request, repeat=repeat, seed=seed)
             except TimeoutError:
                 raise ModelTimeoutError(f"no answer from {request.model!r} in {timeout_s} s") from None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -11,9 +13,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from promptiter import instrument
 from promptiter.endpoint import EndpointSession, open_session
+from promptiter.errors import SetupError
 from promptiter.llm import Budget, Gateway
-from promptiter.llm.litellm import LiteLLMModel
+from promptiter.llm.litellm import LiteLLMModel, load
 from promptiter.llm.retries import Retries
 from tests.endpoint.clients import CASE, HELLO
 from tests.worlds.model_server import LoopbackServer, run_server
@@ -352,3 +356,92 @@ async def test_errors_have_the_shape_of_anthropic(server: LoopbackServer) -> Non
         assert refused.value.body["error"]["type"] == "budget_ended"
         assert session.fatal is not None
         session.fatal = None
+
+
+async def run_both_sdks(text: str, clients: tuple[Any, Any]) -> None:
+    """A call of each client that was instrumented once, before any case."""
+    of_openai, of_anthropic = clients
+    said = await of_openai.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
+    assert said.choices[0].message.content == f"You said: {text}"
+    message = {"role": "user", "content": f"{text}!"}
+    also = await of_anthropic.messages.create(model=MODEL, max_tokens=9, messages=[message])
+    assert also.content[0].text == f"You said: {text}!"
+
+
+@asynccontextmanager
+async def open_both() -> AsyncIterator[tuple[Any, Any]]:
+    url = "http://127.0.0.1:9"  # where there is no server
+    first = instrument(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-of-the-agent", max_retries=0))
+    second = instrument(anthropic.AsyncAnthropic(base_url=url, api_key="sk-of-the-agent", max_retries=0))
+    async with first, second:
+        yield first, second
+
+
+async def test_instrumented_clients_call_for_the_case_that_they_run_in(server: LoopbackServer) -> None:
+    gateway = build_gateway(server)
+
+    async def run(number: int, clients: tuple[Any, Any]) -> list[str]:
+        async with open_session(replace(CASE, case_id=str(number))) as session:
+            await run_both_sdks(f"case {number}", clients)
+        return [call.request.text for call in session.calls]
+
+    async with open_both() as clients:
+        assert [type(client) for client in clients] == [openai.AsyncOpenAI, anthropic.AsyncAnthropic]
+        with gateway.active():
+            found = await asyncio.gather(*(run(number, clients) for number in range(6)))
+            assert found == [[f"case {number}", f"case {number}!"] for number in range(6)]
+            await run_both_sdks("no case", clients)
+        assert gateway.ledger.snapshot().total.calls == 14
+        with pytest.raises(openai.APIConnectionError):  # as before: there is no server
+            await clients[0].chat.completions.create(model=MODEL, messages=HELLO)
+
+
+async def test_synchronous_clients_are_instrumented_in_threads(server: LoopbackServer) -> None:
+    gateway = build_gateway(server)
+    with (
+        instrument(openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0)) as client,
+        gateway.active(),
+    ):
+
+        def ask(text: str) -> str | None:
+            said = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
+            return said.choices[0].message.content
+
+        assert await asyncio.to_thread(ask, "no case") == "You said: no case"
+        async with open_session(CASE) as session:
+            assert await asyncio.to_thread(ask, "a") == "You said: a"
+        assert [call.request.text for call in session.calls] == ["a"]
+        with pytest.raises(SetupError, match="use the async client"):  # noqa: PT012 - of the end of the block
+            async with open_session(CASE) as session:
+                with pytest.raises(openai.BadRequestError, match="use the async client"):
+                    ask("in the event loop")
+
+
+async def test_a_stream_of_an_instrumented_client_and_a_client_for_litellm(server: LoopbackServer) -> None:
+    gateway = build_gateway(server)
+    async with open_both() as (client, _):
+        with gateway.active():
+            async with open_session(CASE) as session:
+                stream = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
+                parts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+                said = await load().acompletion(model=f"openai/{MODEL}", messages=HELLO, client=client)
+    assert "".join(parts) == said.choices[0].message.content == "You said: Hello"
+    assert len(session.calls) == 2
+
+
+async def test_a_model_that_is_made_of_an_instrumented_client_does_not_call_itself(server: LoopbackServer) -> None:
+    async with instrument(openai.AsyncOpenAI(base_url=server.url, api_key="x")) as client:
+
+        async def answer(messages: Any) -> str:
+            said = await client.chat.completions.create(model="inner", messages=messages)
+            return said.choices[0].message.content or ""
+
+        with Gateway(models={"outer": answer}).active():
+            said = await client.chat.completions.create(model="outer", messages=HELLO)
+    assert said.choices[0].message.content == "You said: Hello"
+    assert [body["model"] for body in server.bodies] == ["inner"]
+
+
+def test_what_is_not_a_client_cannot_be_instrumented() -> None:
+    with pytest.raises(SetupError, match="give a client of openai or anthropic"):
+        instrument("openai")

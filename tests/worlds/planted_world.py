@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
+from promptiter.agents.base import Agent
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.llm.aggregator import LLMAggregator
@@ -20,6 +21,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.metrics.builtin import build_metrics
 from promptiter.evaluation.metrics.metric import Metric
+from promptiter.llm.cache.cache import Cache
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.policies.final_test import FinalTest
@@ -96,11 +98,11 @@ class PlantedWorld:
     def make_profile(self, values: Mapping[str, Json]) -> Profile:
         return Profile.of(self.agent.describe(), dict(values))
 
-    def build_evaluator(self, task: TaskModel | None = None) -> Evaluator:
-        """A new evaluator with a cache of its own."""
+    def build_evaluator(self, task: TaskModel | None = None, *, cache: Cache | None = None) -> Evaluator:
+        """A new evaluator, by default with a cache of its own."""
         task = task or TaskModel(answer=self.answer, seed=self.seed)
         names = {node.model for node in self.agent.nodes if isinstance(node, ModelNode)}
-        return Evaluator(self.metrics, gateway=Gateway(models=dict.fromkeys(sorted(names), task)))
+        return Evaluator(self.metrics, gateway=Gateway(models=dict.fromkeys(sorted(names), task), cache=cache))
 
     async def measure_score(self, profile: Profile | None = None) -> float:
         """The mean score of all cases under a profile, by default the baseline."""
@@ -232,14 +234,19 @@ async def optimize_world(
     blame: Backwarder | Attributor | None = None,
     final_test: FinalTest | None = None,
     max_rounds: int = 8,
+    agent: Agent | None = None,
+    cache: Cache | None = None,
 ) -> WorldOutcome:
-    """Optimize the agent with the LLM stages, which ask a sighted expert. The default blame is the cheapest."""
+    """Optimize the agent with the LLM stages, which ask a sighted expert. The default blame is the cheapest.
+
+    `agent` is the same agent in another form.
+    """
     task = TaskModel(answer=world.answer, seed=world.seed)
     expert = SightedExpert(world.knowledge, error_rate=error_rate, seed=world.seed)
-    evaluator = world.build_evaluator(task)
+    evaluator = world.build_evaluator(task, cache=cache)
     evaluator.gateway.add_model(EXPERT, expert)
     blame = blame or CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT))
-    engine = Engine(world.agent, evaluator, blame, LLMAggregator(EXPERT), LLMOptimizer(EXPERT))
+    engine = Engine(agent or world.agent, evaluator, blame, LLMAggregator(EXPERT), LLMOptimizer(EXPERT))
     request = RunRequest(
         train=world.train,
         validation=world.validation,

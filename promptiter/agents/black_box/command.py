@@ -114,6 +114,7 @@ class CommandAgent:
                 command,
                 environment={
                     **select_environment(self.inherit),
+                    **given.session.environment,
                     **{name: filled[f"environment.{name}"] for name in self.environment},
                 },
                 cwd=self.cwd,

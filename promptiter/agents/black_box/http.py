@@ -173,7 +173,7 @@ class HttpAgent:
 
     @property
     def _forwards_key(self) -> bool:
-        return Placeholder("key") in self._placeholders
+        return any(each.kind in ("key", "base_url") for each in self._placeholders)  # the address contains the key
 
     def _check_templates(self) -> None:
         used = {each.surface_id for each in self._placeholders}

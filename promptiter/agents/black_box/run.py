@@ -1,29 +1,32 @@
-"""One run of a black-box agent: it is called, and what happened becomes a trace."""
+"""One run of a black-box agent: it is called in a session of the endpoint, and its model calls become a trace."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.black_box.call_trace import BlackBoxRun, build_steps
 from promptiter.agents.black_box.prompts import PromptSet
 from promptiter.agents.black_box.templates import Placeholder
 from promptiter.agents.failures import describe_error
+from promptiter.endpoint.sessions import EndpointSession, open_session
 from promptiter.errors import FATAL_ERRORS
+from promptiter.llm.redaction import MASK
 from promptiter.profile import Profile
-from traces import ExecutionTrace, Failure, Step, digest
-from traces.model import Json, Snapshot
+from traces import ExecutionTrace, Failure
+from traces.model import Json, sum_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlackBoxInput:
-    """What an agent is called with: the case, and the values of its prompts by surface."""
+    """What an agent is called with: the case, the values of its prompts by surface, and the session for its calls."""
 
     case: CaseInput
     prompts: Mapping[str, Json]
-    deadline_s: float | None = None
+    session: EndpointSession
 
     def look_up(self, placeholder: Placeholder) -> Json:
         """The value of a placeholder of a template."""
@@ -34,6 +37,10 @@ class BlackBoxInput:
                 return [{"role": each.role, "content": each.content} for each in self.case.history]
             case "state":
                 return dict(self.case.state)
+            case "key":
+                return self.session.key
+            case "base_url":
+                return self.session.base_url
             case _:
                 return self.prompts[placeholder.surface_id]
 
@@ -46,46 +53,38 @@ class BlackBoxAnswer:
     data: Json = None
 
 
+Call = Callable[[BlackBoxInput], Awaitable[BlackBoxAnswer]]
+
+
 async def run_black_box(
-    prompts: PromptSet,
-    call: Callable[[BlackBoxInput], Awaitable[BlackBoxAnswer]],
-    case: CaseInput,
-    profile: Profile,
-    context: RunContext,
+    prompts: PromptSet, call: Call, case: CaseInput, profile: Profile, context: RunContext
 ) -> AgentRun:
     """Call an agent under a profile. Whatever it raises is the error of the run, unless it ends the evaluation."""
     values = prompts.get_values(profile)
-    given = BlackBoxInput(case=case, prompts=values, deadline_s=context.deadline_s)
     started, start_ns = time.perf_counter(), time.time_ns()
-    answer, error = BlackBoxAnswer(text=""), None
-    limit = None if context.deadline_s is None else asyncio.timeout(context.deadline_s)
-    try:
-        if limit is None:
-            answer = await call(given)
-        else:
-            async with limit:
-                answer = await call(given)
-    except FATAL_ERRORS:
-        raise
-    except (Exception, SystemExit) as raised:  # noqa: BLE001 - a failing case is a result
-        if limit is not None and limit.expired():
-            error = Failure("TimeoutError", f"no answer in {context.deadline_s} s")
-        else:
-            error = describe_error(raised)
-    step = Step(
-        id=prompts.agent_name,
-        node_id=prompts.agent_name,
-        kind="agent",
-        surface_reads={name: digest(value) for name, value in sorted(values.items())},
-        input=Snapshot(case.text),
-        output=Snapshot(answer.text, answer.data),
-        error=error,
-        start_ns=start_ns,
-        end_ns=time.time_ns(),
+    async with open_session(context) as session:
+        given = BlackBoxInput(case=case, prompts=values, session=session)
+        answer, error = await _call(call, given, context.deadline_s)
+    if error is not None:
+        message = error.message.replace(session.key, MASK)
+        error = replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+    steps = build_steps(
+        BlackBoxRun(
+            snapshot=prompts.snapshot,
+            values=values,
+            case=case,
+            answer=answer.text,
+            data=answer.data,
+            error=error,
+            calls=session.calls,
+            start_ns=start_ns,
+            end_ns=time.time_ns(),
+        )
     )
     trace = ExecutionTrace(
-        id=f"{context.case_id or prompts.agent_name}~{context.repeat}~{context.turn}",
-        steps=(step,),
+        id=f"{context.case_id or 'run'}~{context.repeat}~{profile.digest[:12]}"
+        + f"~{context.turn}" * bool(context.turn),
+        steps=steps,
         status="completed" if error is None else "failed",
         conversation_id=context.case_id or None,
     )
@@ -93,6 +92,23 @@ async def run_black_box(
         output=answer.text,
         data=answer.data,
         trace=trace,
+        usage=sum_usage(step.usage for step in steps),
         error=error,
         duration_s=time.perf_counter() - started,
     )
+
+
+async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> tuple[BlackBoxAnswer, Failure | None]:
+    nothing = BlackBoxAnswer(text="")
+    limit = None if deadline_s is None else asyncio.timeout(deadline_s)
+    try:
+        if limit is None:
+            return await call(given), None
+        async with limit:
+            return await call(given), None
+    except FATAL_ERRORS:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
+        if limit is not None and limit.expired():
+            return nothing, Failure("TimeoutError", f"no answer in {deadline_s} s")
+        return nothing, describe_error(error)

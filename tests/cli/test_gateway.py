@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Run
+from traces import read_traces
+
+BODY = {"model": "clerk:answer", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_another_host_requires_a_token(run: Run) -> None:
+    assert "can be reached from other machines; give a token" in run("gateway", "--host", "0.0.0.0", code=2)
+    assert "16 to 128 letters" in run("gateway", "--token", "a/b", code=2)
+
+
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_served(run: Run, tmp_path: Path) -> None:
+    assert "its folder does not exist" in run("gateway", "--record", tmp_path / "no" / "x.jsonl", code=2)
+
+
+def test_a_wrong_configuration_is_reported(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "promptiter.yaml").write_text("modles: {}\n")
+    assert "modles" in run("gateway", tmp_path, code=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_calls_are_answered_shown_recorded_and_counted(tmp_path: Path, number: int) -> None:
+    (tmp_path / "clerk.py").write_text('def answer(messages):\n    return "You said: " + messages[-1]["content"]\n')
+    (tmp_path / "promptiter.yaml").write_text("cache: answers.jsonl\npython_path: [.]\n")
+    command = [sys.executable, "-m", "promptiter", "gateway", "--port", "0", "--record", "calls.jsonl"]
+    environment = {**os.environ, "PROMPTITER_TOKEN": "token-of-the-test-1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(7)]
+        url = re.search(r"OPENAI_BASE_URL=(\S+)", "".join(lines))
+        assert url is not None
+        for headers in ({}, {"X-Promptiter-Conversation": "a", "X-Promptiter-Node": "planner"}, {}):
+            response = httpx.post(f"{url[1]}/chat/completions", json=BODY, headers=headers, trust_env=False)
+            assert response.json()["choices"][0]["message"]["content"] == "You said: Hello"
+        assert httpx.get(f"{url[1].replace('token', 'tokem')}/models", trust_env=False).status_code == 401
+        process.send_signal(number)
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    assert "a  planner  clerk:answer  0." in rest
+    assert "2 model calls, 1 cached" in rest
+    assert "2 traces written to calls.jsonl" in rest
+    traces = {trace.id: trace for trace in read_traces(tmp_path / "calls.jsonl")}
+    assert [step.id for step in traces["gateway"].steps] == ["agent", "agent~2"]
+    assert [step.node_id for step in traces["a"].steps] == ["planner"]
+    assert (tmp_path / "answers.jsonl").exists()

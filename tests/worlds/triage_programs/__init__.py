@@ -1,0 +1,1 @@
+"""The triage desk as programs that know nothing of promptiter."""
