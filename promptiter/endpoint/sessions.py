@@ -34,6 +34,14 @@ from traces.model import Json
 Session = TypeVar("Session", bound="EndpointSession")
 
 
+BLOCKED_S = 60.0
+"""How long the event loop that makes calls may be busy. Code that waits there for an answer would wait forever."""
+_BLOCKED = (
+    "the event loop of the run has been blocked for {seconds:g} s; if an async function calls a synchronous client, "
+    "use the async client (AsyncOpenAI, AsyncAnthropic), or make the function a plain `def`"
+)
+
+
 class SessionContext(Protocol):
     """What a session belongs to; a RunContext is one."""
 
@@ -144,9 +152,8 @@ class EndpointSession:
         """
         if not self._is_open:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
-        place = (node, request.digest)
-        taken = self._taken.setdefault(place, set())
-        number = next(each for each in range(len(taken) + 1) if each not in taken) if self._numbers_calls else 0
+        taken: set[int] = self._taken.setdefault((node, request.digest), set()) if self._numbers_calls else set()
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
         taken.add(number)
         call = self._make(request, node, number, conversation)
         task = asyncio.get_running_loop().create_task(call, context=self._variables.copy())
@@ -181,6 +188,7 @@ class EndpointSession:
         )
         reply, error = None, None
         try:
+            await self._check_home()
             reply = await self._gateway.ask(request, site, node_id=node)
         except Exception as raised:
             if isinstance(raised, FATAL_ERRORS):
@@ -204,6 +212,10 @@ class EndpointSession:
             else:  # a gateway on its own may serve for weeks
                 self._on_call(call)
         return call
+
+    async def _check_home(self) -> None:
+        if not await self._gateway.wait_until_free(BLOCKED_S):
+            raise RefusedRequestError(400, _BLOCKED.format(seconds=BLOCKED_S))
 
     def _forget(self, task: asyncio.Task[EndpointCall]) -> None:
         self._tasks.discard(task)

@@ -41,7 +41,11 @@ def share_session() -> Mapping[str, str]:
     shared = [session for session in list_sessions() if isinstance(session, SharedSession)]
     if not shared:
         gateway = find_active_gateway() or Gateway()
-        shared = [add_session(lambda server: SharedSession(NO_CASE, gateway, server, numbers_calls=False))]
+        shared = [
+            add_session(
+                lambda server: SharedSession(NO_CASE, gateway, server, numbers_calls=False, on_call=lambda _: None)
+            )
+        ]
         keep_addresses(os.environ)
     session = shared[0]
     given = {name: value for name, value in session.environment.items() if not name.endswith("_API_KEY")}

@@ -92,8 +92,8 @@ class LiteLLMModel:
         headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
         options["extra_headers"] = headers or None
         options["timeout"] = options.pop("timeout", None) or self.timeout_s
-        if any(isinstance(message, RichMessage) for message in request.messages) or _DROPPED & options.keys():
-            options = self._send_all(request.model, options)
+        if _ADAPTED & options.keys() or any(isinstance(message, RichMessage) for message in request.messages):
+            options = self._adapt(request.model, options)
         return read_reply(await self._complete(request, options), request.model)
 
     async def _embed(self, request: EmbeddingRequest) -> Any:
@@ -116,9 +116,15 @@ class LiteLLMModel:
         except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
             raise self._translate(error, request.model) from None  # the error itself may repeat the key
 
-    def _send_all(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a call with what litellm leaves out for servers of OpenAI's protocol."""
+    def _adapt(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a call with what litellm leaves out for servers of OpenAI's protocol.
+
+        Claude takes no fields that only OpenAI knows; litellm drops those that are options, not those of the body.
+        """
         _, provider, _, _ = load().get_llm_provider(model, api_base=self.api_base)
+        if provider == "anthropic" and (body := options.get("extra_body")):
+            kept = {name: value for name, value in body.items() if name not in _OF_OPENAI}
+            return {**options, "extra_body": kept} if kept else {**options, "extra_body": None}
         if provider != "openai":
             return options
         kept = {name: options[name] for name in _DROPPED if name in options}
@@ -305,6 +311,8 @@ def _find_unknown_provider(model: str, api_base: str | None, other_names: tuple[
 
 _DROPPED = frozenset(("user", "verbosity"))
 """Options that litellm drops if it does not know the model."""
+_ADAPTED = _DROPPED | {"extra_body"}
+_OF_OPENAI = frozenset(("metadata", "store", "prompt_cache_retention"))
 _PLAIN_ROLES = ("system", "user", "assistant", "tool")
 """litellm turns other roles into these, without the name."""
 _BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")

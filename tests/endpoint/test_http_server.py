@@ -89,6 +89,7 @@ async def test_a_body_of_100_mb_is_refused_by_the_endpoint_and_the_next_call_is_
         assert len(session.calls) == 1
 
 
+@pytest.mark.slow
 async def test_slow_senders_are_refused_and_hold_up_nobody() -> None:
     async with serve(body_timeout_s=0.3, head_timeout_s=0.3) as (_, port):
         slow_head = asyncio.create_task(exchange(port, b"POST / HT", pause_s=0.1))

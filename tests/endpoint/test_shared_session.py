@@ -49,7 +49,7 @@ print("fine")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clients_that_are_created_later_call_for_the_only_running_case() -> None:
     with run_server(LoopbackServer(answer=lambda _: "Hi")) as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-upstream"}
