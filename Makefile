@@ -52,6 +52,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_fuzz
 	$(BIN)/python -m benchmarks.bench_recovery
 	$(BIN)/python -m benchmarks.bench_evaluate
+	$(BIN)/python -m benchmarks.bench_endpoint
 	$(BIN)/python -m benchmarks.bench_backward
 	$(BIN)/python -m benchmarks.bench_blame
 	$(BIN)/python -m benchmarks.bench_leaks

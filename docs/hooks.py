@@ -19,7 +19,10 @@ from traces.draw.trace_diagram import draw_trace
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "record_a_run" / "research_desk.jsonl"
-PACKAGES = ("agents", "evaluation", "policies", "stages", "backprop", "search", "runs", "observers", "llm", "offline")
+PACKAGES = (
+    *("agents", "evaluation", "policies", "stages", "backprop", "search", "runs", "observers", "endpoint", "llm"),
+    "offline",
+)
 FIRST = ("Engine", "RunRequest", "RunResult", "Profile")
 
 LOOP = Diagram(

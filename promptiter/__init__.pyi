@@ -1,3 +1,4 @@
+from promptiter.agent_optimizer import optimize as optimize
 from promptiter.agents.base import Agent as Agent
 from promptiter.agents.base import AgentRun as AgentRun
 from promptiter.agents.base import CaseInput as CaseInput

@@ -194,6 +194,21 @@ class HomeLoop:
             self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         return self._loop
 
+    async def wait_until_free(self, timeout_s: float) -> bool:
+        """Wait until this loop, if it is another one that runs, has time for something else. False if it has not."""
+        home = self._loop
+        if home is None or not home.is_running() or home is asyncio.get_running_loop() or self._process != os.getpid():
+            return True
+        reached, here = asyncio.Event(), asyncio.get_running_loop()
+        if not call_in_loop(home, lambda: call_in_loop(here, reached.set)):
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await reached.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def is_running_here(self) -> bool:
         """Whether calls are made on the running event loop. Binds it, unless the loop bound before still runs."""
         running = asyncio.get_running_loop()

@@ -2,7 +2,7 @@
 
     target = TargetPrompt().add_path("system_prompt", "prompts/system.md").add_callback("rule", read=load, write=save)
 
-Each prompt is a field with a name. A field is a surface of the run, `agent#instruction.system_prompt`.
+Each prompt has a name. In the run it is the instruction of a node of its own, `system_prompt#instruction`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from typing import Any, Self, TypeAlias, TypeVar
 from promptiter.concurrency import is_async, is_in_loop, run_in_thread
 from promptiter.errors import RollbackError
 from promptiter.sources import CallbackSource, FileSource, Source
-from promptiter.structure import surface_id
 from promptiter.wording import shorten
 
 AsyncRead: TypeAlias = Callable[[], Awaitable[str]]
 AsyncWrite: TypeAlias = Callable[[str], Awaitable[None]]
 T = TypeVar("T")
-
-NODE = "agent"
-"""The one node of an agent that `promptiter.optimize` sees as a function."""
 
 CALLBACK = "<callback>"
 _NAME = re.compile(r"\w[\w.-]*")
@@ -100,10 +96,9 @@ class TargetPrompt:
             raise
 
     def sources(self, *, loop: asyncio.AbstractEventLoop | None = None) -> dict[str, Source]:
-        """The sources by surface id. Callbacks run in `loop` while it is running, so that they may use its clients."""
+        """The sources by name. Callbacks run in `loop` while it is running, so that they may use its clients."""
         return {
-            find_surface(name): each if isinstance(each, FileSource) else each.as_source(loop)
-            for name, each in self._fields.items()
+            name: each if isinstance(each, FileSource) else each.as_source(loop) for name, each in self._fields.items()
         }
 
     def _find(self, name: str) -> FileSource | _Callbacks:
@@ -128,11 +123,6 @@ class TargetPrompt:
             )
         for name, text in prompts.items():
             _check_text(name, text)
-
-
-def find_surface(name: str) -> str:
-    """The surface id of a prompt."""
-    return surface_id(NODE, "instruction", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ EvalSet Evaluation Evaluator Event FanOut FunctionNode Gateway GraphAgent InPlac
 Observer Optimizer PatchSet Profile PromptiterError RequestError Reviewer RunContext RunFailedError RunProgress
 RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapshot Surface SurfacePatch TargetPrompt
 Tool build_eval_set build_metrics compare_profiles instrument list_runs load_agent load_eval_config load_eval_set
-load_evaluation load_run resume_run
+load_evaluation load_run optimize resume_run
 """
 NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
 COMMANDS = (

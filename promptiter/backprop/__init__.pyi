@@ -1,4 +1,8 @@
 from promptiter.backprop.backpropagation import backpropagate as backpropagate
+from promptiter.backprop.command.stages import CommandAggregator as CommandAggregator
+from promptiter.backprop.command.stages import CommandAttributor as CommandAttributor
+from promptiter.backprop.command.stages import CommandBackwarder as CommandBackwarder
+from promptiter.backprop.command.stages import CommandOptimizer as CommandOptimizer
 from promptiter.backprop.iteration_record import Iteration as Iteration
 from promptiter.backprop.iteration_record import get_iteration as get_iteration
 from promptiter.backprop.iteration_record import get_reflection as get_reflection

@@ -28,6 +28,10 @@ EXIT_CODES: Mapping[Outcome, int] = {
 """The exit code of `run`, `resume` and `rerun`, by the outcome of the run."""
 
 
+LAYOUT_CODES: Mapping[str, int] = {"SUCCEEDED": 0, "FAILED": FAILED, "CANCELED": CANCELLED}
+"""The exit codes of runs in the layout of AgentOptimizer, by status: without an improvement, a run succeeds there."""
+
+
 def choose_exit_code(outcome: Outcome, *, require: Requirement | None = None) -> int:
     """The exit code of an outcome. If `unseen` is required, every success but `improved` has the code NOT_SHOWN."""
     code = EXIT_CODES[outcome]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
@@ -23,6 +23,34 @@ def collect_settings(**options: Json | Path) -> dict[str, Json]:
         if value not in (None, {}):
             settings[key] = value
     return settings
+
+
+def read_agent(agent: str | None, sources: Iterable[str]) -> dict[str, Json]:
+    """The settings of `--agent` and of options such as `--source system_prompt=prompts/system.md`.
+
+    A name that is not a surface id is that of a prompt: the agent is then a function that reads it itself.
+    """
+    found = _read_places(sources)
+    prompts: Json = {name: {"place": place} for name, place in found.items() if "#" not in name}
+    if prompts and agent is None:
+        raise SetupError(f"--source {next(iter(prompts))!r} is a prompt of a function; name the function with --agent")
+    return {
+        "agent": {"call": agent, "prompts": prompts, "in_place": True} if prompts else agent,
+        "sources": {name: place for name, place in found.items() if "#" in name},
+    }
+
+
+def _read_places(given: Iterable[str]) -> dict[str, str]:
+    """The places of sources by name. Paths become absolute."""
+    sources: dict[str, str] = {}
+    for each in given:
+        name, sign, place = each.partition("=")
+        if not name or not sign or not place:
+            raise SetupError(f"--source {each!r} must be NAME=PLACE, such as system_prompt=prompts/system.md")
+        if name in sources:
+            raise SetupError(f"--source names {name!r} twice; each prompt has one source")
+        sources[name] = place if is_reference(place) else str(Path(place).absolute())
+    return sources
 
 
 def read_subject(

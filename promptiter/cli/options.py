@@ -12,6 +12,9 @@ from promptiter.errors import SetupError
 Requirement: TypeAlias = Literal["unseen"]
 """What `--require` asks of a run: `unseen`, a gain that is shown for new cases."""
 
+Layout: TypeAlias = Literal["001"]
+"""The layouts of artifacts that a run can be exported in."""
+
 Config = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, or a folder with a promptiter.yaml.")
 ]

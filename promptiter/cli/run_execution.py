@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from promptiter.cli.options import Requirement
+from promptiter.cli.options import Layout, Requirement
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, print_error, write_text
 from promptiter.errors import PromptiterError, SetupError
 
@@ -53,6 +53,7 @@ def execute(
         require=config.require,
         costs=costs,
         applied=applied,
+        layout=config.layout,
     )
 
 
@@ -65,18 +66,22 @@ def end(
     require: Requirement | None,
     costs: bool,
     applied: ApplyReport | PromptiterError | None = None,
+    layout: Layout | None = None,
 ) -> NoReturn:
-    """Show the outcome of a run and what was applied, and exit with its code."""
-    from promptiter.cli.exit_codes import FAILED, NOT_SHOWN, choose_exit_code
+    """Show the outcome of a run and what was applied, and exit with its code, or with that of its layout."""
+    from promptiter.cli.exit_codes import FAILED, LAYOUT_CODES, NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.apply import print_report
     from promptiter.cli.views.costs import print_costs
     from promptiter.engine.model_checks import UNCOUNTED_CALLS
     from promptiter.runs.apply import NotAdoptedError
+    from promptiter.runs.round_records import find_status
     from promptiter.runs.summary import summarize
 
     summary = summarize(result, folder)
     exit_code = choose_exit_code(summary.outcome, require=require)
+    if layout is not None and exit_code != NOT_SHOWN:
+        exit_code = LAYOUT_CODES[find_status(result)]
     if isinstance(applied, PromptiterError) and not isinstance(applied, NotAdoptedError):
         exit_code = FAILED
     if as_json:

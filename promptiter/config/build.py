@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from promptiter.agents.base import Agent
+from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
 from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
+from promptiter.config.layout import build_layout
 from promptiter.config.loading import build_evaluator, make_importable
 from promptiter.config.models import build_gateway
+from promptiter.config.optimizer_json.trace_metrics import find_trace_metrics
 from promptiter.config.parts import build_part, build_scorer
 from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
@@ -36,6 +40,7 @@ from promptiter.evaluation.metrics.metric_config import load_eval_config, parse_
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.acceptance import AnyGain
+from promptiter.policies.callback_stop import CallbackStop
 from promptiter.profile import Profile
 from promptiter.references import is_reference
 from promptiter.runlog.events import Observer
@@ -63,10 +68,22 @@ def build_evaluation(
 
 
 def build_run(
-    parsed: ParsedConfig, *, problems: Iterable[str] = (), environ: Mapping[str, str] | None = None
+    parsed: ParsedConfig,
+    *,
+    problems: Iterable[str] = (),
+    environ: Mapping[str, str] | None = None,
+    agent: InPlaceAgent | None = None,
+    stoppers: Sequence[CallbackStop] = (),
+    search_callbacks: Sequence[Any] = (),
 ) -> ConfiguredRun:
-    """Build the run that a configuration describes. A RequestError lists every problem, including the given ones."""
-    return _RunBuilder(parsed, os.environ if environ is None else environ, problems).build()
+    """Build the run that a configuration describes. A RequestError lists every problem, including the given ones.
+
+    `agent` takes the place of the one that the configuration names. `stoppers` end the search, besides its stop
+    policies; `search_callbacks` get the events of a search that has its own.
+    """
+    builder = _RunBuilder(parsed, os.environ if environ is None else environ, problems)
+    builder.agent, builder.stoppers, builder.search_callbacks = agent, stoppers, search_callbacks
+    return builder.build()
 
 
 def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Evaluator:
@@ -91,6 +108,9 @@ class _RunBuilder:
         self.environ = environ
         self.problems = Problems(parsed, [*parsed.problems, *problems])
         self.attempt = self.problems.attempt
+        self.agent: InPlaceAgent | None = None
+        self.stoppers: Sequence[CallbackStop] = ()
+        self.search_callbacks: Sequence[Any] = ()
 
     def build(self) -> ConfiguredRun:
         config = self.config
@@ -99,8 +119,9 @@ class _RunBuilder:
         gateway = self._build_gateway()
         evaluator = self._build_evaluator(gateway)
         sets = load_eval_sets(self.problems)
-        request = self._build_request(sets or {})
-        search = self.attempt(lambda: build_search(config))
+        given = {"extra_stop_callbacks": self.stoppers, "extra_callbacks": self.search_callbacks}
+        search = self.attempt(lambda: build_search(config, given={key: each for key, each in given.items() if each}))
+        request = self._build_request(sets or {}, search)
         observers = self._build_observers()
         checked = engine = None
         if evaluator is not None:
@@ -115,6 +136,7 @@ class _RunBuilder:
             checked=checked,
             gateway=gateway,
             observers=observers,
+            layout=build_layout(self.parsed, gateway.redactor),
             configuration=self._describe_configuration(),
         )
 
@@ -210,6 +232,8 @@ class _RunBuilder:
         )
 
     def _load_agent(self) -> Agent | None:
+        if self.agent is not None:
+            return self.agent
         if not self.problems.require("agent", wanted="name the agent as module:attr, or its command"):
             return None
         return self.attempt(partial(build_agent, self.config.agent, folders=self.config.python_path), place="agent")
@@ -235,6 +259,8 @@ class _RunBuilder:
             metrics = self.attempt(self._load_metrics, place=place) or _NO_METRICS
             if not metrics.metrics:
                 return None
+            if self.agent is not None or (self.config.agent.call and self.config.agent.in_place):
+                self.problems.found.extend(find_trace_metrics(metrics))
         options = EvaluationOptions(
             repeats=how.repeats or metrics.num_runs,
             concurrency=how.concurrency,
@@ -270,9 +296,12 @@ class _RunBuilder:
             return load_eval_config(given, environ=self.environ)
         return parse_eval_config(given, source="metrics", environ=self.environ)
 
-    def _build_request(self, sets: SetsByKey) -> RunRequest:
+    def _build_request(self, sets: SetsByKey, search: object) -> RunRequest:
         config = self.config
         goal = build_goal(config.goal)
+        stop = build_stop(config.stop, objective=config.objective, goal=goal)
+        if self.stoppers and not hasattr(search, "extra_stop_callbacks"):  # GEPA asks them itself, with its state
+            stop = reduce(or_, self.stoppers if stop is None else (stop, *self.stoppers))
         return RunRequest(
             train=sets.get("train"),
             validation=sets.get("validation"),
@@ -286,7 +315,7 @@ class _RunBuilder:
             or AnyGain(),
             final_test=build_final_test(config.final_test),
             alpha=config.alpha,
-            stop=build_stop(config.stop, objective=config.objective, goal=goal),
+            stop=stop,
             max_rounds=config.max_rounds,
             max_metric_calls=config.budget.max_metric_calls,
             targets=config.targets,

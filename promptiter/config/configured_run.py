@@ -17,6 +17,7 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.new_cases import find_obstacle_in_advance
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
+from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
@@ -31,6 +32,7 @@ from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
+from promptiter.runs.layout_001 import Layout001
 from promptiter.structure import StructureSnapshot
 
 logger = logging.getLogger(__name__)
@@ -50,11 +52,18 @@ class ConfiguredRun:
     gateway: Gateway
     observers: tuple[Observer, ...] = ()
     notes: tuple[str, ...] = ()
+    layout: Layout001 | None = None
     configuration: Configuration | None = None
 
     @property
     def request(self) -> RunRequest:
         return self.checked.request
+
+    def get_layout(self) -> Layout001:
+        """The layout of its artifacts. SetupError if none was asked for."""
+        if self.layout is None:
+            raise SetupError("the run has no layout; set `layout`")
+        return self.layout
 
     def begin(self) -> RunDirectory:
         """Create a folder for the run, below `runs` of the configuration, with its forecast."""
@@ -66,7 +75,7 @@ class ConfiguredRun:
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
             keep_best_only=self.config.keep_best_only,
-            observers=self.observers,
+            observers=self._all_observers,
         )
         if forecast is not None:
             write_forecast(directory.path, forecast)
@@ -121,10 +130,14 @@ class ConfiguredRun:
             configuration=self.configuration,
             keep_traces=self.config.keep_traces,
             keep_best_only=self.config.keep_best_only,
-            observers=self.observers,
+            observers=self._all_observers,
         )
         directory.notes += self.notes
         return directory
+
+    @property
+    def _all_observers(self) -> tuple[Observer, ...]:
+        return self.observers if self.layout is None else (*self.observers, self.layout)
 
     def _try_to_forecast(self) -> Forecast | None:
         try:

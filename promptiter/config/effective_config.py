@@ -30,6 +30,7 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
     values["metrics"] = str(config.metrics) if isinstance(config.metrics, Path) else document.get("metrics")
     values["models"] = document.get("models")
     values["agent"] = _describe_agent(config.agent)
+    values["stages"] = {key: _describe_stage(each) for key, each in values["stages"].items()}
     values["evaluation"]["repeats"] = evaluator.options.repeats
     values["targets"] = list(run.checked.targets)
     if config.stop is None and run.request.goal.kind == "score":
@@ -51,6 +52,13 @@ def _describe_agent(section: AgentSection) -> Json:
     return section.model_dump(mode="json", exclude_unset=True)
 
 
+def _describe_stage(value: Json) -> Json:
+    """A stage without the keys of commands if it is not one. Other keys of the section stay as they are."""
+    if not isinstance(value, dict) or value["command"]:
+        return value
+    return {key: value[key] for key in ("name", "options")}
+
+
 def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
     """A document without the values that hold a masked secret; their places are added to `left_out`."""
     if isinstance(value, dict):
@@ -66,7 +74,7 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "cases", "scorer", "test", "data", "split", "metrics", "weights"),
-    *("models", "stages", "search", "teacher", "judge"),
+    *("models", "stages", "search", "teacher", "judge", "layout", "output_dir"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *(
         "budget",

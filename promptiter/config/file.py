@@ -50,6 +50,7 @@ from promptiter.config.sections import (
     LossPlacementEntry,
     Shares,
     SourceItem,
+    StageEntry,
     Stages,
     StagesEntry,
     Stop,
@@ -155,6 +156,10 @@ class RunConfig(Section):
     keep_best_only: Flag = False
     """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
     """
+    layout: Literal["001"] | None = None
+    """`001`: also write the artifacts of AgentOptimizer."""
+    output_dir: File | None = None
+    """Where `layout` writes them; by default into the folder `layout_001` of the run."""
     review: ReviewEntry = None
     """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     sources: dict[str, SourceItem] = Field(default_factory=dict)
@@ -171,7 +176,7 @@ class RunConfig(Section):
     """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
 
     @property
-    def parts(self) -> tuple[PartEntry, ...]:
+    def parts(self) -> tuple[PartEntry | StageEntry, ...]:
         """All parts that the file names."""
         alone = (self.search, self.executor, self.scorer)
         return (*(each for each in alone if each is not None), *self.observers, *self.stages.given.values())

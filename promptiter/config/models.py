@@ -33,6 +33,7 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
     given = [
         *([each.api_key, each.headers, each.options] for each in settings.values()),
         *(part.options for part in config.parts),
+        *(entry.environment for entry in config.stages.given.values()),
         config.agent.environment,
         *([] if config.agent.http is None else [config.agent.http.headers, config.agent.http.body]),
     ]

@@ -38,7 +38,8 @@ def find_run_project(header: RunHeader, *, sources: Mapping[str, Source | str] |
     file = Path(header.configuration.file)
     if not file.exists():
         raise SetupError(f"the run was started with {str(file)!r}, which does not exist; move the file or the run back")
-    parsed = read_config(file)
+    settings = header.configuration.settings
+    parsed = read_config(file, settings={key: settings[key] for key in ("agent", "sources") if key in settings})
     if problems := [each for each in parsed.problems if "sources" in parsed.broken]:
         raise SetupError("; ".join(problems))
     then: Json = header.configuration.document.get("agent", "")

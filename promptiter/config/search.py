@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from promptiter.config.fields import PartEntry
@@ -10,7 +10,7 @@ from promptiter.config.file import RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.config.parts import build_part, list_parameters, read_options
 from promptiter.config.policies import build_goal
-from promptiter.config.sections import Stages
+from promptiter.config.sections import StageEntry, Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal
@@ -22,21 +22,30 @@ if TYPE_CHECKING:
     from promptiter.engine.session import Search
 
 
-def build_search(config: RunConfig) -> Search:
-    """Build the search of the file, by default the one for its goal, with the stages that it takes."""
+def build_search(config: RunConfig, *, given: Mapping[str, Any] | None = None) -> Search:
+    """Build the search of the file, by default the one for its goal, with the stages that it takes.
+
+    `given` are more arguments, which a file cannot hold: `extra_stop_callbacks` are left out if it does not take them.
+    """
     goal = build_goal(config.goal).kind
     entry = config.search or PartEntry(name=DEFAULT_SEARCH if goal == "score" else goal)
     stages = build_stages(config.stages, config.models)
     if config.search is not None:
         _check_stages(config, entry)
-    search: Search = build_part(entry, SEARCH, place="search", supplied=stages, supplied_by=_KEYS)
+        entry = _complete_options(entry, config.models)
+    given = given or {}
+    if "extra_callbacks" in given and "extra_callbacks" not in list_parameters(SEARCH.load(entry.name)):
+        raise SetupError(f"search: {entry.name!r} has no events of gepa; remove extra_gepa_callbacks")
+    search: Search = build_part(entry, SEARCH, place="search", supplied={**stages, **given}, supplied_by=_KEYS)
     return search
 
 
 def find_models_of_stages(config: RunConfig) -> dict[str, str]:
-    """The models that the stages ask, by key. The searches for goals other than the score have no stages."""
+    """The models that the stages and the search ask, by key. Searches for other goals than the score have no stages."""
     is_used = config.search is not None or build_goal(config.goal).kind == "score"
-    return config.stages.models if is_used else {}
+    reflection = _find_reflection_model(config.search)
+    own = {"search.options.reflection_model": reflection} if reflection else {}
+    return {**config.stages.models, **own} if is_used else {}
 
 
 def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
@@ -48,7 +57,8 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
     walk, whole, corrector = (built.get(role) for role in ("backwarder", "attributor", "corrector"))
     blaming = walk or whole
     if walk is not None and whole is not None:
-        if any(is_reference(stages.given[role].name) for role in ("backwarder", "attributor")):
+        both = [stages.given[role] for role in ("backwarder", "attributor")]
+        if any(each.command or is_reference(each.name) for each in both):
             raise SetupError("stages: backwarder and attributor both blame; give one of them, or a model for each")
         blaming = CheapestAttributor(whole, walk)
     arguments = {"backwarder": blaming, "aggregator": built.get("aggregator"), "optimizer": built.get("optimizer")}
@@ -62,11 +72,33 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
     return {**arguments, "check": GradientCheck(*correctors, most=most)}
 
 
-def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
-    """A stage of one's own, or the stage of this role that asks a model."""
+def _complete_options(entry: PartEntry, models: Models) -> PartEntry:
+    """The entry of a search with the options that `models` has for its reflection model, as for a stage."""
+    model = _find_reflection_model(entry)
+    if model not in models.settings or not models.settings[model].options:
+        return entry
+    given = entry.options.get("reflection_options") or {}
+    options = {**entry.options, "reflection_options": {**models.settings[model].options, **given}}
+    return entry.model_copy(update={"options": options})
+
+
+def _find_reflection_model(entry: PartEntry | None) -> str:
+    """The model that a search itself asks, such as GEPA; empty if there is none."""
+    model = None if entry is None else entry.options.get("reflection_model")
+    return model if isinstance(model, str) else ""
+
+
+def _build_stage(role: str, entry: StageEntry, models: Models) -> Any:
+    """A stage of one's own, a command, or the stage of this role that asks a model."""
     place = f"stages.{role}"
+    if bool(entry.name) == bool(entry.command):
+        raise SetupError(f"{place}: needs exactly one of name and command")
+    if entry.command:
+        return _build_command(role, entry)
+    if unused := [key for key in _ONLY_FOR_COMMANDS if key in entry.model_fields_set]:
+        raise SetupError(f"{place}.{unused[0]}: is only for commands; remove it")
     if is_reference(entry.name):
-        return build_part(entry, STAGES[role], place=place)
+        return build_part(PartEntry(name=entry.name, options=entry.options), STAGES[role], place=place)
     kind = _load_model_stage(role)
     others = [name for name in list_parameters(kind) if name not in ("model_options", "max_prompt_tokens")]
     options = read_options(kind, reveal(entry.options), place=f"{place}.options", without=others)
@@ -75,6 +107,37 @@ def _build_stage(role: str, entry: PartEntry, models: Models) -> Any:
         return kind(entry.name, **{**options, "model_options": {**settings, **(options.get("model_options") or {})}})
     except SetupError as error:
         raise SetupError(f"{place}: {error}") from error
+
+
+def _build_command(role: str, entry: StageEntry) -> Any:
+    from promptiter.backprop.command.stages import (
+        CommandAggregator,
+        CommandAttributor,
+        CommandBackwarder,
+        CommandOptimizer,
+    )
+
+    kinds = {
+        "backwarder": CommandBackwarder,
+        "attributor": CommandAttributor,
+        "aggregator": CommandAggregator,
+        "optimizer": CommandOptimizer,
+    }
+    if role not in kinds:
+        raise SetupError(f"stages.{role}: cannot be a command; name a model, or your own stage as module:attr")
+    if entry.options:
+        raise SetupError(f"stages.{role}.options: a command has none; give it arguments, or variables as environment")
+    return kinds[role](
+        command=entry.command,
+        environment=reveal(entry.environment),
+        inherit=entry.inherit,
+        cwd=entry.cwd,
+        timeout_s=entry.timeout_s,
+        concurrency=entry.concurrency,
+    )
+
+
+_ONLY_FOR_COMMANDS = ("environment", "inherit", "cwd", "timeout_s", "concurrency")
 
 
 def _load_model_stage(role: str) -> Callable[..., Any]:

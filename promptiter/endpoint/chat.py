@@ -32,7 +32,7 @@ OPTIONS = frozenset(
         *("audio", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "modalities"),
         *("n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key", "reasoning_effort"),
         *("response_format", "safety_identifier", "seed", "service_tier", "stop", "temperature", "thinking"),
-        *("tool_choice", "top_logprobs", "top_p", "user", "verbosity", "web_search_options"),
+        *("tool_choice", "top_k", "top_logprobs", "top_p", "user", "verbosity", "web_search_options"),
     )
 )
 """The fields of the protocol that become options of the request. Other fields are sent to the server as they are: as

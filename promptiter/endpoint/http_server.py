@@ -112,6 +112,9 @@ class HttpServer:
         )
         if (request.content_length or 0) > self._max_body:
             raise too_large
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
         parts, size = [], 0
         try:
             async with asyncio.timeout(self._body_timeout_s):

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from promptiter.concurrency import get_background_loop, is_in_loop
 from promptiter.endpoint.error_bodies import render_error
 from promptiter.endpoint.http_messages import HttpAnswer, RefusedRequestError
 from promptiter.endpoint.sessions import EndpointSession, find_session, open_session
+from promptiter.endpoint.shared_session import share_session
 from promptiter.endpoint.standalone import NO_CASE
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import find_active_gateway
@@ -34,11 +35,26 @@ _BLOCKED = (
 )
 
 
-def instrument(client: Client) -> Client:
+@overload
+def instrument() -> None: ...
+
+
+@overload
+def instrument(client: Client) -> Client: ...
+
+
+def instrument(client: Client | None = None) -> Client | None:
     """A copy of a client of the openai or anthropic package whose calls go through the gateway.
 
     litellm takes one, too: `litellm.acompletion(..., client=instrument(AsyncOpenAI()))`.
+
+    Without a client, sets the environment variables by which openai, anthropic and litellm find the address of a
+    service, for clients that are created later. These cannot say which case they run in, so only one case may run at a
+    time. A model that is a function of yours, and calls such a client, must give it the address of its service.
     """
+    if client is None:
+        share_session()
+        return None
     given: Any = client
     original: Any = getattr(given, "_client", None)
     http = _find_library(original)

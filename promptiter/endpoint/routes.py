@@ -22,6 +22,8 @@ CONVERSATION_HEADER = "x-promptiter-conversation"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
 _LONGEST_LABEL = 100
+MAX_CONVERSATIONS = 1000
+"""A session keeps this many conversations of the Responses API; the oldest is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ async def _answer_response(body: Body, labels: Labels, session: CallingSession) 
     call, completion = await _complete(as_chat, labels, session)
     response = responses.to_response(body, completion)
     session.conversations[response["id"]] = responses.list_messages(body, as_chat, completion)
+    if len(session.conversations) > MAX_CONVERSATIONS:
+        del session.conversations[next(iter(session.conversations))]
     if call.is_stream:
         return HttpAnswer.of_events(responses.stream_response(response))
     return HttpAnswer.of_json(response)

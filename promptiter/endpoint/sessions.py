@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
@@ -30,6 +30,16 @@ from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
 from traces import Failure
 from traces.model import Json
+
+Session = TypeVar("Session", bound="EndpointSession")
+
+
+BLOCKED_S = 60.0
+"""How long the event loop that makes calls may be busy. Code that waits there for an answer would wait forever."""
+_BLOCKED = (
+    "the event loop of the run has been blocked for {seconds:g} s; if an async function calls a synchronous client, "
+    "use the async client (AsyncOpenAI, AsyncAnthropic), or make the function a plain `def`"
+)
 
 
 class SessionContext(Protocol):
@@ -142,9 +152,8 @@ class EndpointSession:
         """
         if not self._is_open:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
-        place = (node, request.digest)
-        taken = self._taken.setdefault(place, set())
-        number = next(each for each in range(len(taken) + 1) if each not in taken) if self._numbers_calls else 0
+        taken: set[int] = self._taken.setdefault((node, request.digest), set()) if self._numbers_calls else set()
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
         taken.add(number)
         call = self._make(request, node, number, conversation)
         task = asyncio.get_running_loop().create_task(call, context=self._variables.copy())
@@ -179,6 +188,7 @@ class EndpointSession:
         )
         reply, error = None, None
         try:
+            await self._check_home()
             reply = await self._gateway.ask(request, site, node_id=node)
         except Exception as raised:
             if isinstance(raised, FATAL_ERRORS):
@@ -202,6 +212,10 @@ class EndpointSession:
             else:  # a gateway on its own may serve for weeks
                 self._on_call(call)
         return call
+
+    async def _check_home(self) -> None:
+        if not await self._gateway.wait_until_free(BLOCKED_S):
+            raise RefusedRequestError(400, _BLOCKED.format(seconds=BLOCKED_S))
 
     def _forget(self, task: asyncio.Task[EndpointCall]) -> None:
         self._tasks.discard(task)
@@ -235,6 +249,18 @@ async def _answer(request: HttpRequest) -> HttpAnswer:
 
 
 _host = EndpointHost(_answer)
+
+
+def add_session(make: Callable[[RunningServer], Session]) -> Session:
+    """Add a session that lasts as long as the process; blocking."""
+    session = make(_host.acquire())
+    _sessions[session.key] = session
+    return session
+
+
+def list_sessions() -> list[EndpointSession]:
+    """The sessions that take calls."""
+    return list(_sessions.values())
 
 
 @asynccontextmanager

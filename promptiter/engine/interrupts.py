@@ -30,7 +30,8 @@ class Interrupt:
     """
 
     def __init__(self, *, test_now: bool = False) -> None:
-        self.test_now = test_now
+        self._test_now = test_now
+        self._test_requests: list[Callable[[], bool]] = []
         self._reason: str | None = None
         self._find_request: Callable[[], str | None] = lambda: None
 
@@ -41,6 +42,15 @@ class Interrupt:
     def watch(self, find_request: Callable[[], str | None]) -> None:
         """Also stop once this returns how a stop was requested."""
         self._find_request = find_request
+
+    def end_search_when(self, is_requested: Callable[[], bool]) -> None:
+        """Also end the search, and test its result, once this returns true."""
+        self._test_requests.append(is_requested)
+
+    @property
+    def test_now(self) -> bool:
+        """Whether the search ends after the current round, and the final test follows."""
+        return self._test_now or any(is_requested() for is_requested in self._test_requests)
 
     @property
     def reason(self) -> str | None:

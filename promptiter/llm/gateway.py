@@ -251,6 +251,10 @@ class Gateway:
         """Make calls on the running event loop from now on, unless the loop bound before still runs."""
         self._home.bind()
 
+    async def wait_until_free(self, timeout_s: float) -> bool:
+        """Wait until the event loop on which calls are made is not blocked. False if it is for this many seconds."""
+        return await self.find_active()._home.wait_until_free(timeout_s)
+
     def active(self) -> ContextValue[Gateway]:
         """Make this the gateway of the code in this block, including its tasks and threads."""
         return ContextValue(_active, self)

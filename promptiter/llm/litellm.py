@@ -73,7 +73,8 @@ class LiteLLMModel:
 
     def _find_server(self, provider: str) -> str | None:
         """The address of the user's own server: `api_base`, or for OpenAI models that of the environment."""
-        own = [os.environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
+        environ = os.environ if _kept is None else _kept
+        own = [environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
         api_base = self.api_base or next(filter(None, own), None)
         return api_base if api_base is not None and api_base.startswith(("http://", "https://")) else None
 
@@ -91,8 +92,8 @@ class LiteLLMModel:
         headers = {**self.headers, **(options.pop("extra_headers", None) or {})}
         options["extra_headers"] = headers or None
         options["timeout"] = options.pop("timeout", None) or self.timeout_s
-        if any(isinstance(message, RichMessage) for message in request.messages) or _DROPPED & options.keys():
-            options = self._send_all(request.model, options)
+        if _ADAPTED & options.keys() or any(isinstance(message, RichMessage) for message in request.messages):
+            options = self._adapt(request.model, options)
         return read_reply(await self._complete(request, options), request.model)
 
     async def _embed(self, request: EmbeddingRequest) -> Any:
@@ -102,7 +103,7 @@ class LiteLLMModel:
             return await litellm.aembedding(
                 model=request.model,
                 input=[message["content"] for message in openai_messages(request)],
-                api_base=self.api_base,
+                api_base=self._find_base(request.model),
                 api_key=self.api_key,
                 extra_headers=dict(self.headers) or None,
                 timeout=self.timeout_s,
@@ -115,15 +116,32 @@ class LiteLLMModel:
         except tuple(litellm.exceptions.LITELLM_EXCEPTION_TYPES) as error:
             raise self._translate(error, request.model) from None  # the error itself may repeat the key
 
-    def _send_all(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a call with what litellm leaves out for servers of OpenAI's protocol."""
+    def _adapt(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a call with what litellm leaves out for servers of OpenAI's protocol.
+
+        Claude takes no fields that only OpenAI knows; litellm drops those that are options, not those of the body.
+        """
         _, provider, _, _ = load().get_llm_provider(model, api_base=self.api_base)
+        if provider == "anthropic" and (body := options.get("extra_body")):
+            kept = {name: value for name, value in body.items() if name not in _OF_OPENAI}
+            return {**options, "extra_body": kept} if kept else {**options, "extra_body": None}
         if provider != "openai":
             return options
         kept = {name: options[name] for name in _DROPPED if name in options}
         if any(message["role"] not in _PLAIN_ROLES or "name" in message for message in options["messages"]):
             kept["messages"] = options["messages"]
         return {**options, "extra_body": {**(options.get("extra_body") or {}), **kept}} if kept else options
+
+    def _find_base(self, model: str) -> str | None:
+        """The address to give to litellm; None if it finds the right one."""
+        if self.api_base is not None or _kept is None:
+            return self.api_base
+        litellm = load()
+        if litellm.api_base is not None:  # a setting of the user, which comes before the environment
+            return None
+        _, provider, _, _ = litellm.get_llm_provider(model)
+        variables, usual = _ADDRESSES.get(provider, ((), None))
+        return next(filter(None, map(_kept.get, variables)), usual)
 
     async def _complete(self, request: ModelRequest, options: dict[str, Any]) -> Any:
         """Call the model, without the options that its server refuses. These are remembered if that helps."""
@@ -132,7 +150,7 @@ class LiteLLMModel:
             try:
                 response = await litellm.acompletion(
                     model=request.model,
-                    api_base=self.api_base,
+                    api_base=self._find_base(request.model),
                     api_key=self.api_key,
                     num_retries=0,
                     max_retries=0,
@@ -158,6 +176,17 @@ class LiteLLMModel:
             is_transient = isinstance(translated, TransientModelError)
             return (AccessDeniedError if is_transient else type(translated))(problem)
         return translate_error(error, load(), redactor, place=self._show_server(model))
+
+
+_kept: Mapping[str, str] | None = None
+"""The environment whose addresses are those of services, if this process has changed them."""
+
+
+def keep_addresses(environ: Mapping[str, str]) -> None:
+    """Call services at the addresses that this environment has now, whatever the environment has later."""
+    global _kept  # noqa: PLW0603 - the environment is global, too
+    names = {name for variables, _ in _ADDRESSES.values() for name in variables}
+    _kept = {name: value for name, value in environ.items() if name in names}
 
 
 @cache
@@ -282,9 +311,16 @@ def _find_unknown_provider(model: str, api_base: str | None, other_names: tuple[
 
 _DROPPED = frozenset(("user", "verbosity"))
 """Options that litellm drops if it does not know the model."""
+_ADAPTED = _DROPPED | {"extra_body"}
+_OF_OPENAI = frozenset(("metadata", "store", "prompt_cache_retention"))
 _PLAIN_ROLES = ("system", "user", "assistant", "tool")
 """litellm turns other roles into these, without the name."""
 _BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_ADDRESSES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "openai": (_BASE_VARIABLES, "https://api.openai.com/v1"),
+    "anthropic": (("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"), "https://api.anthropic.com"),
+}
+"""Where litellm finds the address of a service: the environment variables, and the usual address."""
 
 _OTHER_CREDENTIALS = frozenset(("azure", "cohere", "huggingface", "openrouter", "vercel_ai_gateway", "volcengine"))
 """Providers that accept credentials which litellm's check of the environment does not know."""

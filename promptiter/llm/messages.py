@@ -129,6 +129,16 @@ class ModelRequest:
         return b"".join(parts)
 
     @property
+    def answer_schema(self) -> Mapping[str, Json] | None:
+        """The JSON schema of the answer: its own, or that of the option `response_format` of another program."""
+        if self.schema is not None:
+            return self.schema
+        wanted = self.options.get("response_format")
+        form = wanted.get("json_schema") if isinstance(wanted, Mapping) else None
+        schema = form.get("schema") if isinstance(form, Mapping) else None
+        return schema if isinstance(schema, Mapping) else None
+
+    @property
     def text(self) -> str:
         """The texts of all messages."""
         return "\n".join(message.content for message in self.messages)

@@ -177,8 +177,8 @@ def _openai_tool(tool: ToolSpec) -> dict[str, Any]:
     if "type" in extra:
         return dict(extra)
     parameters = tool.parameters or {"type": "object", "properties": {}}
-    plain = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return {"type": "function", "function": {**plain, **extra}}
+    described = {"description": tool.description} if tool.description else {}
+    return {"type": "function", "function": {"name": tool.name, **described, "parameters": parameters, **extra}}
 
 
 def _parameters(model: object) -> Mapping[str, inspect.Parameter]:

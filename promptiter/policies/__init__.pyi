@@ -4,6 +4,7 @@ from promptiter.policies.acceptance import ComposablePolicy as ComposablePolicy
 from promptiter.policies.acceptance import MinGain as MinGain
 from promptiter.policies.acceptance import NoRegression as NoRegression
 from promptiter.policies.acceptance import Protected as Protected
+from promptiter.policies.callback_stop import CallbackStop as CallbackStop
 from promptiter.policies.constraints import Constraint as Constraint
 from promptiter.policies.constraints import TieBreak as TieBreak
 from promptiter.policies.evidence import AcceptanceDecision as AcceptanceDecision

@@ -14,8 +14,11 @@ from promptiter.runlog.results import RoundResult as RoundResult
 from promptiter.runs.decisions import decide_again as decide_again
 from promptiter.runs.directory import RunDirectory as RunDirectory
 from promptiter.runs.folder_store import FolderStore as FolderStore
+from promptiter.runs.layout_001 import Layout001 as Layout001
 from promptiter.runs.listing import list_runs as list_runs
 from promptiter.runs.memory_store import MemoryStore as MemoryStore
+from promptiter.runs.optimize_result import OptimizeResult as OptimizeResult
+from promptiter.runs.optimize_result import RoundRecord as RoundRecord
 from promptiter.runs.store import OpenRun as OpenRun
 from promptiter.runs.store import RunView as RunView
 from promptiter.runs.store import Store as Store

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from promptiter.concurrency import run_in_thread
 from promptiter.engine.engine import Engine
+from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
+from promptiter.engine.review import Reviewer
 from promptiter.engine.run import RunOutcome
 from promptiter.errors import RunLockedError, SetupError
 from promptiter.runlog.event_log import is_finished
@@ -30,6 +32,9 @@ from promptiter.runs.folder_store import FolderStore, create_run_folder
 from promptiter.runs.header import Configuration, read_header
 from promptiter.runs.store import OpenRun
 from promptiter.runs.stored_run import ResumableRun, check_inputs, new_header
+
+TEST_NOW = "optimize.stop"
+"""Touch this file in the folder of a run to end its search after the current round. The final test follows."""
 
 
 class RunDirectory(ResumableRun):
@@ -117,6 +122,13 @@ class RunDirectory(ResumableRun):
             notes=notes,
             observers=observers,
         )
+
+    async def execute(
+        self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
+    ) -> RunOutcome:
+        """`run`, but the outcome holds the error instead of raising it. The file TEST_NOW ends the search."""
+        interrupt.end_search_when((self.path / TEST_NOW).exists)
+        return await super().execute(observers=observers, interrupt=interrupt, reviewer=reviewer)
 
     async def _write_result(self, run: OpenRun, outcome: RunOutcome) -> None:
         """Store the result and the report. The report comes first: it shows traces that may not be kept."""

@@ -8,6 +8,7 @@ runs/<run-id>/
   traces/           the traces of all case runs, by digest
   result.json, …    its result (see artifacts)
   stop              touch it to stop the run after the work in progress
+  optimize.stop     touch it to end the search after the current round; the final test follows
   lock              the process that is working on it
 """
 

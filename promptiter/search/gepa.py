@@ -98,7 +98,7 @@ class GepaSearch:
         ):
             if count is not None:
                 check_count(count, name)
-        check_count(max_merge_invocations, "max_merge_invocations")
+        check_count(max_merge_invocations, "max_merge_invocations", least=0)
         check_count(merge_val_overlap_floor, "merge_val_overlap_floor")
         check_count(reflection_history_top_k, "reflection_history_top_k", least=0)
         if reflection_history_top_k > MAX_HISTORY:

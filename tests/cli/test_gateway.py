@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Run
+from tests.marks import take_some
 from traces import read_traces
 
 BODY = {"model": "clerk:answer", "messages": [{"role": "user", "content": "Hello"}]}
@@ -31,7 +32,7 @@ def test_a_wrong_configuration_is_reported(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", take_some((signal.SIGINT, signal.SIGTERM), {signal.SIGINT}))
 def test_calls_are_answered_shown_recorded_and_counted(tmp_path: Path, number: int) -> None:
     (tmp_path / "clerk.py").write_text('def answer(messages):\n    return "You said: " + messages[-1]["content"]\n')
     (tmp_path / "promptiter.yaml").write_text("cache: answers.jsonl\npython_path: [.]\n")

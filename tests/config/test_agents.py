@@ -14,10 +14,12 @@ from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.api import load_run
+from promptiter.backprop.command.stages import CommandOptimizer
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import RunConfig, read_config
 from promptiter.config.run_project import open_project
+from promptiter.search.rounds import BackpropRounds
 from promptiter.sources import FileSource
 from tests.config.conftest import FILE, problems, write_config
 
@@ -153,3 +155,33 @@ def test_a_run_from_the_file_evaluates_the_command(project: Path) -> None:
     result = built.engine.run_sync(built.checked)
     assert result.baseline is not None
     assert result.baseline.mean_score == 1.0
+
+
+def test_a_stage_may_be_a_command(folder: Path) -> None:
+    stages = """{optimizer: {command: [fix, '{folder}'], environment: {KEY: '${KEY}'}, timeout_s: 5},
+        aggregator: {command: [merge]}, attributor: {command: [blame]}}"""
+    built = load_run(write_config(folder, f"{FILE}\nstages: {stages}"), environ={"KEY": "a-secret-key"})
+    search = built.engine.search
+    assert isinstance(search, BackpropRounds)
+    assert isinstance(search.optimizer, CommandOptimizer)
+    assert search.optimizer.command == ("fix", "{folder}")
+    assert search.optimizer.environment == {"KEY": "a-secret-key"}
+    assert (search.optimizer.timeout_s, search.optimizer.cwd) == (5, folder)
+    assert built.gateway.redactor.redact_text("it is a-secret-key") == "it is ***"
+    assert built.config.stages.models == {}
+
+
+@pytest.mark.parametrize(
+    ("stages", "problem"),
+    [
+        ("{optimizer: {}}", "stages.optimizer: needs exactly one of name and command"),
+        ("{optimizer: {name: simulated, command: [a]}}", "stages.optimizer: needs exactly one of name and command"),
+        ("{optimizer: {name: simulated, timeout_s: 3}}", "stages.optimizer.timeout_s: is only for commands"),
+        ("{optimizer: {command: [a], options: {b: 1}}}", "stages.optimizer.options: a command has none"),
+        ("{corrector: {command: [a]}}", "stages.corrector: cannot be a command"),
+        ("{attributor: {command: [a]}, backwarder: simulated}", "stages: backwarder and attributor both blame"),
+    ],
+)
+def test_mistakes_of_stages_are_reported(folder: Path, stages: str, problem: str) -> None:
+    [found] = problems(folder, f"{FILE}\nstages: {stages}")
+    assert found.startswith(problem)

@@ -27,6 +27,7 @@ from promptiter.config.sections import (
     LossPlacementEntry,
     Shares,
     SourceEntry,
+    StageEntry,
     Stages,
     Stop,
 )
@@ -41,6 +42,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "agent": AgentSection,
     "Parts": PartEntry,
     "stages": Stages,
+    "stages.NAME": StageEntry,
     "models.NAME": ModelSettings,
     "acceptance": Acceptance,
     "final_test": FinalTestSection,

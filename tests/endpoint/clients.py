@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -48,3 +49,10 @@ def read_events(response: httpx.Response) -> list[Any]:
     """The JSON of server-sent events."""
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     return [line if line == "[DONE]" else orjson.loads(line) for line in lines]
+
+
+async def wait_until(holds: Callable[[], object]) -> None:
+    """Wait for something that happens in another thread."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - an event of another event loop cannot be awaited
+            await asyncio.sleep(0.005)

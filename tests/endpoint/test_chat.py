@@ -7,9 +7,11 @@ import pytest
 
 from promptiter.endpoint.chat import parse_body, read_chat, stream_completion, write_completion
 from promptiter.endpoint.http_messages import RefusedRequestError
+from promptiter.llm import Gateway
 from promptiter.llm.litellm_options import build_options
 from promptiter.llm.messages import Message, ModelReply, ModelRequest, RichMessage, ToolRequest, ToolSpec
 from promptiter.llm.models import openai_messages
+from promptiter.llm.pool import bound_output_tokens
 from tests.endpoint.clients import HELLO, build_gateway, post_chat, read_events, run_case
 from traces import Usage
 
@@ -192,6 +194,24 @@ def test_a_stream_adds_up_to_the_answer() -> None:
         assert mine[0]["id"] == call["id"]
         assert "".join(each["function"]["arguments"] for each in mine) == call["function"]["arguments"]
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_the_simulated_model_answers_in_the_format_that_is_asked_for() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"department": {"enum": ["billing", "sales"]}},
+        "required": ["department"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "route", "schema": schema}}
+    async with run_case(Gateway()) as (_, client):
+        response = await post_chat(client, "Where to?", model="simulated", response_format=form)
+    said = json.loads(response.json()["choices"][0]["message"]["content"])
+    assert said["department"] in ("billing", "sales")
+
+
+def test_the_budget_reserves_the_tokens_of_all_answers() -> None:
+    assert bound_output_tokens(read(n=3, max_tokens=10)) == 30
+    assert bound_output_tokens(read(max_tokens=10)) == 10
 
 
 async def test_a_streamed_call_is_an_ordinary_one_for_the_gateway() -> None:

@@ -89,6 +89,7 @@ async def test_a_body_of_100_mb_is_refused_by_the_endpoint_and_the_next_call_is_
         assert len(session.calls) == 1
 
 
+@pytest.mark.slow
 async def test_slow_senders_are_refused_and_hold_up_nobody() -> None:
     async with serve(body_timeout_s=0.3, head_timeout_s=0.3) as (_, port):
         slow_head = asyncio.create_task(exchange(port, b"POST / HT", pause_s=0.1))
@@ -145,3 +146,14 @@ async def test_an_error_of_the_endpoint_itself_is_an_answer(caplog: pytest.LogCa
         response = await post(port, b"")
     assert response.status_code == 500
     assert "the endpoint failed to answer a request" in caplog.text
+
+
+async def test_a_client_that_waits_for_permission_gets_it() -> None:
+    async with serve() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert await reader.readline() == b"\r\n"
+        writer.write(b"abc")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()

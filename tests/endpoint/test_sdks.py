@@ -113,7 +113,7 @@ async def test_everything_that_an_agent_sends_reaches_the_server_and_back(server
     for _ in range(2):  # the second time from the cache
         async with run_sdk(gateway) as (_, client):
             said = await client.chat.completions.create(
-                model=MODEL, messages=messages, extra_body={"my_field": 1}, **options
+                model=MODEL, messages=messages, extra_body={"my_field": 1, "top_k": 5}, **options
             )
         assert (said.model, said.system_fingerprint) == ("clerk-2026", "fp")
         assert said.choices[0].message.tool_calls
@@ -130,6 +130,7 @@ async def test_everything_that_an_agent_sends_reaches_the_server_and_back(server
     assert {name: value for name, value in body.items() if name not in ("model", "messages", "tools")} == {
         **{name: value for name, value in options.items() if name != "tools"},
         "my_field": 1,
+        "top_k": 5,
     }
     assert body["tools"][0]["function"]["strict"] is True
     assert gateway.ledger.snapshot().total.calls == 1
@@ -328,6 +329,46 @@ async def test_anthropic_messages_with_tools_and_images(server: LoopbackServer) 
     assert (body["tool_choice"], body["stop"], body["user"], body["max_tokens"]) == ("required", ["END"], "u1", 50)
     assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "tool"]
     assert len(session.calls) == 2
+
+
+async def test_thinking_tools_and_marks_of_the_cache_reach_claude_and_back(server: LoopbackServer) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "x"}}
+    rules: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    server.message_fields = {
+        "content": [thought, {"type": "text", "text": "Let me look."}, use],
+        "stop_reason": "tool_use",
+        "usage": {
+            "input_tokens": 5,
+            "output_tokens": 7,
+            "cache_read_input_tokens": 2,
+            "cache_creation_input_tokens": 0,
+        },
+    }
+    claude = "anthropic/claude-sonnet-4-5"
+    model = LiteLLMModel(api_base=server.url.removesuffix("/v1"), api_key="sk-x")
+    messages: Any = [
+        {"role": "user", "content": "Find x"},
+        {"role": "assistant", "content": [thought, use]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "found"}]},
+    ]
+    async with run_anthropic(Gateway(models={claude: model})) as (_, client):
+        said = await client.messages.create(
+            model=claude,
+            max_tokens=2000,
+            system=rules,
+            messages=messages,
+            tools=[CLAUDE_SEARCH],
+            thinking={"type": "enabled", "budget_tokens": 1024},
+        )
+    assert [block.to_dict() for block in said.content] == server.message_fields["content"]
+    assert (said.stop_reason, said.usage.input_tokens, said.usage.cache_read_input_tokens) == ("tool_use", 5, 2)
+    (body,) = server.bodies
+    assert body["system"] == rules
+    assert body["messages"][1:] == messages[1:]
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 1024}
+    assert body["tools"][0]["input_schema"] == CLAUDE_SEARCH["input_schema"]
+    assert "extra_body" not in body
 
 
 async def test_anthropic_messages_are_streamed(server: LoopbackServer) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from promptiter.endpoint.sessions import list_sessions
 from promptiter.errors import BudgetEndedError, ModelUnavailableError, UnexpectedCallError
 from promptiter.llm import Budget, Gateway, ModelReply, ModelRequest, ScriptedModel, open_cache
 from promptiter.llm.retries import Retries
-from tests.endpoint.clients import CASE, HELLO, build_gateway, echo, open_client, post_chat, run_case
+from tests.endpoint.clients import CASE, HELLO, build_gateway, echo, open_client, post_chat, run_case, wait_until
 
 
 async def test_a_call_is_answered_by_the_active_gateway_and_kept_in_the_session() -> None:
@@ -125,16 +126,16 @@ async def test_an_outage_is_kept_as_one() -> None:
 
 
 async def test_a_client_that_disconnects_does_not_cancel_its_call() -> None:
-    release = asyncio.Event()
+    asked, release = threading.Event(), threading.Event()
 
     async def answer(request: ModelRequest, *, repeat: int) -> ModelReply:
-        await release.wait()
+        asked.set()
+        await wait_until(release.is_set)
         return ModelReply(text=echo(request))
 
     gateway = Gateway(models={"clerk": answer})
     async with run_case(gateway) as (session, client):
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/chat/completions", json={"model": "clerk", "messages": HELLO}, timeout=0.2)
+        await disconnect(client, asked)
         again = asyncio.create_task(post_chat(client))
         await asyncio.sleep(0.05)
         release.set()
@@ -144,24 +145,36 @@ async def test_a_client_that_disconnects_does_not_cancel_its_call() -> None:
 
 
 async def test_the_session_waits_for_calls_of_clients_that_are_gone() -> None:
-    release = threading.Event()
+    asked, release = threading.Event(), threading.Event()
 
     def answer(messages: object) -> str:
-        release.wait(5)
+        asked.set()
+        release.wait(20)
         return "late"
 
     gateway = Gateway(models={"clerk": answer})
     async with run_case(gateway) as (session, client):
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/chat/completions", json={"model": "clerk", "messages": HELLO}, timeout=0.2)
+        await disconnect(client, asked)
         threading.Timer(0.1, release.set).start()
     assert [call.reply and call.reply.text for call in session.calls] == ["late"]
     assert gateway.ledger.snapshot().total.calls == 1
 
 
+async def disconnect(client: httpx.AsyncClient, asked: threading.Event) -> None:
+    """Ask, and close the connection once the model has the question."""
+    task = asyncio.create_task(post_chat(client))
+    await wait_until(asked.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_cancelled_run_counts_its_calls_as_lost() -> None:
+    asked = threading.Event()
+
     async def answer(request: ModelRequest, *, repeat: int) -> ModelReply:
-        await asyncio.sleep(30)
+        asked.set()
+        await asyncio.sleep(60)
         raise AssertionError
 
     gateway = Gateway(models={"clerk": answer})
@@ -169,18 +182,16 @@ async def test_a_cancelled_run_counts_its_calls_as_lost() -> None:
     async def run() -> None:
         async with run_case(gateway) as (_, client):
             task = asyncio.create_task(post_chat(client))
-            await asyncio.sleep(0.2)
+            await wait_until(asked.is_set)
             task.cancel()
 
     running = asyncio.create_task(run())
-    await asyncio.sleep(0.5)
-    running.cancel()
+    await wait_until(lambda: asked.is_set() and not list_sessions())
+    await asyncio.sleep(0.05)
+    running.cancel()  # while it waits for the call
     with pytest.raises(asyncio.CancelledError):
         await running
-    for _ in range(100):
-        if gateway.ledger.snapshot().total.lost_calls:
-            break
-        await asyncio.sleep(0.02)
+    await wait_until(lambda: gateway.ledger.snapshot().total.lost_calls)
     assert gateway.ledger.snapshot().total.lost_calls == 1
 
 
@@ -230,3 +241,17 @@ async def test_an_ended_session_takes_no_calls() -> None:
         except httpx.ConnectError:
             return
     assert response.status_code == 401
+
+
+async def test_an_agent_that_blocks_the_event_loop_of_its_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptiter.endpoint.sessions.BLOCKED_S", 0.2)
+    gateway = build_gateway().for_run()
+    gateway.bind_to_running_loop()
+    async with run_case(gateway) as (session, _):
+        body = {"model": "clerk", "messages": HELLO}
+        response = httpx.post(  # noqa: ASYNC210 - the mistake that this is about
+            f"{session.base_url}/chat/completions", json=body, trust_env=False, timeout=20
+        )
+        assert response.status_code == 400
+        assert "use the async client" in response.text
+        assert session.fatal is None

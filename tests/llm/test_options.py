@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from promptiter.agents.declarations import Parameter
+from promptiter.agents.function import ask
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.config.file import read_document
 from promptiter.errors import SetupError
 from promptiter.llm.litellm import LiteLLMModel
 from promptiter.llm.messages import Message, ModelRequest
-from promptiter.llm.options import RESERVED_OPTIONS
+from promptiter.llm.options import RESERVED_OPTIONS, check_options
 
 
 def make_node(options: Mapping[str, Any]) -> object:
@@ -89,3 +90,12 @@ async def test_requests_of_your_own_are_checked_before_they_are_sent() -> None:
     request = ModelRequest(model="openai/local", messages=(Message("user", "x"),), options={"api_key": "sk-x"})
     with pytest.raises(SetupError, match="the options of model 'openai/local' have 'api_key'"):
         await LiteLLMModel(api_base="http://127.0.0.1:9/v1")(request, repeat=0)
+
+
+async def test_only_other_programs_may_ask_for_several_answers() -> None:
+    with pytest.raises(SetupError, match="the options of ask\\(\\) have 'n'"):
+        await ask("x", model="openai/local", options={"n": 2})
+    check_options({"n": 2}, place="the body", allows_choices=True)
+    for wrong in (0.5, "two", -1):
+        with pytest.raises(SetupError, match="have 'n'"):
+            check_options({"n": wrong}, place="the body", allows_choices=True)

@@ -44,6 +44,8 @@ class LoopbackServer:
     """Fields of an answer that replace its own, as a function of the request's JSON."""
     refusal: tuple[int, str] | None = None
     """Status and message of an error that answers every request."""
+    message_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of the answer to a request of Anthropic's protocol."""
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     """The JSON of each request."""
@@ -113,6 +115,14 @@ class LoopbackServer:
         usage = {"prompt_tokens": words, "total_tokens": words}
         return web.json_response({"object": "list", "data": data, "model": body["model"], "usage": usage})
 
+    async def answer_message(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of Anthropic's protocol."""
+        body = await request.json()
+        self.bodies.append(body)
+        return web.json_response(
+            {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], **self.message_fields}
+        )
+
     def _choose_fault(self, body: dict[str, Any]) -> str | None:
         key = json.dumps(body, sort_keys=True)
         failed = self._failed.get(key, 0)
@@ -135,6 +145,7 @@ def run_server(server: LoopbackServer) -> Iterator[LoopbackServer]:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", server.handle)
         app.router.add_post("/v1/embeddings", server.embed)
+        app.router.add_post("/v1/messages", server.answer_message)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

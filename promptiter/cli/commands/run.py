@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptiter.cli.load import collect_settings
+from promptiter.cli.load import collect_settings, read_agent
 from promptiter.cli.options import (
     Apply,
     Concurrency,
@@ -16,6 +16,7 @@ from promptiter.cli.options import (
     ConfiguredJson,
     Costs,
     InitialProfile,
+    Layout,
     MaxUsd,
     Quiet,
     Require,
@@ -38,6 +39,27 @@ def run(
     config: Config = Path("promptiter.yaml"),
     max_rounds: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Maximum number of rounds; 0 only evaluates the baseline.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent as module:attr.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="Where a surface, or a prompt that a function reads, is stored. Repeat the option for several.",
+        ),
+    ] = None,
+    train: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Eval set whose failures are traced to their causes.")
+    ] = None,
+    validation: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Eval set on which candidates are compared.")
+    ] = None,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(metavar="LAYOUT", help="001: also write the artifacts of AgentOptimizer, and use its exit codes."),
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write these artifacts; by default into the run.")
     ] = None,
     max_usd: MaxUsd = None,
     concurrency: Concurrency = None,
@@ -71,7 +93,7 @@ def run(
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`final_test` in CONFIG).
 
-    Options override the keys of the same name in CONFIG.
+    Options override the keys of the same name in CONFIG, which may also be an optimizer.json of AgentOptimizer.
 
     The first Ctrl-C finishes the work in progress, the second stops at once; `promptiter resume` continues either.
 
@@ -81,6 +103,11 @@ def run(
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
     settings = collect_settings(
+        **read_agent(agent, source or ()),
+        train=[str(each.absolute()) for each in train or ()] or None,
+        validation=[str(each.absolute()) for each in validation or ()] or None,
+        layout=layout,
+        output_dir=output_dir,
         max_rounds=max_rounds,
         budget={"max_usd": max_usd},
         evaluation={"concurrency": concurrency},
@@ -142,11 +169,19 @@ def resume(
     except SetupError:
         if (finished := read_finished_run(folder)) is None:
             raise
-        if apply is None:
-            configuration = read_header(folder).configuration
-            apply = configuration is not None and bool(configuration.document.get("apply"))
-        applied = apply_at_end(folder, require) if apply else None
-        end(finished, folder, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs, applied=applied)
+        configuration = read_header(folder).configuration
+        document = {} if configuration is None else configuration.document
+        applied = apply_at_end(folder, require) if (document.get("apply") if apply is None else apply) else None
+        end(
+            finished,
+            folder,
+            as_json=bool(as_json),
+            quiet=bool(quiet),
+            require=require,
+            costs=costs,
+            applied=applied,
+            layout=document.get("layout"),
+        )
 
 
 def rerun(

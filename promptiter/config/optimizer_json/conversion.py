@@ -22,7 +22,7 @@ from promptiter.errors import SetupError, UnknownNameError
 from promptiter.evaluation.metrics.criteria import JudgeModel
 from promptiter.evaluation.metrics.judge_model import build_request_options, name_for_litellm
 from promptiter.references import is_reference
-from promptiter.registry import SEARCHES
+from promptiter.registry import DEFAULT_MODEL, SEARCHES
 from promptiter.user_files import Location, list_spellings, read_object
 from traces.model import Json
 
@@ -44,6 +44,7 @@ def convert_optimizer_json(document: Mapping[str, Json], *, file: Path, environ:
     whole = read_object(OptimizerFile, dict(document), where, error=SetupError, context={"environ": environ})
     algorithm = _read_algorithm(whole.optimize.algorithm, where.below("optimize", "algorithm"), environ)
     search, model = _convert_search(algorithm), _convert_model(algorithm.reflection_lm)
+    is_offline = algorithm.reflection_lm is not None and algorithm.reflection_lm.model_name == DEFAULT_MODEL
     converted: dict[str, Json] = {
         "metrics": file.name,
         "objective": "pass_rate",
@@ -56,9 +57,14 @@ def convert_optimizer_json(document: Mapping[str, Json], *, file: Path, environ:
     }
     if algorithm.max_metric_calls is not None:
         converted["budget"] = {"max_metric_calls": algorithm.max_metric_calls}
-    if algorithm.reflection_lm is not None and search["name"] != GEPA:
+    if algorithm.reflection_lm is not None and search["name"] != GEPA and not is_offline:
         converted["stages"] = name_model(algorithm.reflection_lm)
     return converted
+
+
+def name_algorithm(search: str) -> str:
+    """The name of a search in optimizer.json."""
+    return "gepa_reflective" if search == GEPA else search
 
 
 def name_model(model: ReflectionModel) -> str:
@@ -94,8 +100,10 @@ def _convert_search(algorithm: Algorithm) -> dict[str, Json]:
     options |= {_to_snake(name): value for name, value in (algorithm.model_extra or {}).items()}
     if algorithm.name not in GEPA_NAMES:
         return {"name": algorithm.name, "options": options}
-    if algorithm.reflection_lm is not None:
+    if algorithm.reflection_lm is not None and algorithm.reflection_lm.model_name != DEFAULT_MODEL:
         options["reflection_model"] = name_model(algorithm.reflection_lm)
+        if of_calls := _convert_options(algorithm.reflection_lm):
+            options["reflection_options"] = of_calls
     return {"name": GEPA, "options": options}
 
 
@@ -113,10 +121,17 @@ def _convert_stop(required: RequiredMetricsSection, algorithm: Algorithm) -> dic
 def _convert_model(model: ReflectionModel | None) -> dict[str, Json]:
     if model is None:
         return {}
-    options = build_request_options(_as_judge(model), place="reflection_lm")
-    settings: dict[str, Json] = {"api_base": model.base_url, "api_key": model.api_key, "options": options}
+    settings: dict[str, Json] = {
+        "api_base": model.base_url,
+        "api_key": model.api_key,
+        "options": _convert_options(model),
+    }
     given = {key: value for key, value in settings.items() if value}
     return {"models": {name_model(model): given}} if given else {}
+
+
+def _convert_options(model: ReflectionModel) -> dict[str, Json]:
+    return build_request_options(_as_judge(model), place="reflection_lm")
 
 
 def _as_judge(model: ReflectionModel) -> JudgeModel:

@@ -129,10 +129,10 @@ class SimulatedModel:
         return self._reply(request, self._write(request, task, book, chance=chance, rng=rng), ())
 
     def _write(self, request: ModelRequest, task: Task, book: RuleBook, *, chance: float, rng: Random) -> str:
-        if request.schema is None:
+        if request.answer_schema is None:
             return write_answer(task, book, knowledge=self._knowledge, rng=rng)
         draft = draft_answer(task, book, knowledge=self._knowledge, rng=rng)
-        writer = SchemaWriter(request.schema, draft, knowledge=self._knowledge, chance=chance, rng=rng)
+        writer = SchemaWriter(request.answer_schema, draft, knowledge=self._knowledge, chance=chance, rng=rng)
         return json.dumps(writer.write(), ensure_ascii=False)
 
     def _reply(self, request: ModelRequest, text: str, calls: tuple[ToolRequest, ...]) -> ModelReply:
@@ -144,7 +144,7 @@ class SimulatedModel:
             calls, finish_reason = (), "length"
         inputs = [request.text]
         inputs += [f"{tool.name} {tool.description} {_dump_json(tool.parameters)}" for tool in request.tools]
-        inputs += [] if request.schema is None else [_dump_json(request.schema)]
+        inputs += [] if request.answer_schema is None else [_dump_json(request.answer_schema)]
         input_tokens, output_tokens = sum(map(count_tokens, inputs)), count_tokens(output)
         usage = Usage(
             input_tokens=input_tokens,

@@ -1,0 +1,263 @@
+"""A run in AgentOptimizer's words: its rounds as RoundRecords, and its result as an OptimizeResult."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import fmean
+
+from promptiter.backprop.iteration_record import get_iteration, get_reflection
+from promptiter.engine.evaluations import UNCOUNTED_PHASES
+from promptiter.evaluation.result import Evaluation
+from promptiter.llm.ledger import NOTHING, LedgerSnapshot
+from promptiter.profile import Profile
+from promptiter.runlog.events import Event
+from promptiter.runlog.results import RoundResult, RunResult
+from promptiter.runs.optimize_result import FinishReason, OptimizeResult, OptimizeStatus, RoundRecord
+from promptiter.structure import StructureSnapshot
+
+STOP_REASONS: Mapping[str, str] = {
+    "required_metrics": "required_metrics_passing",
+    "target_score": "score_threshold",
+    "max_metric_calls": "budget_exhausted",
+    "max_evaluations": "budget_exhausted",
+    "max_calls": "budget_exhausted",
+    "max_tokens": "budget_exhausted",
+    "max_usd": "budget_exhausted",
+    "deadline": "timeout",
+    "patience": "no_improvement",
+    "user_stop": "user_requested_stop",
+    "test_now": "user_requested_stop",
+    "exhausted": "completed",
+    "max_rounds": "completed",
+}
+"""AgentOptimizer's stop reasons, by ours. Those of a search or of a custom stopper have the same name in both."""
+
+SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
+"""The roles of the models that a search asks. Those of agent, judges and simulated user belong to evaluations."""
+
+SEARCH_STOP = "search_stop"
+"""The type of the event by which a search says that a condition of its own ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimes:
+    """When each round began and ended, in seconds of the run's working time, by number."""
+
+    began: dict[int, float] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
+
+    @staticmethod
+    def read(events: Iterable[Event]) -> RoundTimes:
+        times = RoundTimes()
+        for event in events:
+            times.note(event)
+        return times
+
+    def note(self, event: Event) -> None:
+        """Note the time of an event of a round."""
+        if event.round and event.phase not in UNCOUNTED_PHASES:
+            self.began.setdefault(event.round, event.measured.elapsed_s)
+            self.ended[event.round] = event.measured.elapsed_s
+
+
+def build_result(
+    result: RunResult,
+    *,
+    algorithm: str,
+    names: Mapping[str, str],
+    times: RoundTimes,
+    budget: int | None = None,
+    run_folder: str = "",
+) -> OptimizeResult:
+    """The result of a run. `names` are those of the prompts, by surface; `budget` is max_metric_calls."""
+    rounds = build_rounds(result, names=names, times=times, budget=budget)
+    status = find_status(result)
+    before = read_prompts(result.initial_profile, result.structure, names)
+    after = before if status == "FAILED" else read_prompts(result.accepted_profile, result.structure, names)
+    baseline = result.baseline
+    accepted = baseline if after == before else result.accepted
+    rates = [(each.pass_rate if each is not None else None) or 0.0 for each in (baseline, accepted)]
+    calls, usage = _sum_stages(result.measured.spent)
+    return OptimizeResult(
+        status=status,
+        finish_reason=_find_finish_reason(status, is_changed=after != before, rate=rates[1]),
+        stop_reason=None if status == "FAILED" else find_stop_reason(result),
+        error_message=_find_error(result, status),
+        algorithm=algorithm,
+        baseline_pass_rate=rates[0],
+        best_pass_rate=rates[1],
+        pass_rate_improvement=rates[1] - rates[0],
+        baseline_metric_breakdown=_break_down(baseline),
+        best_metric_breakdown=_break_down(accepted),
+        metric_thresholds={} if baseline is None else dict(baseline.thresholds),
+        per_metric_best_candidates=_find_best_by_metric(result),
+        baseline_prompts=before,
+        best_prompts=after,
+        total_rounds=len(rounds),
+        rounds=rounds,
+        total_reflection_lm_calls=calls,
+        total_token_usage=usage,
+        duration_seconds=result.measured.duration_s,
+        started_at=result.measured.started_at,
+        finished_at=_add_seconds(result.measured.started_at, result.measured.duration_s),
+        total_metric_calls=count_metric_calls(result),
+        rounds_accepted=sum(each.accepted for each in rounds),
+        merge_rounds_total=sum(each.kind == "merge" for each in rounds),
+        proposals_total=sum(bool(each.candidate_prompts) for each in rounds),
+        verdict=result.verdict,
+        run_folder=run_folder,
+    )
+
+
+def build_rounds(
+    result: RunResult, *, names: Mapping[str, str], times: RoundTimes, budget: int | None = None
+) -> list[RoundRecord]:
+    """The records of all rounds of a run, finished or in progress."""
+    used = sum(map(_count_cases, (each for each in result.evaluations if each.phase == "baseline")))
+    records = []
+    for each in result.rounds:
+        used += sum(map(_count_cases, each.all_evaluations))
+        records.append(_build_round(each, result, names=names, times=times, used=used, budget=budget))
+    return records
+
+
+def count_metric_calls(result: RunResult) -> int:
+    """The cases that the search evaluated, repeats counted once; rows that were known cost none."""
+    in_rounds = (each for one in result.rounds for each in one.all_evaluations)
+    found = (*(each for each in result.evaluations if each.phase == "baseline"), *in_rounds)
+    return sum(map(_count_cases, found))
+
+
+def find_stop_reason(result: RunResult) -> str | None:
+    """Why the search ended, in AgentOptimizer's words; a search or a custom stopper may say more than the run."""
+    kind = result.stop_reason
+    if kind == "exhausted":
+        notes = [*result.notes, *(note for each in result.rounds for note in each.notes)]
+        asked = [str(note.data.get("reason", "")) for note in notes if note.type == SEARCH_STOP]
+        kind = next((reason for reason in reversed(asked) if reason), kind)
+    return None if kind is None else STOP_REASONS.get(kind, kind)
+
+
+def find_status(result: RunResult) -> OptimizeStatus:
+    """Whether a run succeeded. One that the user stopped, and that can be resumed, is canceled."""
+    if result.status == "failed" or (result.verdict == "invalid_eval" and result.status == "succeeded"):
+        return "FAILED"
+    is_stopped = result.stop is not None and result.stop.is_user_stop and not result.is_final
+    return "SUCCEEDED" if result.status == "succeeded" and not is_stopped else "CANCELED"
+
+
+def name_prompts(targets: Iterable[str]) -> dict[str, str]:
+    """The names of the prompts by surface: that of its node, as for a TargetPrompt, or the surface id."""
+    return {each: each.removesuffix("#instruction") for each in targets}
+
+
+def read_prompts(profile: Profile, structure: StructureSnapshot, names: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the prompts under a profile, by name."""
+    return {name: str(profile.value(surface_id, structure)) for surface_id, name in names.items()}
+
+
+def _build_round(
+    each: RoundResult, result: RunResult, *, names: Mapping[str, str], times: RoundTimes, used: int, budget: int | None
+) -> RoundRecord:
+    candidate, iteration, reflection = each.candidate, get_iteration(each), get_reflection(each)
+    validation = each.validation if each.validation is not None else _find_validation(each, result)
+    decision, began = each.decision, times.began.get(each.round, 0.0)
+    changed = [surface_id for surface_id in each.patches.surface_ids if surface_id in names]
+    named = [name for name in (iteration.components if iteration is not None else ()) if name in names] or changed
+    minibatch = iteration.minibatch if iteration is not None else [] if each.train is None else each.train.cases
+    parents = iteration.parent_scores if iteration is not None else ()
+    own = iteration.candidate_scores if iteration is not None else ()
+    return RoundRecord(
+        round=each.round,
+        kind="reflective" if iteration is None else iteration.kind,
+        started_at=_add_seconds(result.measured.started_at, began),
+        duration_seconds=max(0.0, times.ended.get(each.round, began) - began),
+        optimized_field_names=[names[surface_id] for surface_id in named],
+        candidate_prompts={} if candidate is None else read_prompts(candidate.profile, result.structure, names),
+        accepted=decision is not None and decision.accepted,
+        acceptance_reason="the round ended before a decision" if decision is None else decision.reason,
+        per_field_diagnosis={
+            names[patch.surface_id]: patch.reason for patch in each.patches if patch.surface_id in names
+        },
+        validation_pass_rate=(None if validation is None else validation.pass_rate) or 0.0,
+        metric_breakdown=_break_down(validation),
+        failed_case_ids=[] if validation is None else [case.case_id for case in validation.cases if not case.passed],
+        train_minibatch_size=len(minibatch),
+        train_subsample_parent_score=fmean(map(fmean, parents)) if parents and all(parents) else _train_score(each),
+        train_subsample_candidate_score=fmean(own) if own else None,
+        skip_reason=each.skipped or (iteration.skipped if iteration is not None else "") or None,
+        error_message=(iteration.error if iteration is not None else "") or None,
+        reflection_lm_calls=reflection.calls,
+        round_token_usage=_count_tokens(reflection.input_tokens, reflection.output_tokens),
+        budget_used=used,
+        budget_total=budget,
+    )
+
+
+def _find_validation(each: RoundResult, result: RunResult) -> Evaluation | None:
+    """The evaluation of the candidate on all validation cases that a search made itself."""
+    if each.candidate is None or result.baseline is None:
+        return None
+    wanted = {case.case_id for case in result.baseline.cases}
+    found = (one for one in each.candidate.evaluations if {case.case_id for case in one.cases} == wanted)
+    return next(found, None)
+
+
+def _find_best_by_metric(result: RunResult) -> dict[str, list[int]]:
+    """The candidates of a pool that are best at each metric, by their numbers; none if the search has no pool."""
+    means = {} if result.baseline is None else {0: _break_down(result.baseline)}
+    for each in result.rounds:
+        iteration = get_iteration(each)
+        validation = each.validation if each.validation is not None else _find_validation(each, result)
+        if iteration is not None and iteration.pool_number is not None:
+            means[iteration.pool_number] = _break_down(validation)
+    if len(means) < 2:
+        return {}
+    names = {name for known in means.values() for name in known}
+    best = {name: max(known[name] for known in means.values() if name in known) for name in names}
+    return {name: [number for number, known in means.items() if known.get(name) == best[name]] for name in sorted(best)}
+
+
+def _train_score(each: RoundResult) -> float | None:
+    return None if each.train is None else each.train.pass_rate
+
+
+def _count_cases(evaluation: Evaluation) -> int:
+    return len({row.case_id for row in evaluation.rows if row.origin == "executed"})
+
+
+def _break_down(evaluation: Evaluation | None) -> dict[str, float]:
+    means = {} if evaluation is None else evaluation.metric_means
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _sum_stages(spent: LedgerSnapshot) -> tuple[int, dict[str, int]]:
+    """The calls and tokens of the search itself: not those of the agent, of judges or of the simulated user."""
+    own = sum((each.spent for each in spent.entries if each.role in SEARCH_ROLES), NOTHING)
+    return own.calls + own.lost_calls, _count_tokens(own.input_tokens, own.output_tokens)
+
+
+def _count_tokens(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt": prompt, "completion": completion, "total": prompt + completion}
+
+
+def _find_finish_reason(status: OptimizeStatus, *, is_changed: bool, rate: float) -> FinishReason:
+    if status == "FAILED":
+        return "error"
+    if rate >= 1.0:
+        return "perfect_pass_rate"
+    return "completed" if is_changed else "no_improvement"
+
+
+def _find_error(result: RunResult, status: OptimizeStatus) -> str:
+    if status != "FAILED":
+        return ""
+    return result.error or ("" if result.stop is None else result.stop.text)
+
+
+def _add_seconds(started_at: str, seconds: float) -> str:
+    if not started_at:
+        return ""
+    return (datetime.fromisoformat(started_at) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
