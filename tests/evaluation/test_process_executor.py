@@ -243,7 +243,7 @@ async def test_errors_of_models_are_raised_in_the_agent_as_themselves(processes:
     gateway = Gateway(models={"m": fail}, retries=Retries(attempts=1))
     found = await make_evaluator(processes, gateway=gateway).evaluate(misbehave, letters("catch own", "catch rate"))
     assert [row.output for row in found.rows] == [
-        "caught OwnError: my own []",
+        "caught OwnError: my own [('status', None)]",
         (
             "caught RateLimitedError: 'm' failed 1 times, last: slow down "
             "[('may_be_billed', False), ('retry_after_s', None)]"
