@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from promptiter.endpoint.sessions import EndpointCall
 from promptiter.grouping import group_by
+from promptiter.llm.messages import EmbeddingRequest
 from promptiter.llm.models import openai_messages
 from traces import ExecutionTrace, Step, ToolCall
 from traces.model import Snapshot, TraceStatus
@@ -16,7 +17,8 @@ NODE = "agent"
 
 def build_traces(calls: Iterable[EndpointCall]) -> list[ExecutionTrace]:
     """A trace for each conversation, and one for all calls that name none."""
-    grouped = group_by(calls, lambda call: call.conversation)
+    answered = [call for call in calls if not isinstance(call.request, EmbeddingRequest)]  # vectors are no text
+    grouped = group_by(answered, lambda call: call.conversation)
     return [_build_trace(name, sorted(each, key=lambda call: call.start_ns)) for name, each in sorted(grouped.items())]
 
 
