@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 from tests.marks import take_some
 from traces import read_traces
 
-BODY = {"model": "clerk:answer", "messages": [{"role": "user", "content": "Hello"}]}
+BODY = {"model": "clerk", "messages": [{"role": "user", "content": "Hello"}]}
 
 
 def test_another_host_requires_a_token(run: Run) -> None:
@@ -42,7 +42,9 @@ def count_steps(path: Path) -> int:
 )
 def test_calls_are_answered_shown_recorded_and_counted(tmp_path: Path, number: int) -> None:
     (tmp_path / "clerk.py").write_text('def answer(messages):\n    return "You said: " + messages[-1]["content"]\n')
-    (tmp_path / "promptiter.yaml").write_text("cache: answers.jsonl\npython_path: [.]\n")
+    (tmp_path / "promptiter.yaml").write_text(
+        "cache: answers.jsonl\npython_path: [.]\nmodels: {clerk: {model: clerk:answer}}\n"
+    )
     command = [sys.executable, "-m", "promptiter", "gateway", "--port", "0", "--record", "calls.jsonl"]
     environment = {**os.environ, "PROMPTITER_TOKEN": "token-of-the-test-1"}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -58,7 +60,7 @@ def test_calls_are_answered_shown_recorded_and_counted(tmp_path: Path, number: i
             time.sleep(0.05)
         process.send_signal(number)
         rest = process.stdout.read()
-    assert "a  planner  clerk:answer  0." in rest
+    assert "a  planner  clerk  0." in rest
     if number != signal.SIGKILL:  # what was recorded before is kept all the same
         assert process.returncode == 0
         assert "2 model calls, 1 cached" in rest
