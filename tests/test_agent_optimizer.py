@@ -155,7 +155,7 @@ async def test_a_run_finds_better_prompts_and_leaves_the_files_as_they_were(bot:
         ["skill"],
     )
     assert record.per_field_diagnosis == {"skill": "4 of 4 failing outputs lack the order id of their input"}
-    assert (record.budget_used, record.budget_total) == (result.total_metric_calls, 60)
+    assert (record.budget_used, record.budget_total, result.total_metric_calls) == (16, 60, 16 + 8)
     assert bot.skill.read_text() == "Answer in one line.\n"
 
 
@@ -291,7 +291,7 @@ NEVER: dict[str, Any] = {"stop": {"required_metrics": []}}
     ("settings", "reason", "stoppers"),
     [
         ({**NEVER, "score_threshold": 1.0}, "score_threshold", []),
-        ({**NEVER, "max_metric_calls": 9}, "budget_exhausted", []),
+        ({**NEVER, "max_metric_calls": 17}, "budget_exhausted", []),
         ({**NEVER, "timeout_seconds": 1e-6}, "timeout", []),
         ({"score_threshold": 1.0}, "required_metrics_passing", []),
         (NEVER, "completed", [Breach()]),
@@ -306,6 +306,43 @@ async def test_the_stop_reason_says_which_condition_ended_the_search(
     result = await promptiter.optimize(**arguments)
     assert (result.status, result.stop_reason) == ("SUCCEEDED", reason)
     assert result.total_metric_calls <= settings.get("max_metric_calls", 60)
+
+
+class FinalTestPhase:
+    """Evaluation callbacks that note whether the final test has begun."""
+
+    has_begun = False
+
+    def before_inference_set(self, context: Any, args: Any) -> None:  # noqa: ARG002
+        self.has_begun = context.phase == "final_test"
+
+
+@pytest.mark.parametrize("cap", [13, 16, 17, 20, 24, 32])
+async def test_the_agent_is_never_called_for_more_cases_than_max_metric_calls(bot: PromptBot, cap: int) -> None:
+    phase, in_search, in_final_test = FinalTestPhase(), 0, set()
+
+    def count(query: str) -> None:
+        nonlocal in_search
+        if phase.has_begun:
+            in_final_test.add((query, bot.skill.read_text()))  # repeats of a case count once
+        else:
+            in_search += 1
+
+    bot.before_answer = count
+    arguments = bot.write(callbacks=phase)
+    bot.configure(**NEVER, max_metric_calls=cap)
+    result = await promptiter.optimize(**arguments)
+    assert in_search + len(in_final_test) == result.total_metric_calls <= cap
+    assert len(in_final_test) == (8 if result.rounds_accepted else 0)
+    assert result.stop_reason in ("budget_exhausted", "completed")
+
+
+async def test_a_cap_without_room_for_the_final_test_is_refused(bot: PromptBot) -> None:
+    arguments = bot.write()
+    bot.configure(max_metric_calls=12)
+    with pytest.raises(ValueError, match="the baseline takes 4 and the final test 8, .* give more than 12"):
+        await promptiter.optimize(**arguments)
+    assert bot.queries == []
 
 
 async def test_rounds_without_an_accepted_candidate_end_the_search(bot: PromptBot) -> None:
