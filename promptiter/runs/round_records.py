@@ -149,9 +149,14 @@ def find_status(result: RunResult) -> OptimizeStatus:
     return "SUCCEEDED" if result.status == "succeeded" and not is_stopped else "CANCELED"
 
 
-def name_prompts(targets: Iterable[str]) -> dict[str, str]:
-    """The names of the prompts by surface: that of its node, as for a TargetPrompt, or the surface id."""
-    return {each: each.removesuffix("#instruction") for each in targets}
+def name_prompts(result: RunResult) -> dict[str, str]:
+    """The names of the prompts by surface, in the order in which they were registered.
+
+    A prompt has the name of its node, as in a TargetPrompt; other surfaces have their id.
+    """
+    targets = frozenset(result.targets)
+    ids = (surface.id for surface in result.structure.surfaces if surface.id in targets)
+    return {each: each.removesuffix("#instruction") for each in ids}
 
 
 def read_prompts(profile: Profile, structure: StructureSnapshot, names: Mapping[str, str]) -> dict[str, str]:
