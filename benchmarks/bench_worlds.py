@@ -14,8 +14,8 @@ same engine, with the same seeds. The reflection model is the same expert if it 
 writes down all that the feedback names. `full` reflects on all train cases at once instead of three; with `blame`, the
 backward pass chooses what is rewritten. Each of these runs ends at a perfect validation or after 1,500 case runs.
 
-    python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa] [--only-gepa]
-        [--without-final-test] [--repeats 2]
+    python -m benchmarks.bench_worlds [--quick] [--seeds 10] [--worlds one,rare] [--without-gepa]
+        [--only-gepa] [--selectors all,blame] [--without-slips] [--without-final-test] [--repeats 2]
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds")
     parser.add_argument("--worlds", default=",".join(WORLDS), help="names of worlds, separated by commas")
     parser.add_argument("--only-gepa", action="store_true", help="measure GEPA only")
+    parser.add_argument("--selectors", default="round_robin,all,blame", help="module selectors of GEPA to measure")
+    parser.add_argument(
+        "--without-slips", action="store_true", help="measure GEPA with a model that makes no slips only"
+    )
     parser.add_argument("--without-gepa", action="store_true", help="measure promptiter only")
     parser.add_argument("--without-final-test", action="store_true", help="measure searches only")
     parser.add_argument("--repeats", type=int, default=FinalTest().repeats, help="repeats of a block of the final test")
@@ -79,7 +83,8 @@ def main() -> None:
     settings = () if options.only_gepa else SETTINGS
     found = {each: report_setting(names, seeds, each, final_test=final_test) for each in settings}
     if gepa is not None:
-        report_gepa(names, seeds)
+        slips = (0.0,) if options.without_slips else (0.0, SLIP)
+        report_gepa(names, seeds, slips=slips, selectors=options.selectors.split(","))
     if found:
         report_goals(found)
 
@@ -122,14 +127,17 @@ async def run_promptiter(name: str, seed: int, setting: Setting, *, final_test: 
     )
 
 
-def report_gepa(names: Sequence[str], seeds: Sequence[int]) -> None:
+def report_gepa(
+    names: Sequence[str], seeds: Sequence[int], *, slips: Sequence[float], selectors: Sequence[str]
+) -> None:
     theirs: dict[tuple[str, str], list[Figures]] = {}
     here: dict[tuple[str, str], list[Figures]] = {}
-    for slip, variants in ((0.0, (*VARIANTS, BLAME)), (SLIP, (VARIANTS[-1], BLAME))):
+    for slip in slips:
+        variants = (VARIANTS[-1], BLAME) if slip else (*VARIANTS, BLAME)
         print(f"GEPA, {slip:.0%} slips")
         print_header()
         for name in names:
-            for variant in variants:
+            for variant in (each for each in variants if each.selector in selectors):
                 if variant is not BLAME:
                     runs = [measure_gepa(name, seed, slip, variant, is_here=False) for seed in seeds]
                     print_row(name, f"gepa {variant.name}", runs)
@@ -165,6 +173,8 @@ def measure_gepa(name: str, seed: int, slip: float, variant: Variant, *, is_here
 def report_gepa_goals(
     theirs: Mapping[tuple[str, str], Sequence[Figures]], here: Mapping[tuple[str, str], Sequence[Figures]]
 ) -> None:
+    if not theirs:
+        return
     worst = max((fmean(_list_case_runs(here[key])) / fmean(_list_case_runs(runs)), key) for key, runs in theirs.items())
     is_reached = format_reached(worst[0] <= MAX_GEPA_RATIO)
     where = " ".join(worst[1])

@@ -32,6 +32,7 @@ def build_search(config: RunConfig, *, given: Mapping[str, Any] | None = None) -
     stages = build_stages(config.stages, config.models)
     if config.search is not None:
         _check_stages(config, entry)
+        entry = _complete_options(entry, config.models)
     given = given or {}
     if "extra_callbacks" in given and "extra_callbacks" not in list_parameters(SEARCH.load(entry.name)):
         raise SetupError(f"search: {entry.name!r} has no events of gepa; remove extra_gepa_callbacks")
@@ -40,9 +41,11 @@ def build_search(config: RunConfig, *, given: Mapping[str, Any] | None = None) -
 
 
 def find_models_of_stages(config: RunConfig) -> dict[str, str]:
-    """The models that the stages ask, by key. The searches for goals other than the score have no stages."""
+    """The models that the stages and the search ask, by key. Searches for other goals than the score have no stages."""
     is_used = config.search is not None or build_goal(config.goal).kind == "score"
-    return config.stages.models if is_used else {}
+    reflection = _find_reflection_model(config.search)
+    own = {"search.options.reflection_model": reflection} if reflection else {}
+    return {**config.stages.models, **own} if is_used else {}
 
 
 def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
@@ -67,6 +70,22 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
     most = MOST_CHECKED if stages.check_gradients == "auto" else stages.check_gradients
     correctors = (OFFLINE_STAGES.get("corrector")(), *([corrector] if corrector else []))
     return {**arguments, "check": GradientCheck(*correctors, most=most)}
+
+
+def _complete_options(entry: PartEntry, models: Models) -> PartEntry:
+    """The entry of a search with the options that `models` has for its reflection model, as for a stage."""
+    model = _find_reflection_model(entry)
+    if model not in models.settings or not models.settings[model].options:
+        return entry
+    given = entry.options.get("reflection_options") or {}
+    options = {**entry.options, "reflection_options": {**models.settings[model].options, **given}}
+    return entry.model_copy(update={"options": options})
+
+
+def _find_reflection_model(entry: PartEntry | None) -> str:
+    """The model that a search itself asks, such as GEPA; empty if there is none."""
+    model = None if entry is None else entry.options.get("reflection_model")
+    return model if isinstance(model, str) else ""
 
 
 def _build_stage(role: str, entry: StageEntry, models: Models) -> Any:

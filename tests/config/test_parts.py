@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from promptiter.api import load_resume, load_run, resume_run
+from promptiter.backprop.iteration_record import get_iteration
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.config.effective_config import build_effective_config
@@ -18,6 +19,7 @@ from promptiter.errors import ChangedInputsError, RequestError, SetupError
 from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
 from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.registry import OBSERVERS, SEARCHES
+from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.roles import EXECUTOR, OBSERVER, SEARCH, STAGES, Role
 from tests.config import own_parts
@@ -344,3 +346,32 @@ def test_a_tracker_whose_package_is_missing_is_refused_before_the_run(
 def test_a_wrong_option_of_a_tracker_is_refused(folder: Path) -> None:
     [problem] = problems(folder, FILE + "observers: [{name: wandb, options: {mode: onlin}}]")
     assert "observers[0].options.mode" in problem
+
+
+def test_gepa_has_the_stages_and_the_options_of_its_reflection_model(folder: Path) -> None:
+    run = load(
+        folder,
+        """
+        search:
+          name: gepa
+          options: {reflection_model: mine, reflection_options: {max_tokens: 9}, module_selector: blame}
+        models:
+          mine: {model: "tests.config.own_parts:own_model", options: {temperature: 0.6, max_tokens: 5}}
+        stages: {optimizer: simulated}
+        """,
+    )
+    search = run.engine.search
+    assert isinstance(search, GepaSearch)
+    assert search.reflector is not None
+    assert (search.reflector.model, search.reflector.model_options) == ("mine", {"temperature": 0.6, "max_tokens": 9})
+    assert search.module_selector == "blame"
+    assert isinstance(search.optimizer, LLMOptimizer)
+    assert problems(folder, f"{FILE}search: {{name: gepa, options: {{module_selectr: all}}}}\n") == [
+        "search.options: unknown key 'module_selectr' (did you mean 'module_selector'?)"
+    ]
+
+
+def test_gepa_runs_offline(folder: Path) -> None:
+    result = load(folder, "search: gepa_reflective\nmax_rounds: 2").engine.run_sync(load(folder).request)
+    assert result.status == "succeeded"
+    assert all(get_iteration(each) is not None for each in result.rounds)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -9,6 +10,7 @@ from promptiter.agents.declarations import Parameter
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.iteration_record import Iteration, get_iteration, get_reflection
+from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Review, ReviewRequest
@@ -19,6 +21,7 @@ from promptiter.llm.budget import Budget
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.registry import SEARCHES
+from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from promptiter.search.gepa import GepaSearch
@@ -329,3 +332,47 @@ async def test_texts_of_a_model_are_reviewed() -> None:
         "Draft. Be careful and calm.",
         "Polish. Be careful and calm.",
     }
+
+
+async def test_the_iterations_are_in_result_json() -> None:
+    result = await build_engine(search(module_selector="blame")).run(build_request(max_rounds=2))
+    read = RunResult.from_json(result.to_json())
+    assert [get_iteration(each) for each in read.rounds] == iterations(result)
+    assert get_reflection(read.rounds[0]) == get_reflection(result.rounds[0])
+    assert [len(get_passes(each)) for each in read.rounds] == [1] * len(result.rounds)
+
+
+async def test_a_cancelled_run_ends_its_thread_and_resumes() -> None:
+    class Cancels:
+        async def observe(self, event: Event) -> None:
+            if event.seq == 40:
+                task.cancel()
+
+    expected = await build_engine(search()).run(build_request())
+    journal = MemoryJournal()
+    task = asyncio.create_task(build_engine(search()).run(build_request(), journal=journal, observers=[Cancels()]))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    resumed = await build_engine(search()).run(build_request(), journal=journal)
+    assert resumed == expected
+
+
+async def test_the_answers_of_stop_callbacks_are_recorded() -> None:
+    class Third:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def __call__(self, state: Any) -> bool:
+            self.asked += state is not None
+            return self.asked == 3
+
+    whole = MemoryJournal()
+    tries = Editor(lambda prompt: f"Try {len(prompt)}.")
+    expected = await build_engine(search(extra_stop_callbacks=[Third()]), tries).run(build_request(), journal=whole)
+    journal = MemoryJournal()
+    for event in whole.events[:-2]:
+        await journal.append(event)
+    again = Third()
+    resumed = await build_engine(search(extra_stop_callbacks=[again]), tries).run(build_request(), journal=journal)
+    assert resumed == expected
+    assert again.asked == 0
