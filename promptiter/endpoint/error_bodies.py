@@ -16,19 +16,19 @@ from promptiter.errors import (
     ModelNotFoundError,
     ModelTimeoutError,
     ModelUnavailableError,
-    PromptiterError,
     RateLimitedError,
     SetupError,
     StopRequestedError,
 )
 from promptiter.llm.redaction import Redactor
+from traces.errors import UnwritableTraceError
 from traces.model import Json
 
 WireProtocol: TypeAlias = Literal["openai", "anthropic"]
 
 NO_RETRY = {"x-should-retry": "false"}
 
-_KINDS: tuple[tuple[type[PromptiterError], int, str], ...] = (
+_KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (BudgetEndedError, 403, "budget_ended"),
     (StopRequestedError, 403, "stop_requested"),
     (SetupError, 400, "invalid_request_error"),
@@ -39,6 +39,7 @@ _KINDS: tuple[tuple[type[PromptiterError], int, str], ...] = (
     (ModelTimeoutError, 504, "timeout_error"),
     (ModelUnavailableError, 502, "api_error"),
     (ModelError, 502, "api_error"),
+    (UnwritableTraceError, 400, "invalid_request_error"),  # a body that is nested too deeply
 )
 """Status and type of an error: the first line whose class fits."""
 

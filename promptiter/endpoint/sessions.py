@@ -28,6 +28,7 @@ from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
 from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
+from promptiter.references import is_reference
 from traces import Failure
 from traces.model import Json
 
@@ -36,6 +37,10 @@ BLOCKED_S = 60.0
 _BLOCKED = (
     "the event loop of the run has been blocked for {seconds:g} s; if an async function calls a synchronous client, "
     "use the async client (AsyncOpenAI, AsyncAnthropic), or make the function a plain `def`"
+)
+_REFERENCE = (
+    "{name!r} would import Python code, which a request must not; give it a name under models in promptiter.yaml, such "
+    "as clerk: {{model: {name}}}, and ask for that name"
 )
 
 
@@ -149,6 +154,8 @@ class EndpointSession:
         """
         if not self._is_open:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
+        if is_reference(request.model) and request.model not in self._gateway.pool.catalog.names():
+            raise RefusedRequestError(400, _REFERENCE.format(name=request.model), param="model")
         taken: set[int] = self._taken.setdefault((node, request.digest), set()) if self._numbers_calls else set()
         number = next(each for each in range(len(taken) + 1) if each not in taken)
         taken.add(number)
