@@ -92,7 +92,7 @@ async def run_black_box(
         output=answer.text,
         data=answer.data,
         trace=trace,
-        usage=sum_usage(step.usage for step in steps),
+        usage=sum_usage(each.reply.usage for each in session.calls if each.reply is not None),
         error=error,
         duration_s=time.perf_counter() - started,
     )
