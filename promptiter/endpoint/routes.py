@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from promptiter.endpoint import anthropic_messages, chat, embeddings, responses
-from promptiter.endpoint.error_bodies import Protocol as WireProtocol
-from promptiter.endpoint.error_bodies import render_error
+from promptiter.endpoint.bodies import Body, parse_body
+from promptiter.endpoint.error_bodies import WireProtocol, render_error
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
 from traces.model import Json
 
-Body: TypeAlias = dict[str, Any]
 Read = TypeVar("Read")
 
 NODE_HEADER = "x-promptiter-node"
@@ -23,6 +22,7 @@ CONVERSATION_HEADER = "x-promptiter-conversation"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
 _LONGEST_LABEL = 100
+_AUTH = "authentication_error"
 MAX_CONVERSATIONS = 1000
 """A session keeps this many conversations of the Responses API; the oldest is forgotten first."""
 
@@ -98,9 +98,6 @@ def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSe
     return session
 
 
-_AUTH = "authentication_error"
-
-
 def _list_api_keys(request: HttpRequest) -> list[str]:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
@@ -110,7 +107,7 @@ def _list_api_keys(request: HttpRequest) -> list[str]:
 async def _dispatch(request: HttpRequest, what: str, session: CallingSession) -> HttpAnswer:
     if request.method == "POST" and what in _POSTS:
         labels = Labels(read_label(request, NODE_HEADER), read_label(request, CONVERSATION_HEADER))
-        body = chat.parse_body(await request.read_body())
+        body = parse_body(await request.read_body())
         return await _POSTS[what](body, labels, session)
     if (request.method, what) == ("GET", "models"):
         listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]

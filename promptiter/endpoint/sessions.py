@@ -13,11 +13,11 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
@@ -31,9 +31,6 @@ from promptiter.outages import is_outage
 from promptiter.references import is_reference
 from traces import Failure
 from traces.model import Json
-
-Session = TypeVar("Session", bound="EndpointSession")
-
 
 BLOCKED_S = 60.0
 """How long the event loop that makes calls may be busy. Code that waits there for an answer would wait forever."""
@@ -192,7 +189,7 @@ class EndpointSession:
     async def finish(self) -> None:
         """Wait until the calls under way have ended. If that is cancelled, they are cancelled, and count as lost."""
         try:
-            await self._run_at_server(self._join())
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._join(), self._server.loop))
         except asyncio.CancelledError:
             self._server.loop.call_soon_threadsafe(self._cancel)
             raise
@@ -250,9 +247,6 @@ class EndpointSession:
         for task in self._tasks:
             task.cancel()
 
-    async def _run_at_server(self, work: Coroutine[Any, Any, None]) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._server.loop))
-
 
 _PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _sessions: dict[str, EndpointSession] = {}
@@ -271,7 +265,7 @@ async def _answer(request: HttpRequest) -> HttpAnswer:
 _host = EndpointHost(_answer)
 
 
-def add_session(make: Callable[[RunningServer], Session]) -> Session:
+def add_session(make: Callable[[RunningServer], EndpointSession]) -> EndpointSession:
     """Add a session that lasts as long as the process; blocking."""
     session = make(_host.acquire())
     _sessions[session.key] = session
