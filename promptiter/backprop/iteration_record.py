@@ -7,7 +7,7 @@ round: `result.rounds[n].details` is an `IterationDetails`, with the passes of a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import BackpropDetails
@@ -26,7 +26,7 @@ class Iteration:
     `parents` are the numbers of those that it started from: one, or two of a merge. `components` are the surfaces that
     were to change. `minibatch` are the cases of the screening, by id, and `parent_scores` and `candidate_scores` their
     scores; a merge has one list of parent scores per parent. `validation_score` is the mean on validation, if the
-    candidate passed the screening; then it has a `number` in the pool, and `is_best` if no other scores higher.
+    candidate passed the screening; then it has a `pool_number`, and `is_best` if no other scores higher.
     `skipped` says why there is no candidate, `error` is why a reflection failed.
     """
 
@@ -94,13 +94,7 @@ class TextsProposed(DetailsPayload):
 
     def add_to(self, details: RoundDetails | None) -> RoundDetails:
         known = _widen(details)
-        return IterationDetails(
-            passes=known.passes,
-            blamed_in=known.blamed_in,
-            iteration=known.iteration,
-            measured=self.measured,
-            refused=(*known.refused, *self.refused),
-        )
+        return replace(known, measured=self.measured, refused=(*known.refused, *self.refused))
 
 
 @event_type("iteration")
@@ -111,14 +105,7 @@ class IterationFinished(DetailsPayload):
     iteration: Iteration
 
     def add_to(self, details: RoundDetails | None) -> RoundDetails:
-        known = _widen(details)
-        return IterationDetails(
-            passes=known.passes,
-            blamed_in=known.blamed_in,
-            iteration=self.iteration,
-            measured=known.measured,
-            refused=known.refused,
-        )
+        return replace(_widen(details), iteration=self.iteration)
 
 
 @event_type("search_stop")

@@ -132,6 +132,7 @@ class OptimizeResult(_Record):
             *(self._format_prompt(name) for name in self.best_prompts),
             "",
             f"artifacts in {os.fspath(output_dir)}: {', '.join(ARTIFACTS)}",
+            f"the run itself is in {self.run_folder}",
         ]
         return "\n".join(lines) + "\n"
 
@@ -157,6 +158,6 @@ class OptimizeResult(_Record):
 
 ARTIFACTS = (
     *(FILE_NAME, "summary.txt", "run.log", "config.snapshot.json"),
-    *("rounds/", "baseline_prompts/", "best_prompts/", "run/"),
+    *("rounds/", "baseline_prompts/", "best_prompts/"),
 )
-"""What the layout consists of; `run/` is the folder of the run itself."""
+"""What the layout consists of, besides the folder of the run itself."""

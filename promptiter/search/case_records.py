@@ -30,10 +30,9 @@ async def build_case_records(
 
     Of a case with several repeats, the one with the lowest score is shown.
     """
-    cases = {case.id: case for case in eval_set.cases}
     found = []
-    for case_id, case in cases.items():
-        rows = evaluation.rows_by_case.get(case_id, ())
+    for case in eval_set.cases:
+        rows = evaluation.rows_by_case.get(case.id, ())
         if not rows:
             continue
         row = min(rows, key=lambda each: (_measure(each, evaluation), each.repeat))
@@ -42,11 +41,11 @@ async def build_case_records(
         overall = tuple(map(describe_verdict, row.scores)) if len(turns) > 1 or len(rows) > 1 else ()
         found.append(
             CaseRecord(
-                case_id=case_id,
-                score=scores[case_id],
+                case_id=case.id,
+                score=scores[case.id],
                 turns=turns,
                 overall=(*overall, *_describe_repeats(rows, evaluation)),
-                history=tuple(history.get(case_id, ())),
+                history=tuple(history.get(case.id, ())),
             )
         )
     return tuple(found)

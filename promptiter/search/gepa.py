@@ -30,7 +30,7 @@ from promptiter.search.gepa_library import (
     FrontierType,
     GepaSettings,
     ModuleSelector,
-    import_gepa,
+    check_gepa,
     run_engine,
 )
 from promptiter.search.gepa_run import GepaRun
@@ -38,7 +38,8 @@ from promptiter.search.loop_calls import LoopCalls
 from promptiter.search.propose import PatchProposer
 from promptiter.search.reflections import Reflections
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, CallsModel, NamesModel
+from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 from promptiter.structure import TEXT_TYPES
@@ -49,7 +50,7 @@ MAX_HISTORY = 5
 
 
 class GepaSearch:
-    """The search of GEPA. The options have the names that gepa and the documents of its users give them.
+    """The search of GEPA. The options have the names that they have in gepa and in optimizer.json.
 
     `module_selector` chooses the components that an iteration rewrites: one after the other, `all`, a `random` one, or
     those that a backward pass of the stages finds to `blame` for the failures of the mini-batch. The `reflection_model`
@@ -137,7 +138,7 @@ class GepaSearch:
         self.extra_callbacks = tuple(extra_callbacks)
 
     async def search(self, session: Session) -> None:
-        import_gepa()
+        check_gepa()
         components = self._find_components(session)
         reflections = self._build_reflections(session, components)
         validation = await session.read_validation()
@@ -172,13 +173,12 @@ class GepaSearch:
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
         blames = self.module_selector == "blame" or self.reflector is None
-        writer = self.optimizer if self.reflector is None else self.reflector
         return SearchOutline(
             minibatch=self.reflection_minibatch_size,
             max_rerun=self.reflection_minibatch_size,
-            backwarder=_find_model(find_blaming_stage(self.attributor)) if blames else None,
-            aggregator=_find_model(self.aggregator) if blames else None,
-            optimizer=_find_model(writer),
+            backwarder=find_model(find_blaming_stage(self.attributor)) if blames else None,
+            aggregator=find_model(self.aggregator) if blames else None,
+            optimizer=find_model(self._writer),
             reads_validation=True,
         )
 
@@ -186,16 +186,15 @@ class GepaSearch:
         """One line if gepa is not installed, and for each model that cannot be called, or whose price is unknown."""
         found: list[str] = []
         try:
-            import_gepa()
+            check_gepa()
         except SetupError as error:
             found.append(str(error))
-        writer = self.optimizer if self.reflector is None else self.reflector
-        for each in (find_blaming_stage(self.attributor), self.aggregator, writer):
-            if isinstance(each, CallsModel) and each.model:
-                own = each.gateway or gateway
-                lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
-                found.extend(f"{type(each).__name__}: {line}" for line in lines)
-        return list(dict.fromkeys(found))
+        stages = (find_blaming_stage(self.attributor), self.aggregator, self._writer)
+        return [*found, *find_model_problems(stages, gateway)]
+
+    @property
+    def _writer(self) -> Optimizer | LLMReflector:
+        return self.optimizer if self.reflector is None else self.reflector
 
     def _find_components(self, session: Session) -> list[str]:
         """The targets that hold text, in the order of the structure; the others keep their values."""
@@ -266,7 +265,3 @@ class GepaSearch:
 def _check_choice(value: object, name: str, known: Sequence[str]) -> None:
     if value not in known:
         raise SetupError(f"{name} is {value!r}; give {join_names([repr(each) for each in known])}")
-
-
-def _find_model(stage: object) -> str | None:
-    return stage.model if isinstance(stage, NamesModel) else "unknown"

@@ -21,7 +21,7 @@ class SessionAdapter:
         self._calls = calls
 
     def evaluate(self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False) -> Any:  # noqa: ARG002, FBT - gepa's protocol
-        """Run cases. The records of a reflection are made from what is recorded, so no trajectory is returned."""
+        """Run cases. The trajectories are for callbacks; a reflection reads what the run recorded."""
         found = self._calls.call(lambda: self._run.evaluate(batch, candidate))
         return build_batch(
             outputs=found.outputs,
@@ -51,7 +51,7 @@ class SessionAdapter:
     ) -> dict[str, str]:
         return self._calls.call(lambda: self._run.reflect(components_to_update))
 
-    def select_blamed(self, candidate: dict[str, str]) -> list[str]:  # noqa: ARG002 - a module selector gets it
+    def select_blamed(self) -> list[str]:
         return self._calls.call(self._run.blame)
 
 

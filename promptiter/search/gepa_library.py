@@ -45,13 +45,12 @@ class GepaSettings:
     seed: int = 0
 
 
-def import_gepa() -> Any:
-    """The package gepa. Raises SetupError if it is not installed."""
+def check_gepa() -> None:
+    """Raise SetupError if gepa is not installed."""
     try:
-        import gepa.api
+        import gepa.api  # noqa: F401
     except ImportError as error:
         raise SetupError(f"the search 'gepa' needs gepa ({error}); run `pip install 'promptiter[gepa]'`") from error
-    return gepa
 
 
 def build_batch(
@@ -81,7 +80,7 @@ def run_engine(
     trainset: Sequence[Any],
     valset: Sequence[Any],
     adapter: Any,
-    select_blamed: Callable[[dict[str, str]], list[str]],
+    select_blamed: Callable[[], list[str]],
     should_stop: Callable[[Any], bool],
     callbacks: Sequence[Any],
 ) -> Any:
@@ -157,13 +156,11 @@ def _build_candidate_selector(settings: GepaSettings, rng: Random) -> Any:
             return strategies.TopKParetoCandidateSelector(k=TOP_K, rng=rng)
 
 
-def _build_module_selector(
-    settings: GepaSettings, rng: Random, select_blamed: Callable[[dict[str, str]], list[str]]
-) -> Any:
+def _build_module_selector(settings: GepaSettings, rng: Random, select_blamed: Callable[[], list[str]]) -> Any:
     from gepa.strategies import component_selector as strategies
 
     def select(_state: Any, _runs: Any, _scores: Any, _number: int, candidate: dict[str, str]) -> list[str]:
-        return select_blamed(candidate) if settings.module_selector == "blame" else [rng.choice(list(candidate))]
+        return select_blamed() if settings.module_selector == "blame" else [rng.choice(list(candidate))]
 
     match settings.module_selector:
         case "round_robin":

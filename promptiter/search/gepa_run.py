@@ -120,15 +120,9 @@ class GepaRun:
             each.case_id: {name: value or 0.0 for name, value in each.means.items()} for each in evaluation.cases
         }
         outputs = {case_id: rows[0].output for case_id, rows in evaluation.rows_by_case.items()}
-        if not opened.record.number:  # the baseline
-            pass
-        elif not opened.expects_child:
-            opened.minibatch = Minibatch(profile=profile, evaluation=evaluation, eval_set=eval_set, scores=scores)
-            opened.note(minibatch=tuple(ids), parent_scores=(tuple(scores[each] for each in ids),))
-        elif not opened.record.candidate_scores:
-            opened.note(minibatch=tuple(ids), candidate_scores=tuple(scores[each] for each in ids))
-            if opened.record.kind == "merge":
-                opened.note(parent_scores=tuple(self._score_parents(ids)))
+        if opened.record.number:  # 0 is the baseline
+            ran = Minibatch(profile=profile, evaluation=evaluation, eval_set=eval_set, scores=scores)
+            self._note_scores(ran, ids)
         if part == "train" or self._session.shape != "two_sets":
             for case_id in cases:
                 self._reflections.remember(case_id, scores[case_id], outputs[case_id])
@@ -234,6 +228,17 @@ class GepaRun:
         found = await session.evaluate(eval_set, profile, phase=phase, known=known)
         self._keep(profile, part, found.rows)
         return found, eval_set
+
+    def _note_scores(self, ran: Minibatch, ids: Sequence[str]) -> None:
+        """Note the scores of a mini-batch: those of the parent, then those of its child."""
+        opened, scores = self._open, tuple(ran.scores[each] for each in ids)
+        if not opened.expects_child:
+            opened.minibatch = ran
+            opened.note(minibatch=tuple(ids), parent_scores=(scores,))
+        elif not opened.record.candidate_scores:
+            opened.note(minibatch=tuple(ids), candidate_scores=scores)
+            if opened.record.kind == "merge":
+                opened.note(parent_scores=tuple(self._score_parents(ids)))
 
     def _score_parents(self, case_ids: Sequence[str]) -> Iterator[tuple[float, ...]]:
         """The scores of the parents of a merge, which gepa compares it with."""

@@ -15,7 +15,7 @@ from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_b
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.backprop.record import NO_TRACE, describe_dropped
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.engine.outline import UNKNOWN_MODEL, SearchOutline
+from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
@@ -28,7 +28,8 @@ from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor, CallsModel, NamesModel
+from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 
@@ -93,9 +94,9 @@ class BackpropRounds:
         self.most_rerun = most_rerun
         self.min_support = min_support
         self.minibatch = minibatch
-        self.width = width if _find_model(self.optimizer) is not None else 1
+        self.width = width if find_model(self.optimizer) is not None else 1
         if check == "auto":
-            check = None if _find_model(find_blaming_stage(self.attributor)) is None else GradientCheck()
+            check = None if find_model(find_blaming_stage(self.attributor)) is None else GradientCheck()
         self.check = check
 
     async def search(self, session: Session) -> None:
@@ -149,24 +150,18 @@ class BackpropRounds:
             width=self.width,
             max_rerun=self.most_rerun,
             max_checked=self.check.most if self.check is not None else 0,
-            corrector=next((model for each in correctors if (model := _find_model(each)) is not None), None),
-            backwarder=_find_model(find_blaming_stage(self.attributor)),
+            corrector=next((model for each in correctors if (model := find_model(each)) is not None), None),
+            backwarder=find_model(find_blaming_stage(self.attributor)),
             blamed_per_call=_find_blamed_per_call(self.attributor),
-            aggregator=_find_model(self.aggregator),
-            optimizer=_find_model(self.optimizer),
+            aggregator=find_model(self.aggregator),
+            optimizer=find_model(self.optimizer),
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line for each model of a stage that cannot be called, or whose price is unknown."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
-        found: list[str] = []
-        for each in stages:
-            if isinstance(each, CallsModel) and each.model:
-                own = each.gateway or gateway
-                lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
-                found.extend(f"{type(each).__name__}: {line}" for line in lines)
-        return list(dict.fromkeys(found))
+        return find_model_problems(stages, gateway)
 
 
 async def _decide(
@@ -214,8 +209,3 @@ def _find_blamed_per_call(attributor: Attributor) -> Literal["step", "trace", "b
     if isinstance(attributor, StepwiseAttributor):
         return "step"
     return "batch" if isinstance(attributor, BatchAttributor) else "trace"
-
-
-def _find_model(stage: object) -> str | None:
-    """The model that a stage calls, None if it calls none, UNKNOWN_MODEL if the stage does not say."""
-    return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL

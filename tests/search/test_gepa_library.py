@@ -9,7 +9,7 @@ import pytest
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.search.gepa import GepaSearch
-from promptiter.search.gepa_library import _MergeRandom, import_gepa
+from promptiter.search.gepa_library import _MergeRandom, check_gepa
 
 
 def test_the_parent_of_equal_scores_does_not_depend_on_the_order_of_components() -> None:
@@ -34,4 +34,4 @@ def test_without_gepa_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
     [line] = GepaSearch().find_setup_problems(Gateway())
     assert line.endswith("run `pip install 'promptiter[gepa]'`")
     with pytest.raises(SetupError, match="needs gepa"):
-        import_gepa()
+        check_gepa()

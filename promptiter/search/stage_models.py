@@ -1,0 +1,25 @@
+"""The models that the stages of a search call, for the forecast and for the checks before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from promptiter.engine.outline import UNKNOWN_MODEL
+from promptiter.llm.gateway import Gateway
+from promptiter.stages.contracts import CallsModel, NamesModel
+
+
+def find_model(stage: object) -> str | None:
+    """The model that a stage calls, None if it calls none, UNKNOWN_MODEL if the stage does not say."""
+    return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
+
+
+def find_model_problems(stages: Iterable[object], gateway: Gateway) -> list[str]:
+    """One line for each model of a stage that cannot be called, or whose price is unknown."""
+    found: list[str] = []
+    for each in stages:
+        if isinstance(each, CallsModel) and each.model:
+            own = each.gateway or gateway
+            lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
+            found.extend(f"{type(each).__name__}: {line}" for line in lines)
+    return list(dict.fromkeys(found))
