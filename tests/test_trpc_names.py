@@ -17,7 +17,7 @@ from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import engine
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("promptiter", *(f"promptiter.{name}" for name in ("backprop", "evaluation", "policies", "runs", "stages")))
+PACKAGES = ("promptiter", *(f"promptiter.{name}" for name in ("backprop", "evaluation", "policies", "stages", "runs")))
 SCHEMA = orjson.loads((ROOT / "promptiter/config/promptiter.schema.json").read_bytes())
 
 
