@@ -51,7 +51,8 @@ from promptiter.wording import shorten
 from traces.model import Json
 
 RUN_FOLDER = "run"
-GEPA_LOG = "promptiter.search.gepa_library"
+GEPA_LOGS = ("promptiter.search.gepa_library", "promptiter.backprop.llm.reflector")
+"""The loggers of gepa itself, and of the prompts that its reflection model gets."""
 
 
 async def optimize(
@@ -71,9 +72,10 @@ async def optimize(
     """Search for better prompts, and test the result. The arguments are those of AgentOptimizer.
 
     `call_agent` is an async function from a query to the answer, which reads the prompts anew in each call.
-    `update_source` writes an improvement to the sources. `verbose` is 0 (silent), 1 (progress) or 2 (gepa's log, too).
-    A run that fails is returned with the status `FAILED`; one that is cancelled raises CancelledError, once its
-    artifacts are written. ValueError or TypeError if an argument, or a file that it names, cannot be used.
+    `update_source` writes an improvement to the sources. `verbose` is 0 (silent), 1 (progress) or 2 (gepa's log and the
+    prompt of each reflection, too). A run that fails is returned with the status `FAILED`; one that is cancelled raises
+    CancelledError, once its artifacts are written. ValueError or TypeError if an argument, or a file that it names,
+    cannot be used.
     """
     _check_arguments(call_agent, target_prompt, train_dataset_path, validation_dataset_path, output_dir, verbose)
     observers = as_observers(callbacks)
@@ -214,10 +216,10 @@ def _show_progress(configured: ConfiguredRun, directory: RunDirectory, verbose: 
     from promptiter.observers.progress import RunProgress
 
     ledger = configured.gateway.ledger
-    with (
-        _show_log(GEPA_LOG) if verbose > 1 else contextlib.nullcontext(),
-        RunProgress(spent=lambda: ledger.snapshot().of_models) as progress,
-    ):
+    with contextlib.ExitStack() as stack:
+        for name in GEPA_LOGS if verbose > 1 else ():
+            stack.enter_context(_show_log(name))
+        progress = stack.enter_context(RunProgress(spent=lambda: ledger.snapshot().of_models))
         progress.catch_up(directory.journal.read())
         yield (progress,)
 

@@ -17,7 +17,7 @@ import promptiter
 from promptiter.errors import ArgumentTypeError, InvalidArgumentError, SetupError
 from promptiter.runlog.events import Event
 from promptiter.runs.optimize_result import OptimizeResult, RoundRecord
-from tests.worlds.prompt_bot import METRIC, PromptBot
+from tests.worlds.prompt_bot import GEPA, METRIC, PromptBot
 
 BETTER = "Answer in one line. Always include the order id from the input in your output.\n"
 
@@ -155,7 +155,7 @@ async def test_a_run_finds_better_prompts_and_leaves_the_files_as_they_were(bot:
         ["skill"],
     )
     assert record.per_field_diagnosis == {"skill": "4 of 4 failing outputs lack the order id of their input"}
-    assert (record.budget_used, record.budget_total) == (result.total_metric_calls, 60)
+    assert (record.budget_used, record.budget_total, result.total_metric_calls) == (16, 60, 16 + 8)
     assert bot.skill.read_text() == "Answer in one line.\n"
 
 
@@ -176,6 +176,9 @@ async def test_artifacts_are_in_the_layout_of_the_document(bot: PromptBot) -> No
     assert summary.startswith("Optimization complete | status=SUCCEEDED | algorithm=backprop\n")
     assert "pass_rate     : 0.0000 -> 1.0000 (+1.0000, improved)\n" in summary
     assert "update_source : false\n" in summary
+    for texts in (result.baseline_prompts, result.best_prompts, result.rounds[0].candidate_prompts):
+        assert list(texts) == ["system_prompt", "skill"], "prompts are in the order in which they were registered"
+    assert summary.index("  system_prompt:") < summary.index("  skill:")
     [line] = (out / "run.log").read_text().splitlines()
     assert " status=SUCCEEDED algorithm=backprop baseline=0 best=1 delta=+1 rounds=1 " in line
 
@@ -291,7 +294,7 @@ NEVER: dict[str, Any] = {"stop": {"required_metrics": []}}
     ("settings", "reason", "stoppers"),
     [
         ({**NEVER, "score_threshold": 1.0}, "score_threshold", []),
-        ({**NEVER, "max_metric_calls": 9}, "budget_exhausted", []),
+        ({**NEVER, "max_metric_calls": 17}, "budget_exhausted", []),
         ({**NEVER, "timeout_seconds": 1e-6}, "timeout", []),
         ({"score_threshold": 1.0}, "required_metrics_passing", []),
         (NEVER, "completed", [Breach()]),
@@ -306,6 +309,43 @@ async def test_the_stop_reason_says_which_condition_ended_the_search(
     result = await promptiter.optimize(**arguments)
     assert (result.status, result.stop_reason) == ("SUCCEEDED", reason)
     assert result.total_metric_calls <= settings.get("max_metric_calls", 60)
+
+
+class FinalTestPhase:
+    """Evaluation callbacks that note whether the final test has begun."""
+
+    has_begun = False
+
+    def before_inference_set(self, context: Any, args: Any) -> None:  # noqa: ARG002
+        self.has_begun = context.phase == "final_test"
+
+
+@pytest.mark.parametrize("cap", [13, 16, 17, 20, 24, 32])
+async def test_the_agent_is_never_called_for_more_cases_than_max_metric_calls(bot: PromptBot, cap: int) -> None:
+    phase, in_search, in_final_test = FinalTestPhase(), 0, set()
+
+    def count(query: str) -> None:
+        nonlocal in_search
+        if phase.has_begun:
+            in_final_test.add((query, bot.skill.read_text()))  # repeats of a case count once
+        else:
+            in_search += 1
+
+    bot.before_answer = count
+    arguments = bot.write(callbacks=phase)
+    bot.configure(**NEVER, max_metric_calls=cap)
+    result = await promptiter.optimize(**arguments)
+    assert in_search + len(in_final_test) == result.total_metric_calls <= cap
+    assert len(in_final_test) == (8 if result.rounds_accepted else 0)
+    assert result.stop_reason in ("budget_exhausted", "completed")
+
+
+async def test_a_cap_without_room_for_the_final_test_is_refused(bot: PromptBot) -> None:
+    arguments = bot.write()
+    bot.configure(max_metric_calls=12)
+    with pytest.raises(ValueError, match=r"the baseline takes 4 and the final test 8, .* give more than 12"):
+        await promptiter.optimize(**arguments)
+    assert bot.queries == []
 
 
 async def test_rounds_without_an_accepted_candidate_end_the_search(bot: PromptBot) -> None:
@@ -424,3 +464,53 @@ async def test_verbose_is_silent_shows_progress_or_also_the_log_of_gepa(
     assert "round 1" in shown[1].err
     assert "gepa: asked" not in shown[1].err
     assert "gepa: asked Where is my order?" in shown[2].err
+
+
+# gepa
+
+
+class Proposals:
+    """Callbacks of gepa that count its events."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_proposal_end(self, event: Any) -> None:  # noqa: ARG002
+        self.seen.append("proposal")
+
+    def on_valset_evaluated(self, event: Any) -> None:  # noqa: ARG002
+        self.seen.append("valset")
+
+
+async def test_the_log_of_gepa_has_the_prompt_of_each_reflection(
+    bot: PromptBot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = bot.write(verbose=2)
+    bot.configure(**GEPA)
+    result = await promptiter.optimize(**arguments)
+    shown = capsys.readouterr().err
+    assert (result.best_pass_rate, result.total_reflection_lm_calls) == (1.0, 1)
+    assert shown.count("gepa: reflection prompt for system_prompt#instruction:") == 1
+    assert "Be polite." in shown
+    assert "Where is my order? (order id: " in shown
+    assert "gepa: Iteration 1" in shown
+
+
+@pytest.mark.parametrize("limit", ["max_candidate_proposals", "max_tracked_candidates"])
+async def test_limits_of_gepa_are_stop_reasons_and_its_callbacks_get_events(bot: PromptBot, limit: str) -> None:
+    proposals = Proposals()
+    arguments = bot.write(extra_gepa_callbacks=[proposals])
+    bot.configure(**NEVER, **GEPA, **{limit: 1 if limit == "max_candidate_proposals" else 2})
+    result = await promptiter.optimize(**arguments)
+    assert (result.stop_reason, result.total_rounds, result.best_pass_rate) == (limit, 1, 1.0)
+    assert "proposal" in proposals.seen
+    assert result.rounds[0].optimized_field_names == ["system_prompt"], "the first that was registered comes first"
+
+
+async def test_a_merge_of_one_prompt_is_a_warning(bot: PromptBot) -> None:
+    target = promptiter.TargetPrompt().add_path("system_prompt", str(bot.system))
+    arguments = bot.write(target_prompt=target)
+    bot.configure(**GEPA, use_merge=True)
+    with pytest.warns(UserWarning, match="use_merge has no effect with one prompt"):
+        result = await promptiter.optimize(**arguments)
+    assert (result.best_pass_rate, result.merge_rounds_total) == (1.0, 0)

@@ -12,7 +12,7 @@ PROMPT = HERE / "prompts" / "system.md"
 TIGHT: dict[str, dict[str, Any]] = {
     "as configured": {},
     "a short night": {"timeout_seconds": 0.001, "score_threshold": None},
-    "a small quota": {"max_metric_calls": 8},
+    "a small quota": {"max_metric_calls": 16},
     "few proposals": {"max_candidate_proposals": 1, "score_threshold": None},
     "few candidates": {"max_tracked_candidates": 2, "score_threshold": None},
 }

@@ -313,7 +313,7 @@ class BudgetCaps(Section):
     max_tokens: Annotated[int, Field(strict=True, ge=0)] | None = None
     """Tokens."""
     max_metric_calls: Count | None = None
-    """Cases that the search evaluates; repeats of a case count once. The final test is not part of it."""
+    """Cases that the run evaluates; repeats of a case count once. Two per case are reserved for the final test."""
     allow_unknown_price: Flag = False
     """With `max_usd`: also call models without a known price."""
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import orjson
 
-from promptiter.endpoint.chat import split_text, write_event
+from promptiter.endpoint.bodies import Body, refuse_built_in_tool, select_fields, split_text, write_event
 from promptiter.endpoint.http_messages import RefusedRequestError
 from traces.model import Json
 
-Body = dict[str, Any]
-
 _SAME = ("model", "max_tokens", "temperature", "top_p", "stream", "thinking")
 _KNOWN = frozenset((*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "metadata", "service_tier"))
+_APART = ("tool_result", "tool_use", "thinking", "redacted_thinking")
+"""Blocks that are not parts of the content in chat."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 def to_chat(body: Body) -> Body:
     """The body of a request as one of chat completions."""
-    chat: Body = {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat = select_fields(body, _SAME)
     chat |= {name: value for name, value in body.items() if name not in _KNOWN}
     messages = body.get("messages")
     if not isinstance(messages, list):
@@ -116,9 +116,6 @@ def _read_message(message: Json, index: int) -> Iterator[Body]:
     yield written
 
 
-_APART = ("tool_result", "tool_use", "thinking", "redacted_thinking")
-
-
 def _read_call(block: Body) -> Body:
     arguments = orjson.dumps(block.get("input") or {}).decode()
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
@@ -155,11 +152,10 @@ def _read_part(block: Json, place: str) -> Body:
 def _read_tool(tool: Json, index: int) -> Body:
     kind = tool.get("type", "custom") if isinstance(tool, dict) else None
     if kind != "custom":
-        message = f"tool {index} is of type {kind!r}: the endpoint serves functions, not built-in tools of a provider"
-        raise RefusedRequestError(400, message, param=f"tools[{index}]")
+        raise refuse_built_in_tool(kind, index)
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
-    named = {name: tool[name] for name in ("description", "strict", "cache_control") if tool.get(name) is not None}
-    return {"type": "function", "function": {**function, **named}}
+    others = select_fields(tool, ("description", "strict", "cache_control"))
+    return {"type": "function", "function": {**function, **others}}
 
 
 def _write_blocks(message: Mapping[str, Any]) -> Iterator[Body]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from promptiter.endpoint.bodies import read_model_name, read_options, split_text, write_event
 from promptiter.endpoint.http_messages import RefusedRequestError
-from promptiter.errors import SetupError
 from promptiter.llm.messages import (
     Message,
     MessageRole,
@@ -23,7 +23,6 @@ from promptiter.llm.messages import (
     ToolSpec,
 )
 from promptiter.llm.models import openai_messages, openai_tool_call
-from promptiter.llm.options import RESERVED_OPTIONS, check_options
 from traces import Usage, digest
 from traces.model import Json
 
@@ -46,8 +45,6 @@ _ROLES: Mapping[str, MessageRole] = {
     "tool": "tool",
     "function": "tool",
 }
-_CHUNK_LENGTH = 200
-"""Characters of text in one event of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +56,9 @@ class ChatCall:
     includes_usage: bool = False
 
 
-def parse_body(raw: bytes) -> dict[str, Json]:
-    """The JSON object of a body."""
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise RefusedRequestError(400, f"the body is not valid JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise RefusedRequestError(400, "the body is not a JSON object")
-    return body
-
-
 def read_chat(body: Mapping[str, Json]) -> ChatCall:
     """The request of a body. Raises RefusedRequestError if it does not follow the protocol."""
-    model, messages, tools = body.get("model"), body.get("messages"), body.get("tools") or []
-    if not isinstance(model, str) or not model:
-        raise RefusedRequestError(400, "the body names no model; give its name as `model`", param="model")
+    model, messages, tools = read_model_name(body), body.get("messages"), body.get("tools") or []
     if not isinstance(messages, list) or not messages:
         raise RefusedRequestError(400, "the body has no messages; give a list of at least one", param="messages")
     if not isinstance(tools, list):
@@ -85,28 +69,13 @@ def read_chat(body: Mapping[str, Json]) -> ChatCall:
             model=model,
             messages=tuple(_read_message(each, index) for index, each in enumerate(messages)),
             tools=tuple(_read_tool(each, index) for index, each in enumerate(tools)),
-            options=read_options(body, known=("model", "messages", "tools", "stream", "stream_options")),
+            options=read_options(
+                body, known=("model", "messages", "tools", "stream", "stream_options"), options=OPTIONS
+            ),
         ),
         is_stream=bool(body.get("stream")),
         includes_usage=isinstance(stream_options, dict) and bool(stream_options.get("include_usage")),
     )
-
-
-def read_options(body: Mapping[str, Json], *, known: Sequence[str]) -> dict[str, Json]:
-    """The options of a body, those that the protocol does not have under `extra_body`."""
-    given = {name: value for name, value in body.items() if name not in known and value is not None}
-    options = {name: value for name, value in given.items() if name in OPTIONS}
-    if extra := {name: value for name, value in given.items() if name not in OPTIONS}:
-        refused = next((name for name in extra if name in RESERVED_OPTIONS), None)
-        if refused is not None:
-            message = f"the endpoint does not take {refused!r}: {RESERVED_OPTIONS[refused]}"
-            raise RefusedRequestError(400, message, param=refused)
-        options["extra_body"] = extra
-    try:
-        check_options(options, place="the fields of the body", allows_choices=True)
-    except SetupError as error:
-        raise RefusedRequestError(400, str(error)) from None
-    return options
 
 
 def write_completion(request: ModelRequest, reply: ModelReply, *, number: int = 0) -> dict[str, Json]:
@@ -154,16 +123,6 @@ def stream_completion(completion: Mapping[str, Json], *, includes_usage: bool) -
     if includes_usage:
         yield write_event({**chunk, "choices": [], "usage": completion["usage"]})
     yield b"data: [DONE]\n\n"
-
-
-def write_event(document: Json, *, name: str = "") -> bytes:
-    """A server-sent event."""
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + orjson.dumps(document) + b"\n\n"
-
-
-def split_text(text: str) -> Iterator[str]:
-    """The parts of a text that a stream sends one after the other."""
-    return (text[start : start + _CHUNK_LENGTH] for start in range(0, len(text), _CHUNK_LENGTH))
 
 
 def _split_choice(choice: Mapping[str, Any]) -> Iterator[tuple[dict[str, Json], str | None, dict[str, Json]]]:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import base64
 from array import array
-from typing import Any
 
+from promptiter.endpoint.bodies import Body, read_model_name, read_options
 from promptiter.endpoint.http_messages import RefusedRequestError
 from promptiter.errors import BadAnswerError
 from promptiter.llm.messages import EmbeddingRequest, Message, ModelReply, ModelRequest, RichMessage
-from promptiter.llm.options import RESERVED_OPTIONS
 from traces.model import Json
 
 _KNOWN = ("model", "input", "encoding_format")
 _OPTIONS = ("dimensions", "user")
 
 
-def read_embedding(body: dict[str, Any]) -> EmbeddingRequest:
+def read_embedding(body: Body) -> EmbeddingRequest:
     """The request of a body."""
-    model, given = body.get("model"), body.get("input")
-    if not isinstance(model, str) or not model:
-        raise RefusedRequestError(400, "the body names no model; give its name as `model`", param="model")
+    model, given = read_model_name(body), body.get("input")
     is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and isinstance(given[0], int))
     inputs = [given] if is_one else given
     if not isinstance(inputs, list) or not inputs or not all(isinstance(each, str | list) for each in inputs):
         raise RefusedRequestError(400, "`input` is neither a text nor a list of texts or tokens", param="input")
-    others = {name: value for name, value in body.items() if name not in _KNOWN and value is not None}
-    if refused := next((name for name in others if name in RESERVED_OPTIONS), None):
-        raise RefusedRequestError(400, f"the endpoint does not take {refused!r}", param=refused)
-    options = {name: value for name, value in others.items() if name in _OPTIONS}
-    if extra := {name: value for name, value in others.items() if name not in options}:
-        options["extra_body"] = extra
+    options = read_options(body, known=_KNOWN, options=_OPTIONS)
     return EmbeddingRequest(
         model=model, messages=tuple(map(_write_input, inputs)), options={**options, "max_tokens": 1}
     )

@@ -16,19 +16,19 @@ from promptiter.errors import (
     ModelNotFoundError,
     ModelTimeoutError,
     ModelUnavailableError,
-    PromptiterError,
     RateLimitedError,
     SetupError,
     StopRequestedError,
 )
 from promptiter.llm.redaction import Redactor
+from traces.errors import UnwritableTraceError
 from traces.model import Json
 
-Protocol: TypeAlias = Literal["openai", "anthropic"]
+WireProtocol: TypeAlias = Literal["openai", "anthropic"]
 
 NO_RETRY = {"x-should-retry": "false"}
 
-_KINDS: tuple[tuple[type[PromptiterError], int, str], ...] = (
+_KINDS: tuple[tuple[type[Exception], int, str], ...] = (
     (BudgetEndedError, 403, "budget_ended"),
     (StopRequestedError, 403, "stop_requested"),
     (SetupError, 400, "invalid_request_error"),
@@ -39,11 +39,12 @@ _KINDS: tuple[tuple[type[PromptiterError], int, str], ...] = (
     (ModelTimeoutError, 504, "timeout_error"),
     (ModelUnavailableError, 502, "api_error"),
     (ModelError, 502, "api_error"),
+    (UnwritableTraceError, 400, "invalid_request_error"),  # a body that is nested too deeply
 )
 """Status and type of an error: the first line whose class fits."""
 
 
-def render_error(error: Exception, protocol: Protocol, *, redactor: Redactor | None = None) -> HttpAnswer:
+def render_error(error: Exception, protocol: WireProtocol, *, redactor: Redactor | None = None) -> HttpAnswer:
     """An error as the answer of a protocol, without secrets."""
     if isinstance(error, RefusedRequestError):
         status, kind, message, param = error.status, error.kind, str(error), error.param
@@ -61,7 +62,7 @@ def _classify(error: Exception) -> tuple[int, str]:
     return upstream or status, kind
 
 
-def _shape(message: str, kind: str, param: str, protocol: Protocol) -> Json:
+def _shape(message: str, kind: str, param: str, protocol: WireProtocol) -> Json:
     if protocol == "anthropic":
         return {"type": "error", "error": {"type": kind, "message": message}}
     return {"error": {"message": message, "type": kind, "param": param or None, "code": kind}}

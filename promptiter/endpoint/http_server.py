@@ -107,6 +107,8 @@ class HttpServer:
         return await self._write(request, answer)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
+        from aiohttp.web_protocol import RequestPayloadError
+
         too_large = RefusedRequestError(
             413, f"the body has more than {self._max_body} bytes; send less", kind="request_too_large"
         )
@@ -123,6 +125,8 @@ class HttpServer:
                     if size > self._max_body:
                         raise too_large
                     parts.append(part)
+        except RequestPayloadError as error:  # of its compression
+            raise RefusedRequestError(400, f"the body cannot be read: {error}") from None
         except TimeoutError:
             raise RefusedRequestError(
                 408, f"the body did not arrive in {self._body_timeout_s:g} s", kind="timeout_error"

@@ -61,10 +61,10 @@ def instrument(client: Client | None = None) -> Client | None:
     if http is None or not callable(getattr(given, "copy", None)) or not hasattr(given, "base_url"):
         raise SetupError(f"{shorten(client)} cannot be instrumented; give a client of openai or anthropic")
     if isinstance(original, http.AsyncClient):
-        transport = _make_async_transport(http, _Router(http, given), original)
+        transport = _make_async_transport(_Router(http, given), original)
         wrapped = http.AsyncClient(transport=transport, timeout=original.timeout)
     else:
-        transport = _make_transport(http, _Router(http, given), original)
+        transport = _make_transport(_Router(http, given), original)
         wrapped = http.Client(transport=transport, timeout=original.timeout)
     copied: Client = given.copy(http_client=wrapped)
     return copied
@@ -96,7 +96,9 @@ class _Router:
         return self.http.Response(answer.status, headers=headers, content=b"".join(answer.chunks), request=request)
 
 
-def _make_transport(http: ModuleType, router: _Router, original: Any) -> Any:
+def _make_transport(router: _Router, original: Any) -> Any:
+    http = router.http
+
     def send(session: EndpointSession, request: Any) -> Any:
         content = request.read()
         with http.HTTPTransport(verify=False) as transport:  # loopback, without TLS
@@ -128,7 +130,9 @@ def _make_transport(http: ModuleType, router: _Router, original: Any) -> Any:
     return Transport()
 
 
-def _make_async_transport(http: ModuleType, router: _Router, original: Any) -> Any:
+def _make_async_transport(router: _Router, original: Any) -> Any:
+    http = router.http
+
     async def send(session: EndpointSession, request: Any) -> Any:
         content = await request.aread()
         async with http.AsyncHTTPTransport(verify=False) as transport:  # loopback, without TLS

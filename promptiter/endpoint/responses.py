@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from promptiter.endpoint.chat import split_text, write_event
+from promptiter.endpoint.bodies import Body, refuse_built_in_tool, select_fields, split_text, write_event
 from promptiter.endpoint.http_messages import RefusedRequestError
 from traces.model import Json
 
-Body = dict[str, Any]
 History = Mapping[str, Sequence[Json]]
 """The messages of earlier responses of the session, by response id."""
 
@@ -47,7 +46,7 @@ def to_chat(body: Body, history: History) -> Body:
     for name, advice in _REFUSED.items():
         if body.get(name):
             raise RefusedRequestError(400, f"the endpoint does not take {name!r}: {advice}", param=name)
-    chat: Body = {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat = select_fields(body, _SAME)
     chat |= {name: value for name, value in body.items() if name not in _KNOWN}
     chat["messages"] = _read_messages(body, history)
     if tools := body.get("tools"):
@@ -87,14 +86,14 @@ def to_response(body: Body, completion: Mapping[str, Any]) -> Body:
         "tool_choice": "auto",
         "tools": [],
         "metadata": {},
-        **{each: body[each] for each in _ECHOED if body.get(each) is not None},
+        **select_fields(body, _ECHOED),
     }
 
 
 def list_messages(body: Body, chat: Body, completion: Mapping[str, Any]) -> list[Json]:
     """The messages of a conversation after a response, without the instructions, which are not carried over."""
     answer = completion["choices"][0]["message"]
-    kept = {name: answer[name] for name in ("role", "content", "tool_calls") if answer.get(name) is not None}
+    kept = select_fields(answer, ("role", "content", "tool_calls"))
     return [*chat["messages"][1 if body.get("instructions") else 0 :], {"content": None, **kept}]
 
 
@@ -179,10 +178,9 @@ def _read_part(part: Json, index: int) -> Json:
 def _read_tool(tool: Json, index: int) -> Json:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind != "function":
-        message = f"tool {index} is of type {kind!r}: the endpoint serves functions, not built-in tools of a provider"
-        raise RefusedRequestError(400, message, param=f"tools[{index}]")
-    named = ("name", "description", "parameters", "strict")
-    return {"type": "function", "function": {name: tool[name] for name in named if tool.get(name) is not None}}
+        raise refuse_built_in_tool(kind, index)
+    function = select_fields(tool, ("name", "description", "parameters", "strict"))
+    return {"type": "function", "function": function}
 
 
 def _read_tool_choice(choice: Json) -> Json:
@@ -196,8 +194,7 @@ def _read_tool_choice(choice: Json) -> Json:
 def _read_format(form: Body) -> Body:
     if form.get("type") != "json_schema":
         return form
-    named = ("name", "description", "schema", "strict")
-    return {"type": "json_schema", "json_schema": {each: form[each] for each in named if form.get(each) is not None}}
+    return {"type": "json_schema", "json_schema": select_fields(form, ("name", "description", "schema", "strict"))}
 
 
 def _write_items(choice: Mapping[str, Any], name: str) -> Iterator[Body]:

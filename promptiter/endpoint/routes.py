@@ -5,23 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from promptiter.endpoint import anthropic_messages, chat, embeddings, responses
-from promptiter.endpoint.error_bodies import Protocol as WireProtocol
-from promptiter.endpoint.error_bodies import render_error
+from promptiter.endpoint.bodies import Body, parse_body
+from promptiter.endpoint.error_bodies import WireProtocol, render_error
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.redaction import Redactor
 from traces.model import Json
 
-Body: TypeAlias = dict[str, Any]
+Read = TypeVar("Read")
 
 NODE_HEADER = "x-promptiter-node"
 CONVERSATION_HEADER = "x-promptiter-conversation"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
 _LONGEST_LABEL = 100
+_AUTH = "authentication_error"
 MAX_CONVERSATIONS = 1000
 """A session keeps this many conversations of the Responses API; the oldest is forgotten first."""
 
@@ -82,37 +83,31 @@ def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSe
 
     With a key in the URL, an agent may send an API key of its own, but not that of another session.
     """
-    api_key = _find_api_key(request)
-    of_header = find_session(api_key) if api_key else None
-    if url_key is None:
-        if of_header is None:
-            message = "this key is unknown, or its run has ended" if api_key else "the request has no key"
-            raise RefusedRequestError(401, f"{message}; use the base URL and the key of the running case", kind=_AUTH)
-        return of_header
-    of_url = find_session(url_key)
-    if of_url is None:
+    api_keys = _list_api_keys(request)
+    if url_key is not None and find_session(url_key) is None:
         message = "the key in the URL is unknown, or its run has ended; use the base URL of the running case"
         raise RefusedRequestError(401, message, kind=_AUTH)
-    if of_header is not None and of_header is not of_url:
-        message = "the key in the URL and the API key belong to two runs; use the two of one run"
+    keys = [key for key in (url_key, *api_keys) if key is not None and find_session(key) is not None]
+    if len(set(keys)) > 1:
+        message = "the keys in the URL and the headers belong to several runs; use those of one run"
         raise RefusedRequestError(403, message, kind="permission_error")
-    return of_url
+    session = find_session(keys[0]) if keys else None
+    if session is None:
+        message = "this key is unknown, or its run has ended" if api_keys else "the request has no key"
+        raise RefusedRequestError(401, f"{message}; use the base URL and the key of the running case", kind=_AUTH)
+    return session
 
 
-_AUTH = "authentication_error"
-
-
-def _find_api_key(request: HttpRequest) -> str | None:
+def _list_api_keys(request: HttpRequest) -> list[str]:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
-    return request.headers.get("x-api-key") or request.headers.get("api-key")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return [key for key in (bearer, request.headers.get("x-api-key"), request.headers.get("api-key")) if key]
 
 
 async def _dispatch(request: HttpRequest, what: str, session: CallingSession) -> HttpAnswer:
     if request.method == "POST" and what in _POSTS:
         labels = Labels(read_label(request, NODE_HEADER), read_label(request, CONVERSATION_HEADER))
-        body = chat.parse_body(await request.read_body())
+        body = parse_body(await request.read_body())
         return await _POSTS[what](body, labels, session)
     if (request.method, what) == ("GET", "models"):
         listed = [{"id": name, "object": "model", "owned_by": "promptiter"} for name in session.list_models()]
@@ -122,9 +117,18 @@ async def _dispatch(request: HttpRequest, what: str, session: CallingSession) ->
     raise RefusedRequestError(404, f"{message}; it serves {served} and GET /v1/models", kind="not_found_error")
 
 
+def _convert(read: Callable[[Body], Read], body: Body) -> Read:
+    """What a function reads from a body. A body whose values are of the wrong types is refused."""
+    try:
+        return read(body)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"the body does not follow the protocol: {type(error).__name__}: {error}"
+        raise RefusedRequestError(400, message) from error
+
+
 async def _complete(body: Body, labels: Labels, session: CallingSession) -> tuple[chat.ChatCall, Body]:
     """Answer a body of chat completions."""
-    call = chat.read_chat(body)
+    call = _convert(chat.read_chat, body)
     answered = await session.ask(call.request, node=labels.node, conversation=labels.conversation)
     return call, chat.write_completion(call.request, answered.reply or ModelReply(), number=answered.number)
 
@@ -137,7 +141,7 @@ async def _answer_chat(body: Body, labels: Labels, session: CallingSession) -> H
 
 
 async def _answer_response(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
-    as_chat = responses.to_chat(body, session.conversations)
+    as_chat = _convert(lambda given: responses.to_chat(given, session.conversations), body)
     call, completion = await _complete(as_chat, labels, session)
     response = responses.to_response(body, completion)
     session.conversations[response["id"]] = responses.list_messages(body, as_chat, completion)
@@ -149,7 +153,7 @@ async def _answer_response(body: Body, labels: Labels, session: CallingSession) 
 
 
 async def _answer_message(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
-    call, completion = await _complete(anthropic_messages.to_chat(body), labels, session)
+    call, completion = await _complete(_convert(anthropic_messages.to_chat, body), labels, session)
     message = anthropic_messages.to_message(completion)
     if call.is_stream:
         return HttpAnswer.of_events(anthropic_messages.stream_message(message))
@@ -157,7 +161,7 @@ async def _answer_message(body: Body, labels: Labels, session: CallingSession) -
 
 
 async def _answer_embeddings(body: Body, labels: Labels, session: CallingSession) -> HttpAnswer:
-    request = embeddings.read_embedding(body)
+    request = _convert(embeddings.read_embedding, body)
     answered = await session.ask(request, node=labels.node, conversation=labels.conversation)
     is_base64 = body.get("encoding_format") == "base64"
     reply = answered.reply or ModelReply()

@@ -13,11 +13,11 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
@@ -28,17 +28,19 @@ from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
 from promptiter.llm.redaction import SESSION_PREFIX, Redactor
 from promptiter.outages import is_outage
+from promptiter.references import is_reference
 from traces import Failure
 from traces.model import Json
-
-Session = TypeVar("Session", bound="EndpointSession")
-
 
 BLOCKED_S = 60.0
 """How long the event loop that makes calls may be busy. Code that waits there for an answer would wait forever."""
 _BLOCKED = (
     "the event loop of the run has been blocked for {seconds:g} s; if an async function calls a synchronous client, "
     "use the async client (AsyncOpenAI, AsyncAnthropic), or make the function a plain `def`"
+)
+_REFERENCE = (
+    "{name!r} would import Python code, which a request must not; give it a name under models in promptiter.yaml, such "
+    "as clerk: {{model: {name}}}, and ask for that name"
 )
 
 
@@ -152,6 +154,8 @@ class EndpointSession:
         """
         if not self._is_open:
             raise RefusedRequestError(401, "the run of this key has ended", kind="authentication_error")
+        if is_reference(request.model) and request.model not in self._gateway.pool.catalog.names():
+            raise RefusedRequestError(400, _REFERENCE.format(name=request.model), param="model")
         taken: set[int] = self._taken.setdefault((node, request.digest), set()) if self._numbers_calls else set()
         number = next(each for each in range(len(taken) + 1) if each not in taken)
         taken.add(number)
@@ -172,7 +176,7 @@ class EndpointSession:
     async def finish(self) -> None:
         """Wait until the calls under way have ended. If that is cancelled, they are cancelled, and count as lost."""
         try:
-            await self._run_at_server(self._join())
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._join(), self._server.loop))
         except asyncio.CancelledError:
             self._server.loop.call_soon_threadsafe(self._cancel)
             raise
@@ -230,9 +234,6 @@ class EndpointSession:
         for task in self._tasks:
             task.cancel()
 
-    async def _run_at_server(self, work: Coroutine[Any, Any, None]) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._server.loop))
-
 
 _PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _sessions: dict[str, EndpointSession] = {}
@@ -251,7 +252,7 @@ async def _answer(request: HttpRequest) -> HttpAnswer:
 _host = EndpointHost(_answer)
 
 
-def add_session(make: Callable[[RunningServer], Session]) -> Session:
+def add_session(make: Callable[[RunningServer], EndpointSession]) -> EndpointSession:
     """Add a session that lasts as long as the process; blocking."""
     session = make(_host.acquire())
     _sessions[session.key] = session

@@ -38,16 +38,14 @@ def share_session() -> Mapping[str, str]:
 
     Returns these variables. Models that litellm serves keep the addresses that the environment had before.
     """
-    shared = [session for session in list_sessions() if isinstance(session, SharedSession)]
-    if not shared:
+    sessions = (each for each in list_sessions() if isinstance(each, SharedSession))
+    session: EndpointSession | None = next(sessions, None)
+    if session is None:
         gateway = find_active_gateway() or Gateway()
-        shared = [
-            add_session(
-                lambda server: SharedSession(NO_CASE, gateway, server, numbers_calls=False, on_call=lambda _: None)
-            )
-        ]
+        session = add_session(
+            lambda server: SharedSession(NO_CASE, gateway, server, numbers_calls=False, on_call=lambda _: None)
+        )
         keep_addresses(os.environ)
-    session = shared[0]
     given = {name: value for name, value in session.environment.items() if not name.endswith("_API_KEY")}
     os.environ.update(given)
     return given

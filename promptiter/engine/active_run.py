@@ -69,7 +69,7 @@ class ActiveRun:
         self.place = place
         self.seed = evaluator.seed
         self.rng = Random(self.seed)
-        self.evaluations = Evaluations(log, agent, evaluator, max_metric_calls=request.max_metric_calls)
+        self.evaluations = Evaluations(log, agent, evaluator, metric_calls=checked.count_metric_calls())
         self.validator = Validator(self)
         self.meter = log.meter
         self.one_request = OneRequest()

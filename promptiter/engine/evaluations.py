@@ -12,8 +12,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, RestoringAgent
+from promptiter.engine.metric_calls import Call, MetricCalls, name_call
 from promptiter.engine.run_order import PlacedRun, interleave_runs
-from promptiter.errors import BrokenSetupError, BudgetEndedError, OutageError
+from promptiter.errors import BrokenSetupError, OutageError
 from promptiter.evaluation.case_runner import CaseJob
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator, list_case_runs
@@ -31,9 +32,6 @@ FIRST_RUNS = 3
 
 MIN_LOST_IN_A_ROW = 5
 """After this number of lost case runs in a row, the limit for lost runs is checked: the service seems to be down."""
-
-UNCOUNTED_PHASES = frozenset(("ablation", "final_test", "test"))
-"""Phases after the search. They run profiles again that the search has evaluated, so they are no metric calls."""
 
 RERUNS = 2
 """How often a case run that was lost to an outage is made again, after the others."""
@@ -59,22 +57,21 @@ class Evaluations:
     """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once.
 
     `reads` has what each case has read so far, in any of its runs; `failed` are the cases that failed in one of them.
-    `metric_calls` counts the evaluated cases of the search, of which there are at most `max_metric_calls`.
+    An evaluation that does not fit into `metric_calls` is not begun.
     """
 
     def __init__(
-        self, log: EventLog, agent: Agent, evaluator: Evaluator, *, max_metric_calls: int | None = None
+        self, log: EventLog, agent: Agent, evaluator: Evaluator, *, metric_calls: MetricCalls | None = None
     ) -> None:
         self.case_runs = 0
         self.paid_case_runs = 0
         self.paid = 0
-        self.metric_calls = 0
+        self.metric_calls = metric_calls or MetricCalls(None)
         self.reads: dict[str, Reads | None] = {}
         self.failed: set[str] = set()
         self._log = log
         self._agent = agent
         self._evaluator = evaluator
-        self._max_metric_calls = max_metric_calls
         self._number = 0
 
     def count_replays(self, replays: int) -> None:
@@ -94,7 +91,7 @@ class Evaluations:
         """
         self._evaluator.check(self._agent, ((each.eval_set, each.profile) for each in requests))
         batch = [self._number_request(request) for request in requests]
-        self._reserve_metric_calls(batch)
+        self.metric_calls.check(each.name_call(case_id) for each in batch for case_id, _ in each.runs)
         marks = [await self._start(each) for each in batch]
         await self._replay(batch)
         if any(each.result is None for each in batch):
@@ -109,19 +106,6 @@ class Evaluations:
             runs = [run for run in wanted if run not in kept]
         number, self._number = self._number, self._number + 1
         return _OpenEvaluation(number, request, runs)
-
-    def _reserve_metric_calls(self, batch: Sequence[_OpenEvaluation]) -> None:
-        """Raise BudgetEndedError if these evaluations need more metric calls than are left. Then none is begun."""
-        counted = [each for each in batch if each.request.phase not in UNCOUNTED_PHASES]
-        needed = sum(len({case_id for case_id, _ in each.runs}) for each in counted)
-        if self._max_metric_calls is not None and self.metric_calls + needed > self._max_metric_calls:
-            left = plural(self._max_metric_calls - self.metric_calls, "metric call")
-            raise BudgetEndedError(
-                f"the next evaluation needs {plural(needed, 'metric call')}, and {left} of "
-                f"{self._max_metric_calls} are left",
-                cap="max_metric_calls",
-                advice="raise max_metric_calls",
-            )
 
     async def _start(self, each: _OpenEvaluation) -> int:
         """Record the start, and return the position in the cache at that time."""
@@ -218,10 +202,9 @@ class Evaluations:
         self.case_runs += row.origin != "kept"
         if row.origin == "executed":
             self.paid_case_runs += 1
-            is_new = row.case_id not in each.paid_cases
-            self.paid += is_new
-            self.metric_calls += is_new and each.request.phase not in UNCOUNTED_PHASES
+            self.paid += row.case_id not in each.paid_cases
             each.paid_cases.add(row.case_id)
+            self.metric_calls.note(each.name_call(row.case_id))
 
     def _finish(self, each: _OpenEvaluation) -> None:
         request = each.request
@@ -314,6 +297,11 @@ class _OpenEvaluation:
         case_id, repeat = run
         case = self.request.eval_set.by_id[case_id]
         return CaseJob(case=case, profile=self.request.profile, repeat=repeat, evaluation=place)
+
+    def name_call(self, case_id: str) -> Call:
+        """The metric call to which the runs of a case belong."""
+        request = self.request
+        return name_call(case_id, number=self.number, phase=request.phase, profile_digest=request.profile.digest)
 
     def get_result(self) -> Evaluation:
         assert self.result is not None, "an evaluation has a result once all its rows are there"

@@ -43,8 +43,8 @@ class RunRequest:
     whatever else `acceptance` says.
 
     `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
-    accepted candidate. `max_metric_calls` is a hard cap on the cases that the search evaluates, the baseline included;
-    repeats of a case count once. The final test is not part of it.
+    accepted candidate. `max_metric_calls` is a hard cap on the cases that the run evaluates, from the baseline to the
+    final test, for which two per case are reserved; repeats of a case count once.
 
     Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which ends when nothing is
     left to try. The default `seed` is the evaluator's.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
+from promptiter.engine.metric_calls import MetricCalls, count_final_test_calls
 from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
 from promptiter.engine.request import SETS, RunRequest
 from promptiter.engine.type_checks import check_request_type, check_structure, find_wrong_types
@@ -52,6 +53,12 @@ class CheckedRequest:
         """The agent, or the scorer of the request in its place."""
         return agent if self.request.scorer is None else ScoredAgent(agent, as_scorer(self.request.scorer))
 
+    def count_metric_calls(self) -> MetricCalls:
+        """A new counter of the metric calls of this request, with what is reserved for its final test."""
+        request = self.request
+        reserved = 0 if request.final_test is None else count_final_test_calls(self.validation, self.test)
+        return MetricCalls(request.max_metric_calls, reserved=reserved if request.max_rounds > 0 else 0)
+
     def with_run_id(self, run_id: str) -> CheckedRequest:
         """The same request for a run with this id."""
         return replace(self, request=replace(self.request, run_id=run_id))
@@ -85,6 +92,7 @@ def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: E
         *_overlap_problems(sets),
         *_surface_problems(request, snapshot, targets),
         *_policy_problems(request, sets[validation_name], validation_name, evaluator),
+        *_metric_call_problems(request, sets[validation_name], sets.get("test")),
         *_hint_problems(request, snapshot, evaluator, sets[train_name]),
         *_price_problems(request, snapshot, evaluator),
         *_goal_problems(request, snapshot, targets, evaluator),
@@ -253,6 +261,19 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
     for case_id in sorted(request.protected.union(*own).difference(known)):
         where = "one of the cases" if name == "cases" else f"in the {name} set"
         yield f"protected case {case_id!r} is not {where}{nearest(case_id, known)}"
+
+
+def _metric_call_problems(request: RunRequest, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
+    """Find a cap that leaves nothing for the search, besides the baseline and the final test."""
+    cap = request.max_metric_calls
+    if cap is None or request.final_test is None or request.max_rounds <= 0:
+        return
+    baseline, final_test = len(validation.cases), count_final_test_calls(validation, test)
+    if cap <= baseline + final_test:
+        yield (
+            f"max_metric_calls is {cap}, but the baseline takes {baseline} and the final test {final_test}, which "
+            f"leaves none for a candidate; give more than {baseline + final_test}, or fewer cases"
+        )
 
 
 def _hint_problems(

@@ -126,12 +126,14 @@ class LiteLLMModel:
     def _adapt(self, model: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a call with what litellm leaves out for servers of OpenAI's protocol.
 
-        Claude takes no fields that only OpenAI knows; litellm drops those that are options, not those of the body.
+        Claude refuses fields that it does not know. litellm takes its own as options, and would send `extra_body` as a
+        field of that name.
         """
         _, provider, _, _ = load().get_llm_provider(self._qualify(model), api_base=self.api_base)
-        if provider == "anthropic" and (body := options.get("extra_body")):
-            kept = {name: value for name, value in body.items() if name not in _OF_OPENAI}
-            return {**options, "extra_body": kept} if kept else {**options, "extra_body": None}
+        if provider == "anthropic":
+            body = options.get("extra_body") or {}
+            others = {name: value for name, value in options.items() if name != "extra_body"}
+            return {**{name: value for name, value in body.items() if name in _OF_CLAUDE}, **others}
         if provider != "openai":
             return options
         kept = {name: options[name] for name in _DROPPED if name in options}
@@ -200,8 +202,9 @@ def keep_addresses(environ: Mapping[str, str]) -> None:
 
 @cache
 def load() -> ModuleType:
-    """Import litellm, without its log output and its download of prices."""
+    """Import litellm, without its log output and its downloads of prices and settings."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     os.environ.setdefault("LITELLM_LOG", "ERROR")
     import litellm
 
@@ -330,7 +333,13 @@ def _has_provider(model: str, api_base: str | None) -> bool:
 _DROPPED = frozenset(("user", "verbosity"))
 """Options that litellm drops if it does not know the model."""
 _ADAPTED = _DROPPED | {"extra_body"}
-_OF_OPENAI = frozenset(("metadata", "store", "prompt_cache_retention"))
+_OF_CLAUDE = frozenset(
+    (
+        *("cache_control", "container", "context_management", "inference_geo", "mcp_servers", "output_config"),
+        *("output_format", "speed", "top_k"),
+    )
+)
+"""The fields of Anthropic's messages that chat completions do not have."""
 _PLAIN_ROLES = ("system", "user", "assistant", "tool")
 """litellm turns other roles into these, without the name."""
 _BASE_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")

@@ -43,9 +43,11 @@ class CallbackStop(ComposableStop):
         return bool(self.callback(state))
 
     def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
-        name = getattr(self.callback, "__name__", type(self.callback).__name__)
-        return stop_if(self(), self.label, f"the stopper {name} asked for it")
+        return stop_if(self(), self.label, f"the stopper {self._name} asked for it")
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.callback, "__name__", type(self.callback).__name__))
 
     def __repr__(self) -> str:
-        name = getattr(self.callback, "__name__", type(self.callback).__name__)
-        return f"CallbackStop({name}, label={self.label!r})"
+        return f"CallbackStop({self._name}, label={self.label!r})"

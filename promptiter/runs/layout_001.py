@@ -70,7 +70,7 @@ class Layout001:
     def write(self, result: RunResult) -> OptimizeResult:
         """Write all artifacts of a run that has ended, result.json last, and return the result."""
         folder = self._get_folder()
-        names = name_prompts(result.targets)
+        names = name_prompts(result)
         found = build_result(
             result,
             algorithm=self.algorithm,
@@ -103,13 +103,13 @@ class Layout001:
 
     def _write_baseline(self) -> None:
         result = self._fold()
-        names = name_prompts(result.targets)
+        names = name_prompts(result)
         self._write_prompts("baseline_prompts", read_prompts(result.initial_profile, result.structure, names))
 
     def _write_rounds(self) -> None:
         """Write the rounds that are not written yet; the last ones may have been interrupted."""
         result, folder = self._fold(), self._make_folder("rounds")
-        names = name_prompts(result.targets)
+        names = name_prompts(result)
         for each in build_rounds(result, names=names, times=self._times, budget=self.max_metric_calls):
             file = folder / f"round_{each.round:03}.json"
             if each.round >= len(result.rounds) - 1 or not file.exists():

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from promptiter.backprop.iteration_record import get_iteration, get_reflection
-from promptiter.engine.evaluations import UNCOUNTED_PHASES
+from promptiter.engine.metric_calls import count_calls
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot
 from promptiter.profile import Profile
@@ -37,6 +37,9 @@ STOP_REASONS: Mapping[str, str] = {
 SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
 """The roles of the models that a search asks. Those of agent, judges and simulated user belong to evaluations."""
 
+LATER_PHASES = frozenset(("ablation", "final_test", "test"))
+"""Phases after the search, which belong to no round."""
+
 SEARCH_STOP = "search_stop"
 """The type of the event by which a search says that a condition of its own ended it."""
 
@@ -57,7 +60,7 @@ class RoundTimes:
 
     def note(self, event: Event) -> None:
         """Note the time of an event of a round."""
-        if event.round and event.phase not in UNCOUNTED_PHASES:
+        if event.round and event.phase not in LATER_PHASES:
             self.began.setdefault(event.round, event.measured.elapsed_s)
             self.ended[event.round] = event.measured.elapsed_s
 
@@ -115,19 +118,17 @@ def build_rounds(
     result: RunResult, *, names: Mapping[str, str], times: RoundTimes, budget: int | None = None
 ) -> list[RoundRecord]:
     """The records of all rounds of a run, finished or in progress."""
-    used = sum(map(_count_cases, (each for each in result.evaluations if each.phase == "baseline")))
+    used = count_calls(each for each in result.evaluations if each.phase == "baseline")
     records = []
     for each in result.rounds:
-        used += sum(map(_count_cases, each.all_evaluations))
+        used += count_calls(each.all_evaluations)
         records.append(_build_round(each, result, names=names, times=times, used=used, budget=budget))
     return records
 
 
 def count_metric_calls(result: RunResult) -> int:
-    """The cases that the search evaluated, repeats counted once; rows that were known cost none."""
-    in_rounds = (each for one in result.rounds for each in one.all_evaluations)
-    found = (*(each for each in result.evaluations if each.phase == "baseline"), *in_rounds)
-    return sum(map(_count_cases, found))
+    """The cases that the run evaluated, repeats counted once; rows that were known cost none."""
+    return count_calls((*result.evaluations, *(each for one in result.rounds for each in one.all_evaluations)))
 
 
 def find_stop_reason(result: RunResult) -> str | None:
@@ -148,9 +149,14 @@ def find_status(result: RunResult) -> OptimizeStatus:
     return "SUCCEEDED" if result.status == "succeeded" and not is_stopped else "CANCELED"
 
 
-def name_prompts(targets: Iterable[str]) -> dict[str, str]:
-    """The names of the prompts by surface: that of its node, as for a TargetPrompt, or the surface id."""
-    return {each: each.removesuffix("#instruction") for each in targets}
+def name_prompts(result: RunResult) -> dict[str, str]:
+    """The names of the prompts by surface, in the order in which they were registered.
+
+    A prompt has the name of its node, as in a TargetPrompt; other surfaces have their id.
+    """
+    targets = frozenset(result.targets)
+    ids = (surface.id for surface in result.structure.surfaces if surface.id in targets)
+    return {each: each.removesuffix("#instruction") for each in ids}
 
 
 def read_prompts(profile: Profile, structure: StructureSnapshot, names: Mapping[str, str]) -> dict[str, str]:
@@ -222,10 +228,6 @@ def _find_best_by_metric(result: RunResult) -> dict[str, list[int]]:
 
 def _train_score(each: RoundResult) -> float | None:
     return None if each.train is None else each.train.pass_rate
-
-
-def _count_cases(evaluation: Evaluation) -> int:
-    return len({row.case_id for row in evaluation.rows if row.origin == "executed"})
 
 
 def _break_down(evaluation: Evaluation | None) -> dict[str, float]:

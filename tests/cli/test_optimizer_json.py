@@ -77,7 +77,7 @@ def test_a_run_is_shown_reported_and_applied_like_any_other(bot: PromptBot, run:
 
 
 def test_the_layout_is_written_into_the_run_with_its_exit_codes(bot: PromptBot, run: Run) -> None:
-    bot.configure(max_metric_calls=5)
+    bot.configure(max_metric_calls=13)
     run("run", "optimizer.json", *OPTIONS, code=6)
     run("run", "optimizer.json", *OPTIONS, "--layout", "001", code=0)
     *_, folder = sorted((bot.folder / "runs").glob("[!.]*"))

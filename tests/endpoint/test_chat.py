@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from promptiter.endpoint.chat import parse_body, read_chat, stream_completion, write_completion
+from promptiter.endpoint.bodies import parse_body
+from promptiter.endpoint.chat import read_chat, stream_completion, write_completion
 from promptiter.endpoint.http_messages import RefusedRequestError
 from promptiter.llm import Gateway
 from promptiter.llm.litellm_options import build_options

@@ -75,6 +75,11 @@ async def test_a_compressed_body_counts_as_what_it_becomes() -> None:
         assert (await post(port, bomb, headers={"Content-Encoding": "gzip"})).status_code == 413
 
 
+async def test_a_body_that_cannot_be_decompressed_is_refused() -> None:
+    async with serve() as (_, port):
+        assert (await post(port, b"no gzip", headers={"Content-Encoding": "gzip"})).status_code == 400
+
+
 async def test_a_body_of_100_mb_is_refused_by_the_endpoint_and_the_next_call_is_answered() -> None:
     async with run_case() as (session, client):
         port = int(session.base_url.split(":")[2].split("/")[0])

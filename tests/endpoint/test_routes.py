@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
+import orjson
 import pytest
 
 from promptiter.errors import (
@@ -35,9 +38,14 @@ async def test_an_agent_with_an_api_key_of_its_own_uses_the_key_in_the_url() -> 
 
 async def test_keys_of_two_sessions_in_one_request_are_refused() -> None:
     async with run_case() as (mine, client), run_case() as (other, _):
-        client.headers["Authorization"] = f"Bearer {other.key}"
-        response = await post_chat(client)
-        assert response.status_code == 403
+        for headers in (
+            {"Authorization": f"Bearer {other.key}"},
+            {"x-api-key": other.key},
+            {"Authorization": "Bearer sk-mine", "x-api-key": other.key},
+            {"Authorization": f"Bearer {mine.key}", "api-key": other.key},
+        ):
+            response = await client.post("/chat/completions", json=BODY, headers=headers)
+            assert response.status_code == 403
         assert not mine.calls
         assert not other.calls
 
@@ -50,6 +58,45 @@ async def test_unknown_keys_are_refused_whatever_is_asked(key: str) -> None:
             response = await client.get(f"{root}/{key}/v1/{path}")
             assert response.status_code in (400, 401)
             assert response.headers.get("x-should-retry", "false") == "false"
+
+
+@pytest.mark.parametrize("model", ["os:abort", "clerk:answer", "subprocess:check_output"])
+async def test_a_request_cannot_import_python_code(model: str) -> None:
+    async with run_case() as (session, client):
+        response = await client.post("/chat/completions", json={**BODY, "model": model})
+        assert response.status_code == 400
+        assert "give it a name under models" in response.json()["error"]["message"]
+        assert (await post_chat(client)).status_code == 200
+    assert len(session.calls) == 1
+
+
+async def test_a_model_in_python_that_the_gateway_was_given_is_served_by_its_name() -> None:
+    gateway = Gateway(models={"desk:echo": lambda messages: str(messages[-1]["content"])})
+    async with run_case(gateway) as (_, client):
+        response = await client.post("/chat/completions", json={**BODY, "model": "desk:echo"})
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat/completions", {"messages": [{"role": "assistant", "content": "x", "tool_calls": 5}]}),
+        ("messages", {"metadata": 5}),
+        ("messages", {"tool_choice": "auto"}),
+        ("messages", {"tools": 5}),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": 5}]}]}),
+        ("responses", {"input": "x", "tools": 5}),
+        ("responses", {"input": "x", "text": 5}),
+        ("responses", {"input": "x", "previous_response_id": ["a"]}),
+        ("chat/completions", {"foo": orjson.loads("[" * 600 + "]" * 600)}),
+    ],
+)
+async def test_a_body_with_values_of_the_wrong_type_is_refused(path: str, fields: dict[str, Any]) -> None:
+    async with run_case() as (session, client):
+        response = await client.post(f"/{path}", json={**BODY, **fields})
+        assert response.status_code == 400
+        assert "error" in response.json()
+        assert not session.calls
 
 
 async def test_an_unknown_path_is_told_what_is_served() -> None:

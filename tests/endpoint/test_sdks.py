@@ -371,6 +371,25 @@ async def test_thinking_tools_and_marks_of_the_cache_reach_claude_and_back(serve
     assert "extra_body" not in body
 
 
+async def test_claude_gets_the_fields_that_it_knows_and_no_others(server: LoopbackServer) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    server.message_fields = {"content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn", "usage": usage}
+    claude = "anthropic/claude-sonnet-4-5"
+    model = LiteLLMModel(api_base=server.url.removesuffix("/v1"), api_key="sk-x")
+    extra = {
+        "container": "c1",
+        "chat_template_kwargs": {"think": True},
+        "store": True,
+        "mock_response": "no",
+        "top_k": 5,
+    }
+    async with run_sdk(Gateway(models={claude: model})) as (_, client):
+        said = await client.chat.completions.create(model=claude, messages=HELLO, extra_body=extra)
+    assert said.choices[0].message.content == "Hi."
+    (body,) = server.bodies
+    assert body.keys() == {"model", "messages", "max_tokens", "container", "top_k"}
+
+
 async def test_anthropic_messages_are_streamed(server: LoopbackServer) -> None:
     server.fields = ask_for_tool
     async with (

@@ -82,6 +82,19 @@ class PromptBot:
         (self.folder / "optimizer.json").write_text(json.dumps(document))
 
 
+def rewrite(messages: Any) -> str:
+    """A reflection model that always has the same idea."""
+    return json.dumps({"reason": "answers lack the order id", "value": "Always give the order id."})
+
+
+GEPA: dict[str, Any] = {
+    "name": "gepa_reflective",
+    "reflection_lm": {"model_name": "tests.worlds.prompt_bot:rewrite"},
+    "reflection_minibatch_size": 2,
+}
+"""The algorithm of an optimizer.json: gepa with that reflection model."""
+
+
 def _case(case_id: str, order: str) -> dict[str, Any]:
     return {
         "eval_id": case_id,

@@ -12,21 +12,19 @@ are named after: `prompts` (values by name), `history` (messages), `state`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, check_async, copy_value, to_answer, to_text
-from promptiter.agents.black_box.output import Normalize, check_normalize, read_answer
-from promptiter.agents.black_box.prompts import Prompt, PromptSet
+from promptiter.agents.black_box.agent import BlackBoxAgent
+from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
 from promptiter.agents.in_place.source_use import call_with_sources
 from promptiter.concurrency import is_async
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
-from promptiter.sources import Source
-from promptiter.structure import StructureSnapshot
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -35,38 +33,22 @@ EXTRAS = ("prompts", "history", "state")
 
 
 @dataclass(frozen=True)
-class CallAgent:
-    """Calls a function for each case. What it raises is the error of the case.
-
-    `is_in_place` if the function reads its prompts from their sources itself: wrap the agent in an InPlaceAgent.
-    """
+class CallAgent(BlackBoxAgent):
+    """Calls a function for each case. What it raises is the error of the case."""
 
     call_agent: Callable[..., Any]
-    prompts: Mapping[str, Prompt] = field(kw_only=True)
-    name: str = field(default="agent", kw_only=True)
-    normalize: Normalize | None = field(default=None, kw_only=True)
-    is_in_place: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         place = f"agent {self.name!r}:"
         function: Any = self.call_agent
         if not callable(function) or inspect.isclass(function):
             raise SetupError(f"{place} call_agent is {shorten(function)}; give a function from message to answer")
-        check_normalize(self.normalize)
-        _ = self._prompts.ids
+        super().__post_init__()
         if "prompts" not in self._extras and not self.is_in_place:
             raise SetupError(
                 f"{place} {shorten(self.call_agent)} has no parameter `prompts`, so it would not get new values; add "
                 "one, or use the agent in place"
             )
-
-    def describe(self) -> StructureSnapshot:
-        return self._prompts.snapshot
-
-    @property
-    def sources(self) -> Mapping[str, Source]:
-        """Where its prompts are stored, by surface."""
-        return self._prompts.sources
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
         """Call the function once. Its failure is returned in the AgentRun, not raised."""
@@ -87,10 +69,6 @@ class CallAgent:
             return BlackBoxAnswer(text=to_text(answer), data=None if isinstance(answer, str) else answer)
         text, data = await read_answer(to_text(answer), self.normalize)
         return BlackBoxAnswer(text=text, data=data)
-
-    @cached_property
-    def _prompts(self) -> PromptSet:
-        return PromptSet(self.name, self.prompts)
 
     @cached_property
     def _extras(self) -> tuple[str, ...]:

@@ -7,15 +7,18 @@ step if its own code took part: it may have read prompts that are in no request,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from promptiter.agents.base import CaseInput, to_text
 from promptiter.agents.black_box.prompt_matching import PromptMatcher
 from promptiter.agents.black_box.tool_loops import ToolLoop, find_tool_loops
 from promptiter.agents.step_calls import REQUESTS
 from promptiter.endpoint.sessions import EndpointCall
+from promptiter.llm.messages import EmbeddingRequest
 from promptiter.structure import StructureSnapshot
 from traces import Edge, Failure, Step, digest
 from traces.model import Json, Snapshot
@@ -46,7 +49,7 @@ class _Draft:
     loop: ToolLoop
     node_id: str
     reads: tuple[str, ...]
-    sources: list[_Draft] = field(default_factory=list)
+    sources: dict[_Draft, None] = field(default_factory=dict)
     triggers: list[_Draft] = field(default_factory=list)
     shows_given: bool = False
     depth: int = 0
@@ -56,7 +59,8 @@ class _Draft:
 def build_steps(run: BlackBoxRun) -> tuple[Step, ...]:
     """The steps of a run; one, of the agent as a whole, if no model call is visible."""
     matcher = PromptMatcher(run.snapshot, run.values)
-    drafts = [_draft(loop, matcher, run.snapshot) for loop in find_tool_loops(run.calls)]
+    answered = [call for call in run.calls if not isinstance(call.request, EmbeddingRequest)]  # vectors are no text
+    drafts = [_draft(loop, matcher, run.snapshot) for loop in find_tool_loops(answered)]
     _find_sources(drafts, run)
     _find_triggers(drafts)
     _name(drafts)
@@ -72,27 +76,40 @@ def _draft(loop: ToolLoop, matcher: PromptMatcher, snapshot: StructureSnapshot) 
 
 
 def _find_sources(drafts: Sequence[_Draft], run: BlackBoxRun) -> None:
-    """Find for each step those whose text is in one of its requests: of several, the latest that had ended."""
+    """Find for each step those whose text is in one of its requests.
+
+    Where several produced a text, and none of them is known to have been read for another one, it is from those that
+    build on most other steps. The clock cannot tell: calls of parallel branches end in any order.
+    """
     given = GivenTexts([run.case.text, *(each.content for each in run.case.history), *_list_texts(run.values)])
     known = GivenTexts([run.case.text])
     index = TextIndex(given)
     ended = sorted(drafts, key=lambda each: (each.loop.end_ns, each.loop.start_ns, each.loop.first.request.digest))
-    order = {draft: place for place, draft in enumerate(ended)}
-    waiting = list(enumerate(ended))
+    indexed = 0
     requests = [(call, draft) for draft in drafts for call in draft.loop.calls]
     for call, draft in sorted(requests, key=lambda pair: (pair[0].start_ns, pair[0].end_ns)):
-        while waiting and waiting[0][1].loop.end_ns <= call.start_ns:
-            place, done = waiting.pop(0)
-            index.add(place, [_to_text(done.loop.output)])
-        found: set[int] = set()
-        texts = [message.content for message in call.request.messages]
+        while indexed < len(ended) and ended[indexed].loop.end_ns <= call.start_ns and ended[indexed] is not draft:
+            index.add(indexed, [_to_text(ended[indexed].loop.output)])
+            indexed += 1
+        texts = dict.fromkeys(message.content for message in call.request.messages)
         draft.shows_given = draft.shows_given or _shows(texts, run.case.text, known)
-        for text in dict.fromkeys(texts):
+        for text in texts:
             whole = index.find_whole(text)
-            for places in [whole] if whole else index.find_passages(text):
-                if earlier := [each for each in places if each < order[draft]]:
-                    found.add(max(earlier, key=lambda each: (ended[each].loop.start_ns, each)))
-        draft.sources += [ended[each] for each in sorted(found) if ended[each] not in draft.sources]
+            producers = [whole] if whole else index.find_passages(text)
+            found = _choose_producers([[ended[place] for place in places] for places in producers])
+            draft.sources |= dict.fromkeys(found)
+        draft.depth = max((each.depth + 1 for each in draft.sources), default=0)
+
+
+def _choose_producers(producers: Sequence[Sequence[_Draft]]) -> set[_Draft]:
+    """Which steps a text was read from, given those that produced each of its passages."""
+    certain = {each[0] for each in producers if len(each) == 1}
+    found = set(certain)
+    for each in producers:
+        if certain.isdisjoint(each):
+            deepest = max(draft.depth for draft in each)
+            found.update(draft for draft in each if draft.depth == deepest)
+    return found
 
 
 def _find_triggers(drafts: Sequence[_Draft]) -> None:
@@ -100,29 +117,36 @@ def _find_triggers(drafts: Sequence[_Draft]) -> None:
 
     Times alone say little about calls that may have been concurrent.
     """
-    read = Counter(source for draft in drafts for source in draft.sources)
+    read = {source for draft in drafts for source in draft.sources}
+    ended = sorted(drafts, key=lambda each: each.loop.end_ns)
+    ends = [each.loop.end_ns for each in ended]
+    latest_starts = list(accumulate((each.loop.start_ns for each in ended), max, initial=-1))
     for draft in drafts:
-        before = [each for each in drafts if each.loop.end_ns <= draft.loop.start_ns and each is not draft]
-        latest = [each for each in before if not any(each.loop.end_ns <= other.loop.start_ns for other in before)]
-        latest = [each for each in latest if each not in draft.sources]
-        is_alone = len(latest) == 1 and not read[latest[0]] and not _are_siblings(latest[0], draft)
+        before = bisect_right(ends, draft.loop.start_ns)
+        first = bisect_right(ends, latest_starts[before], hi=before)  # the others ended before one of these began
+        latest = [each for each in ended[first:before] if each not in draft.sources and each is not draft]
+        is_alone = len(latest) == 1 and latest[0] not in read and not _are_siblings(latest[0], draft)
         if is_alone or (not draft.sources and not draft.shows_given):
             draft.triggers = latest
 
 
 def _are_siblings(one: _Draft, other: _Draft) -> bool:
-    return one.node_id == other.node_id and set(one.sources) == set(other.sources)
+    """Whether two steps do the same for different branches; if in parallel, either may end first."""
+    return one.node_id == other.node_id and one.depth == other.depth
 
 
 def _name(drafts: Sequence[_Draft]) -> None:
     """Give each step the path of its node, numbered by what it read and asked, not by the clock."""
-    for draft in sorted(drafts, key=lambda each: each.loop.end_ns):  # sources end earlier
-        draft.depth = max((each.depth + 1 for each in draft.sources), default=0)
     seen: Counter[str] = Counter()
-    for draft in sorted(drafts, key=lambda each: (each.depth, each.loop.first.request.digest, each.loop.first.number)):
+    for draft in sorted(drafts, key=_order):
         seen[draft.node_id] += 1
         number = seen[draft.node_id]
         draft.id = draft.node_id if number == 1 else f"{draft.node_id}~{number}"
+
+
+def _order(draft: _Draft) -> tuple[int, str, str, int]:
+    first = draft.loop.first
+    return draft.depth, first.request.digest, first.node, first.number
 
 
 def _build_step(draft: _Draft, values: Mapping[str, Json]) -> Step:
@@ -174,7 +198,7 @@ def _build_last(run: BlackBoxRun, steps: Sequence[Step], *, unseen: set[str]) ->
     )
 
 
-def _shows(texts: Sequence[str], case: str, known: GivenTexts) -> bool:
+def _shows(texts: Iterable[str], case: str, known: GivenTexts) -> bool:
     """Whether a request has the message of the case, or a line of it."""
     return any(case.strip() in text or not known.lines.isdisjoint(map(str.strip, text.splitlines())) for text in texts)
 

@@ -11,15 +11,16 @@ the case is on standard input. The answer is what the command writes to standard
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from promptiter.agents.argument_checks import check_items, check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
+from promptiter.agents.black_box.agent import BlackBoxAgent, has_input
 from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
-from promptiter.agents.black_box.output import Normalize, check_normalize, read_answer
+from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.private_files import write_private_files
 from promptiter.agents.black_box.process import (
     ProcessLimits,
@@ -28,14 +29,10 @@ from promptiter.agents.black_box.process import (
     run_process,
     select_environment,
 )
-from promptiter.agents.black_box.prompts import Prompt, PromptSet
 from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
 from promptiter.agents.black_box.templates import Placeholder, fill_text, parse_template
 from promptiter.errors import CommandError, SetupError
 from promptiter.profile import Profile
-from promptiter.sources import Source
-from promptiter.structure import StructureSnapshot
-from promptiter.wording import join_names
 from traces.model import Json
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
@@ -43,16 +40,14 @@ INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandAgent:
+class CommandAgent(BlackBoxAgent):
     """Runs a command for each case, without a shell. A non-zero exit code is the error of the case.
 
     `environment` has variables for the command, `inherit` the names of those that it gets from this process; `*` is
-    all. `is_in_place` if the command reads its prompts from their sources itself: wrap the agent in an InPlaceAgent.
+    all.
     """
 
     command: tuple[str, ...]
-    prompts: Mapping[str, Prompt]
-    name: str = "agent"
     stdin: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     inherit: tuple[str, ...] = INHERITED
@@ -60,9 +55,7 @@ class CommandAgent:
     timeout_s: float = 300.0
     grace_s: float = 2.0
     max_output_bytes: int = 10_000_000
-    normalize: Normalize | None = None
     health: HealthCheck | None = None
-    is_in_place: bool = False
 
     def __post_init__(self) -> None:
         place = f"agent {self.name!r}:"
@@ -72,18 +65,12 @@ class CommandAgent:
         check_value(f"{place} stdin", self.stdin, str | None, wanted="a text, such as '{input}'")
         if not self.command or not self.command[0]:
             raise SetupError(f"{place} the command is empty; give its program and arguments")
-        check_normalize(self.normalize)
+        super().__post_init__()
         check_form(self.health)
         _ = self._limits
-        self._check_templates()
-
-    def describe(self) -> StructureSnapshot:
-        return self._prompts.snapshot
-
-    @property
-    def sources(self) -> Mapping[str, Source]:
-        """Where its prompts are stored, by surface."""
-        return self._prompts.sources
+        used = _list_placeholders(self._templates)
+        places = "command, stdin or environment"
+        self._check_placeholders(used, what="command", kinds=("file", "prompt"), places=places)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -99,7 +86,7 @@ class CommandAgent:
         return await run_black_box(self._prompts, self._call, case, profile, context or RunContext())
 
     async def _call(self, given: BlackBoxInput) -> BlackBoxAnswer:
-        wanted = {each.surface_id for parts in self._templates.values() for each in _list_files(parts)}
+        wanted = {each.surface_id for each in _list_placeholders(self._templates) if each.kind == "file"}
         texts = {each: to_text(given.prompts[each]) for each in wanted}
         with write_private_files(texts) as files:
 
@@ -143,10 +130,6 @@ class CommandAgent:
         return command
 
     @cached_property
-    def _prompts(self) -> PromptSet:
-        return PromptSet(self.name, self.prompts)
-
-    @cached_property
     def _health(self) -> HealthMemory:
         return HealthMemory()
 
@@ -166,27 +149,10 @@ class CommandAgent:
             place: parse_template(text, ids, place=f"agent {self.name!r}: {place}", kinds=("prompt", "file"))
             for place, text in texts.items()
         }
-        if self.stdin is None and not _has_input(parsed):
+        if self.stdin is None and not has_input(_list_placeholders(parsed)):
             parsed["stdin"] = [Placeholder("input")]
         return parsed
 
-    def _check_templates(self) -> None:
-        placeholders = [each for parts in self._templates.values() for each in parts if isinstance(each, Placeholder)]
-        used = {each.surface_id for each in placeholders}
-        unused = [name for name in self.prompts if self._prompts.ids[name] not in used]
-        if unused and not self.is_in_place:
-            raise SetupError(
-                f"agent {self.name!r}: the command does not get the prompt {join_names(unused)}; write "
-                f"{{file:{unused[0]}}} or {{prompt:{unused[0]}}} in command, stdin or environment, or use it in place"
-            )
-        if not _has_input(self._templates):
-            raise SetupError(f"agent {self.name!r}: the command does not get the message of the case; write {{input}}")
 
-
-def _has_input(templates: Mapping[str, list[str | Placeholder]]) -> bool:
-    kinds = {each.kind for parts in templates.values() for each in parts if isinstance(each, Placeholder)}
-    return bool(kinds & {"input", "history"})
-
-
-def _list_files(parts: list[str | Placeholder]) -> Iterator[Placeholder]:
-    return (each for each in parts if isinstance(each, Placeholder) and each.kind == "file")
+def _list_placeholders(templates: Mapping[str, list[str | Placeholder]]) -> list[Placeholder]:
+    return [each for parts in templates.values() for each in parts if isinstance(each, Placeholder)]

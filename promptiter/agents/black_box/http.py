@@ -24,18 +24,16 @@ import orjson
 
 from promptiter.agents.argument_checks import check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
+from promptiter.agents.black_box.agent import BlackBoxAgent
 from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
-from promptiter.agents.black_box.output import Normalize, check_normalize, read_answer
-from promptiter.agents.black_box.prompts import Prompt, PromptSet
+from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
 from promptiter.agents.black_box.service_client import ServiceReply, describe_status, send
 from promptiter.agents.black_box.templates import Placeholder, fill_json, fill_text, list_texts, parse_template
 from promptiter.concurrency import Slots
 from promptiter.errors import ModelUnavailableError, ServiceError, SetupError
 from promptiter.profile import Profile
-from promptiter.sources import Source
-from promptiter.structure import StructureSnapshot
-from promptiter.wording import join_names, shorten
+from promptiter.wording import shorten
 from traces.model import Json
 
 _OUTAGES = (
@@ -49,24 +47,19 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpAgent:
-    """Sends a request for each case. A status of 400 or more is the error of the case.
+class HttpAgent(BlackBoxAgent):
+    """Sends a request for each case. Any status but 2xx is the error of the case.
 
-    Without a `body`, it is `{"input": ..., "prompts": {...}}` with all prompts by name. `is_in_place` if the service
-    reads its prompts from their sources itself: wrap the agent in an InPlaceAgent.
+    Without a `body`, it is `{"input": ..., "prompts": {...}}` with all prompts by name.
     """
 
     url: str
-    prompts: Mapping[str, Prompt]
-    name: str = "agent"
     method: str = "POST"
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Json = None
     timeout_s: float = 300.0
     max_output_bytes: int = 10_000_000
-    normalize: Normalize | None = None
     health: HealthCheck | None = None
-    is_in_place: bool = False
 
     def __post_init__(self) -> None:
         place = f"agent {self.name!r}:"
@@ -79,17 +72,10 @@ class HttpAgent:
                 raise SetupError(f"{place} {each} must be above 0, got {getattr(self, each)!r}")
         if unusable := [each for each in self.headers if not _HEADER_NAME.fullmatch(each)]:
             raise SetupError(f"{place} {shorten(unusable[0])} is not the name of a header")
-        check_normalize(self.normalize)
+        super().__post_init__()
         check_form(self.health)
-        self._check_templates()
-
-    def describe(self) -> StructureSnapshot:
-        return self._prompts.snapshot
-
-    @property
-    def sources(self) -> Mapping[str, Source]:
-        """Where its prompts are stored, by surface."""
-        return self._prompts.sources
+        places = "url, headers or body"
+        self._check_placeholders(self._placeholders, what="service", kinds=("prompt",), places=places)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -142,10 +128,6 @@ class HttpAgent:
         return parse_template(text, self._prompts.ids, place=f"agent {self.name!r}: {place}", kinds=("prompt",))
 
     @cached_property
-    def _prompts(self) -> PromptSet:
-        return PromptSet(self.name, self.prompts)
-
-    @cached_property
     def _health(self) -> HealthMemory:
         return HealthMemory()
 
@@ -174,17 +156,6 @@ class HttpAgent:
     @property
     def _forwards_key(self) -> bool:
         return any(each.kind in ("key", "base_url") for each in self._placeholders)  # the address contains the key
-
-    def _check_templates(self) -> None:
-        used = {each.surface_id for each in self._placeholders}
-        unused = [name for name in self.prompts if self._prompts.ids[name] not in used]
-        if unused and not self.is_in_place:
-            raise SetupError(
-                f"agent {self.name!r}: the service does not get the prompt {join_names(unused)}; write "
-                f"{{prompt:{unused[0]}}} in url, headers or body, or use it in place"
-            )
-        if not {each.kind for each in self._placeholders} & {"input", "history"}:
-            raise SetupError(f"agent {self.name!r}: the service does not get the message of the case; write {{input}}")
 
 
 def _check_status(url: str, reply: ServiceReply) -> None:

@@ -22,6 +22,9 @@ from traces.snapshots import to_plain_json
 Normalize: TypeAlias = "str | Callable[[str], Json]"
 """A JSON path, or a function of the text that was written."""
 
+TAIL = 2000
+"""Characters of an output that the message of an error shows."""
+
 _SEGMENT = re.compile(r"\.([^.\[\]\s\"']+)|\[(\d+)\]|\[(\"(?:[^\"\\]|\\.)*\")\]")
 
 
@@ -31,6 +34,14 @@ def check_normalize(normalize: Normalize | None) -> None:
         _split_path(normalize)
     elif normalize is not None and not callable(normalize):
         raise SetupError(f"normalize is {shorten(normalize)}; give a JSON path such as $.answer, or a function")
+
+
+def show_tail(text: str) -> str:
+    """`: ...` with the end of what was written, to complete the message of an error; empty if that is empty."""
+    text = text.strip()
+    if not text:
+        return ""
+    return f": {text}" if len(text) <= TAIL else f": … {text[-TAIL:]}"
 
 
 async def read_answer(text: str, normalize: Normalize | None) -> tuple[str, Json]:

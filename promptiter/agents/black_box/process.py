@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptiter.agents.black_box.output import show_tail
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import CommandError, SetupError
 from promptiter.wording import shorten
 
-TAIL = 2000
-"""Characters of an error output that messages show."""
 _POLL_S = 0.02
 
 
@@ -64,9 +63,7 @@ async def run_process(
         transport, _ = await asyncio.shield(starting)
     except asyncio.CancelledError:
         transport, _ = await finish_before_cancel(starting)
-        await finish_before_cancel(_end_group(transport.get_pid(), limits.grace_s))
-        await asyncio.wait([watcher.reaped], timeout=limits.grace_s)
-        transport.close()
+        await _end(transport, watcher, limits.grace_s)
         raise
     except (OSError, ValueError) as error:
         raise _explain_start(command, cwd, error) from error
@@ -80,13 +77,11 @@ async def run_process(
                 await watcher.exited
         except TimeoutError:
             raise CommandError(
-                f"{name_command(command)} did not end in {limits.timeout_s:g} s{_show_tail(watcher.stderr)}"
+                f"{name_command(command)} did not end in {limits.timeout_s:g} s{show_tail(_decode(watcher.stderr))}"
             ) from None
         await asyncio.wait([watcher.closed], timeout=limits.grace_s)  # a child that was left behind keeps pipes open
     finally:
-        await finish_before_cancel(_end_group(transport.get_pid(), limits.grace_s))
-        await asyncio.wait([watcher.reaped], timeout=limits.grace_s)
-        transport.close()
+        await _end(transport, watcher, limits.grace_s)
     if watcher.exceeded:
         raise CommandError(_describe_excess(command, watcher.exceeded, limits))
     return FinishedProcess(
@@ -100,7 +95,7 @@ def describe_exit(command: Sequence[str], finished: FinishedProcess) -> str:
         how = f"was ended by {_name_signal(-finished.code)}"
     else:
         how = f"ended with exit code {finished.code}"
-    return f"{name_command(command)} {how}{_show_tail(finished.stderr)}"
+    return f"{name_command(command)} {how}{show_tail(_decode(finished.stderr))}"
 
 
 def name_command(command: Sequence[str]) -> str:
@@ -145,6 +140,13 @@ class _Watcher(asyncio.SubprocessProtocol):
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher, grace_s: float) -> None:
+    """End what is left of a command."""
+    await finish_before_cancel(_end_group(transport.get_pid(), grace_s))
+    await asyncio.wait([watcher.reaped], timeout=grace_s)
+    transport.close()
 
 
 async def _end_group(pid: int, grace_s: float) -> None:
@@ -192,11 +194,8 @@ def _describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits)
     )
 
 
-def _show_tail(stderr: bytes | bytearray) -> str:
-    text = bytes(stderr).decode(errors="replace").strip()
-    if not text:
-        return ""
-    return f": {text}" if len(text) <= TAIL else f": … {text[-TAIL:]}"
+def _decode(stderr: bytes | bytearray) -> str:
+    return bytes(stderr).decode(errors="replace")
 
 
 def _name_signal(number: int) -> str:

@@ -90,7 +90,7 @@ async def run_black_box(
         output=answer.text,
         data=answer.data,
         trace=trace,
-        usage=sum_usage(step.usage for step in steps),
+        usage=sum_usage(each.reply.usage for each in session.calls if each.reply is not None),
         error=error,
         duration_s=time.perf_counter() - started,
     )
@@ -114,6 +114,9 @@ def _explain(error: Failure | None, session: EndpointSession) -> Failure | None:
     if failed and failed[-1].message not in message:
         message = f"{message}; its last failed model call: {failed[-1].type}: {failed[-1].message}"
     return replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+
+
+_NOT_FOUND = ModelNotFoundError.__name__
 
 
 async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> tuple[BlackBoxAnswer, Failure | None]:

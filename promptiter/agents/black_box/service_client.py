@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
-from promptiter.agents.black_box.process import TAIL
+from promptiter.agents.black_box.output import show_tail
 from promptiter.errors import ModelUnavailableError, ServiceError
 
 
@@ -67,9 +67,7 @@ def name_service(url: str) -> str:
 
 def describe_status(url: str, reply: ServiceReply) -> str:
     """`the service 'localhost:80' answered with status 500: ...`, with the end of what it wrote."""
-    text = reply.text.strip()
-    tail = "" if not text else f": {text}" if len(text) <= TAIL else f": … {text[-TAIL:]}"
-    return f"{name_service(url)} answered with status {reply.status}{tail}"
+    return f"{name_service(url)} answered with status {reply.status}{show_tail(reply.text)}"
 
 
 @cache

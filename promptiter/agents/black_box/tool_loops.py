@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import orjson
 
@@ -81,13 +82,18 @@ class ToolLoop:
 def find_tool_loops(calls: Iterable[EndpointCall]) -> list[ToolLoop]:
     """The calls of a run as loops, in the order of their starts."""
     loops: list[ToolLoop] = []
+    waiting: dict[_Talk, list[ToolLoop]] = {}
     for call in sorted(calls, key=lambda each: (each.start_ns, each.end_ns)):
-        continued = (each for each in reversed(loops) if _continues(call, each.last))
-        loop = next(continued, None)
+        candidates = waiting.get(_find_start(call), [])
+        loop = next((each for each in reversed(candidates) if _continues(call, each.last)), None)
         if loop is None:
             loop = ToolLoop()
             loops.append(loop)
+        else:
+            candidates.remove(loop)
         loop.calls.append(call)
+        if call.reply is not None and call.reply.tool_requests:
+            waiting.setdefault(_summarize(call.node, call.request.messages), []).append(loop)
     return loops
 
 
@@ -97,6 +103,23 @@ def parse_json(text: str) -> Json:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
+
+
+_Talk: TypeAlias = "tuple[str, tuple[str, ...]]"
+"""The node of a call and the texts of its messages: what a call has in common with those that continue it."""
+
+
+def _find_start(call: EndpointCall) -> _Talk:
+    """The talk that a call would continue: its messages without the results at their end and the turn before these."""
+    messages = call.request.messages
+    end = len(messages)
+    while end and messages[end - 1].role == "tool":
+        end -= 1
+    return _summarize(call.node, messages[: max(0, end - 1)])
+
+
+def _summarize(node: str, messages: Sequence[Message]) -> _Talk:
+    return node, tuple(each.content for each in messages)
 
 
 def _continues(call: EndpointCall, earlier: EndpointCall) -> bool:

@@ -61,7 +61,7 @@ class InPlaceAgent:
     ) -> None:
         if not sources:
             raise SetupError("an in-place agent needs sources: where each of its surfaces is stored")
-        self.sources = dict(sorted(sources.items()))
+        self.sources = dict(sources)
         self.state_folder = Path(state_folder).absolute()
         self._wrapped = wrapped
         self._saved = SavedBaseline(self.state_folder)

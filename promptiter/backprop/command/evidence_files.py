@@ -21,7 +21,7 @@ from promptiter.agents.base import to_text
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, BackwardRequest
 from promptiter.stages.optimizer import OptimizeRequest, Rejection, StepExample
 from promptiter.structure import TEXT_TYPES, Limits, Surface
-from traces.model import Json
+from traces.model import Json, Snapshot
 from traces.snapshots import to_plain_json
 
 _TIMES = frozenset(("start_ns", "end_ns"))
@@ -36,28 +36,33 @@ def to_request_json(request: object) -> Json:
     return _drop_times(to_plain_json(request))
 
 
+def find_suffix(surface: Surface) -> str:
+    """The suffix of files with values of a surface."""
+    return ".txt" if surface.type in TEXT_TYPES else ".json"
+
+
 def write_optimize_files(request: OptimizeRequest) -> dict[str, str]:
     """The files for an optimizer, by path."""
     surface = request.surface
-    name = _name_value(surface)
+    suffix = find_suffix(surface)
     readme = (
         f"# Improve {surface.id}\n\n"
-        f"current{name} is the current value of the surface {surface.id}, a part of an agent. signal.md says what "
+        f"current{suffix} is the current value of the surface {surface.id}, a part of an agent. signal.md says what "
         "should change. failing/ and passing/ show cases, rejected/ values that did not help, siblings/ other texts of "
         "the same node, and request.json has all of it.\n\n"
-        f"Write the complete new value to output/value{name}, and why in one sentence to output/reason.txt. Keep what "
-        "works, change what the signal asks for, and do not copy texts or answers of single cases into the value. "
+        f"Write the complete new value to output/value{suffix}, and why in one sentence to output/reason.txt. Keep "
+        "what works, change what the signal asks for, and do not copy texts or answers of single cases into the value. "
         f"If nothing should change, write no value.\n{_describe_limits(surface.limits)}\n{_DATA}"
     )
     emphasis = f"\n{request.emphasis}\n" if request.emphasis else ""
     return {
         "README.md": readme,
-        f"current{name}": _show(surface.value),
+        f"current{suffix}": show_value(surface.value),
         "signal.md": f"{request.signal.text}\n{emphasis}",
         **_write_examples("failing", request.failing),
         **_write_examples("passing", request.passing),
         **{f"rejected/{at:03}.md": _show_rejection(each) for at, each in enumerate(request.rejected, 1)},
-        **{f"siblings/{_to_file_name(each.id)}.txt": _show(each.value) for each in request.siblings},
+        **{f"siblings/{_to_file_name(each.id)}.txt": show_value(each.value) for each in request.siblings},
     }
 
 
@@ -66,9 +71,8 @@ def write_aggregate_files(request: AggregateRequest) -> dict[str, str]:
     readme = (
         f"# Merge what was found about {request.surface.id}\n\n"
         "gradients/ has, for each failing case, how the surface should change. Merge them into one text for whoever "
-        "rewrites it: each point once, the most frequent first. Write it to output/signal.md. If nothing should "
-        f"change, write nothing. current{_name_value(request.surface)} is the current value, and request.json has all "
-        f"of it.\n\n{_DATA}"
+        "rewrites it: each point once, the most frequent first. Write it to output/signal.md. "
+        f"current{find_suffix(request.surface)} is the current value, and request.json has all of it.\n\n{_DATA}"
     )
     gradients = {
         f"gradients/{at:03}_{_to_file_name(each.case_id)}.md": f"{each.severity} {each.category}\n\n{each.text}\n"
@@ -76,7 +80,7 @@ def write_aggregate_files(request: AggregateRequest) -> dict[str, str]:
     }
     return {
         "README.md": readme,
-        f"current{_name_value(request.surface)}": _show(request.surface.value),
+        f"current{find_suffix(request.surface)}": show_value(request.surface.value),
         **gradients,
     }
 
@@ -96,7 +100,7 @@ def write_attribute_files(request: AttributeRequest) -> dict[str, str]:
     return {
         "README.md": readme,
         "losses.md": "".join(f"- {each.metric}: {each.text}\n" for each in request.case_loss.losses),
-        **{f"surfaces/{_to_file_name(name)}.txt": _show(value) for name, value in values.items()},
+        **{f"surfaces/{_to_file_name(name)}.txt": show_value(value) for name, value in values.items()},
         **{
             f"steps/{at:03}_{_to_file_name(step.id)}.md": _join_sections(
                 {"step": step.id, "input": _show_snapshot(step.input), "output": _show_snapshot(step.output)}
@@ -123,7 +127,7 @@ def write_backward_files(request: BackwardRequest) -> dict[str, str]:
             {"input": _show_snapshot(request.step.input), "output": _show_snapshot(request.step.output)}
         ),
         "complaints.md": "".join(f"- {each.text}\n" for each in request.incoming),
-        **{f"surfaces/{_to_file_name(each.id)}.txt": _show(each.value) for each in request.surfaces},
+        **{f"surfaces/{_to_file_name(each.id)}.txt": show_value(each.value) for each in request.surfaces},
     }
 
 
@@ -148,7 +152,7 @@ def _show_example(example: StepExample) -> str:
 
 
 def _show_rejection(rejection: Rejection) -> str:
-    return _join_sections({"value": _show(rejection.value), "why it was rejected": rejection.reason})
+    return _join_sections({"value": show_value(rejection.value), "why it was rejected": rejection.reason})
 
 
 def _join_sections(sections: Mapping[str, str]) -> str:
@@ -172,16 +176,13 @@ def _list_limits(limits: Limits) -> Iterator[str]:
         yield f"It must be a number from {limits.minimum} to {limits.maximum}."
 
 
-def _name_value(surface: Surface) -> str:
-    return ".txt" if surface.type in TEXT_TYPES else ".json"
-
-
-def _show(value: Json) -> str:
+def show_value(value: Json) -> str:
+    """A text as it is, anything else as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show_snapshot(snapshot: Json) -> str:
-    return _show(snapshot.text if snapshot.text is not None else snapshot.data)
+def _show_snapshot(snapshot: Snapshot) -> str:
+    return show_value(snapshot.text if snapshot.text is not None else snapshot.data)
 
 
 def _to_file_name(name: str) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import orjson
 
@@ -24,6 +23,8 @@ from promptiter.agents.base import RunContext
 from promptiter.agents.black_box.command import INHERITED
 from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process, select_environment
 from promptiter.backprop.command.evidence_files import (
+    find_suffix,
+    show_value,
     to_request_json,
     write_aggregate_files,
     write_attribute_files,
@@ -86,7 +87,9 @@ class CommandStage:
     def _slots(self) -> Slots:
         return Slots(self.concurrency)
 
-    async def ask(self, request: object, files: Mapping[str, str], *, role: Role, answers: Sequence[str]) -> Any:
+    async def ask(
+        self, request: object, files: Mapping[str, str], *, role: Role, answers: Sequence[str]
+    ) -> Mapping[str, str | None]:
         """Run the command with these files, and return the text of each answer file; None for one that is missing.
 
         Raises CommandError if the command fails. What it answered before is not asked for again.
@@ -97,10 +100,12 @@ class CommandStage:
         async def execute(command: list[str], request: str) -> Json:
             gateway.check_stop()
             async with self._slots:
-                return await self._run(command, {**files, "request.json": _dump(plain)}, role, request, answers)
+                return await self._run(command, {**files, "request.json": show_value(plain)}, role, request, answers)
 
         arguments = {"command": list(self.command), "request": digest(plain)}
-        return await gateway.call_tool(f"command:{role}", arguments, execute, CallSite(role=role))
+        found: Mapping[str, str | None]
+        found = await gateway.call_tool(f"command:{role}", arguments, execute, CallSite(role=role))
+        return found
 
     async def _run(
         self, command: list[str], files: Mapping[str, str], role: Role, key: str, answers: Sequence[str]
@@ -132,7 +137,7 @@ class CommandOptimizer(CommandStage):
 
     async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
         surface = request.surface
-        name = "value.txt" if surface.type in TEXT_TYPES else "value.json"
+        name = f"value{find_suffix(surface)}"
         files = write_optimize_files(request)
         found = await self.ask(request, files, role="optimizer", answers=(name, "reason.txt"))
         reason = (found["reason.txt"] or "").strip()
@@ -263,7 +268,3 @@ def _list_entries(value: Json, name: str) -> list[dict[str, Json]]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise CommandError(f"{name} is {shorten(value)}; write a list of objects")
     return value
-
-
-def _dump(value: Json) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

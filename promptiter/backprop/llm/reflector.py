@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter
@@ -12,11 +13,14 @@ from promptiter.backprop.llm.reflection_prompt import render_reflect
 from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
 from promptiter.backprop.llm.value_wrappers import unwrap_value
-from promptiter.llm.messages import Role
+from promptiter.llm.messages import Message, Role
+from promptiter.llm.redaction import process_redactor
 from promptiter.llm.structured import build_shape
 from promptiter.profile import PatchEvidence, SurfacePatch
 from promptiter.stages.reflection import ReflectRequest
 from promptiter.structure import Surface
+
+_logger = logging.getLogger(__name__)
 
 
 class LLMReflector(ModelStage[ReflectRequest]):
@@ -28,12 +32,20 @@ class LLMReflector(ModelStage[ReflectRequest]):
         """Return a patch that the surface accepts. Raises a ModelError if there is none even after repair."""
         surface = request.surface
         messages = self.render(request) if self.render else render_reflect(request, limit=self.max_prompt_tokens)
+        _log_prompt(messages, surface)
         needed = SPARE_TOKENS + approximate_tokens(render_value(surface.value)) * 3 // 2
         new = await self.ask(build_adapter(surface), messages, request, node_id=surface.node_id, answer_tokens=needed)
         cases = tuple(each.case_id for each in request.records)
         return SurfacePatch(
             surface_id=surface.id, value=new.value, reason=new.reason, evidence=PatchEvidence(cases=cases)
         )
+
+
+def _log_prompt(messages: tuple[Message, ...], surface: Surface) -> None:
+    """Log what the model is asked, below INFO because it quotes texts."""
+    if _logger.isEnabledFor(logging.DEBUG):
+        text = "\n\n".join(f"[{each.role}]\n{each.content}" for each in messages)
+        _logger.debug("reflection prompt for %s:\n%s", surface.id, process_redactor().redact_text(text))
 
 
 class _Reply(BaseModel):

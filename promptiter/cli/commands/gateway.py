@@ -17,7 +17,8 @@ from promptiter.errors import SetupError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from promptiter.endpoint.sessions import EndpointCall, OnCall
+    from promptiter.endpoint.recording import TraceFile
+    from promptiter.endpoint.sessions import EndpointCall
     from promptiter.llm.gateway import Gateway
 
 
@@ -62,18 +63,9 @@ def gateway(
     if record is not None and not record.absolute().parent.is_dir():
         raise SetupError(f"{str(record)!r} cannot be written: its folder does not exist")
     built = _build_gateway(config, cache=cache, max_usd=max_usd)
-    screen = console()
-    calls: list[EndpointCall] = []
-
-    def on_call(call: EndpointCall) -> None:
-        if record is not None:
-            calls.append(call)
-        _print_call(screen, call)
-
     try:
-        asyncio.run(_serve(built, host=host, port=port, token=token, on_call=on_call))
+        asyncio.run(_serve(built, host=host, port=port, token=token, record=record))
     finally:
-        _print_end(built, calls, record)
         built.cache.close()
 
 
@@ -87,26 +79,40 @@ def _build_gateway(config: Path | None, *, cache: str | None, max_usd: float | N
     return build_configured_gateway(read_config(config or Path(FILE_NAME), settings=settings))
 
 
-async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, on_call: OnCall) -> None:
+async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, record: Path | None) -> None:
+    from promptiter.endpoint.recording import TraceFile
     from promptiter.endpoint.standalone import serve_gateway
 
+    screen = console()
+    file = TraceFile(record, gateway.redactor) if record is not None else None
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     task = asyncio.current_task()
+    writing = loop.create_task(file.keep_written()) if file is not None else None
+
+    def on_call(call: EndpointCall) -> None:
+        if file is not None:
+            file.add(call)
+        _print_call(screen, call)
 
     def stop() -> None:
         if stopping.is_set() and task is not None:
             task.cancel()  # the second time: do not wait for calls under way
         stopping.set()
 
-    async with serve_gateway(gateway, host=host, port=port, token=token, on_call=on_call) as session:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-        echo(f"Serving on {session.base_url}. Press Ctrl-C to stop.\n")
-        for name, value in session.environment.items():
-            if name != "OPENAI_API_BASE":
-                echo(f"export {name}={value}")
-        echo()
-        await stopping.wait()
+    try:
+        async with serve_gateway(gateway, host=host, port=port, token=token, on_call=on_call) as session:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop)
+            echo(f"Serving on {session.base_url}. Press Ctrl-C to stop.\n")
+            for name, value in session.environment.items():
+                if name != "OPENAI_API_BASE":
+                    echo(f"export {name}={value}")
+            echo()
+            await stopping.wait()
+    finally:
+        if writing is not None:
+            writing.cancel()
+        _print_end(gateway, file)
 
 
 def _print_call(screen: Console, call: EndpointCall) -> None:
@@ -120,16 +126,11 @@ def _print_call(screen: Console, call: EndpointCall) -> None:
     screen.print("  ".join([part for part in parts if part] + [seconds]), markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_end(gateway: Gateway, calls: list[EndpointCall], record: Path | None) -> None:
-    from promptiter.endpoint.recording import build_traces
+def _print_end(gateway: Gateway, file: TraceFile | None) -> None:
     from promptiter.runs.cost_wording import describe_usage
     from promptiter.wording import plural
-    from traces import write_traces
-    from traces.documents import from_json, to_json
 
     spent = gateway.ledger.snapshot().of_models
     echo(f"\n{plural(spent.calls, 'model call')}, {spent.cache_hits:,} cached, {describe_usage(spent)}")
-    if record is not None:
-        redact = gateway.redactor.redact_known_document
-        count = write_traces(record, (from_json(redact(to_json(trace))) for trace in build_traces(calls)))
-        echo(f"{plural(count, 'trace')} written to {record}")
+    if file is not None:
+        echo(f"{plural(file.write(), 'trace')} written to {file.path}")

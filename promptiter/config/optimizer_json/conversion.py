@@ -75,16 +75,13 @@ def name_model(model: ReflectionModel) -> str:
 def _read_algorithm(value: Mapping[str, Json], where: Location, environ: Mapping[str, str]) -> Algorithm:
     name = value.get("name")
     if isinstance(name, str) and name and name not in GEPA_NAMES and not is_reference(name) and name not in SEARCHES:
-        raise SetupError(f"{where.below('name')}: {UnknownNameError('algorithm', [name], known=_list_algorithms())}")
+        unknown = UnknownNameError("algorithm", [name], known={*SEARCHES.names(), *GEPA_NAMES})
+        raise SetupError(f"{where.below('name')}: {unknown}")
     kind = GepaAlgorithm if name in GEPA_NAMES else Algorithm
     algorithm = read_object(kind, dict(value), where, error=SetupError, context={"environ": environ})
     if isinstance(algorithm, GepaAlgorithm) and algorithm.reflection_lm is None:
         raise SetupError(f"{where.below('reflection_lm')}: is missing; name the model that writes new prompts")
     return algorithm
-
-
-def _list_algorithms() -> set[str]:
-    return {*SEARCHES.names(), *GEPA_NAMES}
 
 
 def _convert_search(algorithm: Algorithm) -> dict[str, Json]:

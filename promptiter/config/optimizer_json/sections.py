@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from promptiter.llm.secret_fields import ExpandedText
+from promptiter.search.gepa_library import CandidateSelection, FrontierType, ModuleSelector
 from promptiter.user_files import FileObject
 
 Count = Annotated[int, Field(ge=1)]
@@ -122,11 +123,11 @@ class GepaAlgorithm(Algorithm):
 
     model_config = ConfigDict(extra="forbid")
 
-    candidate_selection_strategy: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = "pareto"
+    candidate_selection_strategy: CandidateSelection = "pareto"
     """How the parent of the next candidate is chosen."""
-    module_selector: str = "round_robin"
+    module_selector: ModuleSelector = "round_robin"
     """Which prompts a round rewrites: `round_robin`, `all`, `random`, or `blame`."""
-    frontier_type: Literal["instance", "objective", "hybrid", "cartesian"] = "instance"
+    frontier_type: FrontierType = "instance"
     """What a candidate must be best at to stay: a case, a metric, one of both, or a case under a metric."""
     reflection_minibatch_size: Count | None = None
     """Train cases of a round."""
@@ -146,14 +147,6 @@ class GepaAlgorithm(Algorithm):
     """Keep the scores of a candidate on a case, instead of running it again."""
     track_best_outputs: bool = False
     """Keep the best answer to each case."""
-
-    @field_validator("module_selector")
-    @classmethod
-    def _check_selector(cls, value: str) -> str:
-        known = ("round_robin", "all", "random", "blame")
-        if value not in known:
-            raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}, not {value!r}")
-        return value
 
 
 class OptimizeSection(FileObject):

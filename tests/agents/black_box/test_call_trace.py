@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from promptiter.agents.black_box.call_trace import BlackBoxRun, build_steps
 from promptiter.agents.black_box.prompts import PromptSet
 from promptiter.endpoint.sessions import EndpointCall
 from promptiter.evaluation.surface_reads import collect_reads, may_touch
-from promptiter.llm.messages import Message, ModelReply, ModelRequest, ToolRequest, ToolSpec
+from promptiter.llm.messages import EmbeddingRequest, Message, ModelReply, ModelRequest, ToolRequest, ToolSpec
 from traces import ExecutionTrace, Failure, Step, Usage
 
 PROMPTS = {
@@ -223,3 +224,70 @@ def test_a_tool_that_asks_a_model_is_read_by_the_loop_around_it() -> None:
     )
     assert list(steps) == ["plan", "write"]
     assert steps["write"].sources == ("plan",)
+
+
+def test_an_embedding_is_not_a_step() -> None:
+    embedded = replace(
+        call("", CASE, at=5), request=EmbeddingRequest(model="e", messages=(Message("user", CASE),)), reply=ModelReply()
+    )
+    chain = make_chain()
+    assert build(embedded, *chain, answer="Yes, within 14 days.") == build(*chain, answer="Yes, within 14 days.")
+    assert [step.kind for step in build(embedded, answer="Yes.").values()] == ["agent"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_all_parallel_steps_that_said_the_same_are_read(order: tuple[int, ...]) -> None:
+    """A vote: two of three say the same, whichever of them is the last to end."""
+    prompts = {"vote": "You say what the customer may do.", "count": "You count the votes of your colleagues."}
+    votes = ["exchange", "refund", "refund"]
+    calls = [
+        call(prompts["vote"], f"{CASE} {number}", reply=votes[number], at=10 + place)
+        for place, number in enumerate(order)
+    ]
+    counted = call(prompts["count"], "\n".join(votes), reply="refund!", at=30)
+    steps = build(*calls, counted, answer="refund!", prompts=prompts)
+    assert steps["count"].sources == ("vote", "vote~2", "vote~3")
+    assert {step.input.text: step.id for step in steps.values()} == {
+        step.input.text: step.id
+        for step in build(*reversed(calls), counted, answer="refund!", prompts=prompts).values()
+    }
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_a_phrase_that_all_branches_share_does_not_connect_them(order: tuple[int, ...]) -> None:
+    prompts = {"find": "You find one part of the answer.", "polish": "You polish one part of the answer."}
+    polite = "Thank you very much for writing to us about this matter."
+    drafts = [
+        f"{polite} Item {number} may go back until the {number + 10}th of the month, unopened." for number in (1, 2, 3)
+    ]
+    calls = [
+        call(prompts["find"], f"{CASE} {number}", reply=drafts[number], at=10 + at) for at, number in enumerate(order)
+    ]
+    calls += [
+        call(prompts["polish"], f"Polish: {drafts[number]}", reply=f"{number}", at=30 + at)
+        for at, number in enumerate(order)
+    ]
+    steps = build(*calls, prompts=prompts)
+    by_text = {step.input.text: step for step in steps.values()}
+    for number, draft in enumerate(drafts):
+        assert by_text[f"Polish: {draft}"].sources == (by_text[f"{CASE} {number}"].id,)
+
+
+@pytest.mark.parametrize("headers", [("a", "b"), ("b", "a")])
+def test_equal_requests_under_unknown_node_names_have_ids_of_their_own_whatever_the_order(
+    headers: tuple[str, str],
+) -> None:
+    calls = [call(PROMPTS["plan"], CASE, reply=header, at=at, node=header) for at, header in enumerate(headers, 1)]
+    steps = build(*calls, answer="")
+    assert [steps[each].output.text for each in ("plan", "plan~2")] == ["a", "b"]
+
+
+def test_calls_that_continue_one_of_many_parallel_loops_find_it() -> None:
+    first = [call(filled(), f"question {at}", reply=WANTED, at=10 + at, until=100, tools=[SEARCH]) for at in range(5)]
+    talk = (Message("assistant", "", WANTED), Message("tool", "found", tool_request_id="c1"))
+    then = [
+        call(filled(), f"question {at}", *talk, reply=f"answer {at}", at=200 - at, tools=[SEARCH]) for at in range(5)
+    ]
+    steps = build(*first, *then, prompts={"write": PROMPTS["write"]})
+    answers = {step.input.text: step.output.text for step in steps.values() if step.kind == "llm"}
+    assert answers == {f"question {at}": f"answer {at}" for at in range(5)}
