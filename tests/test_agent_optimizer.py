@@ -176,6 +176,7 @@ async def test_artifacts_are_in_the_layout_of_the_document(bot: PromptBot) -> No
     assert summary.startswith("Optimization complete | status=SUCCEEDED | algorithm=backprop\n")
     assert "pass_rate     : 0.0000 -> 1.0000 (+1.0000, improved)\n" in summary
     assert "update_source : false\n" in summary
+    assert summary.endswith(", best_prompts/, run/\n")
     for texts in (result.baseline_prompts, result.best_prompts, result.rounds[0].candidate_prompts):
         assert list(texts) == ["system_prompt", "skill"], "prompts are in the order in which they were registered"
     assert summary.index("  system_prompt:") < summary.index("  skill:")
