@@ -100,6 +100,8 @@ async def optimize(
     finally:
         configured.gateway.cache.close()
     result = await run_in_thread(partial(configured.get_layout().write, outcome.result))
+    if verbose:
+        _show_result(result, output_dir, update_source=update_source)
     if outcome.is_cancelled and outcome.error is not None:
         raise outcome.error
     if update_source and result.status == "SUCCEEDED":
@@ -222,6 +224,14 @@ def _show_progress(configured: ConfiguredRun, directory: RunDirectory, verbose: 
         progress = stack.enter_context(RunProgress(spent=lambda: ledger.snapshot().of_models))
         progress.catch_up(directory.journal.read())
         yield (progress,)
+
+
+def _show_result(result: OptimizeResult, output_dir: str | os.PathLike[str], *, update_source: bool) -> None:
+    """Write the summary of a run to standard error, below its progress; of one that did not succeed, why."""
+    text = f"{result.status}: {result.error_message or result.stop_reason}\n"
+    if result.status == "SUCCEEDED":
+        text = result.format_summary(output_dir=Path(output_dir).absolute(), update_source=update_source)
+    sys.stderr.write(text)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from traces import ExecutionTrace, read_traces
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(page.parent.name for page in EXAMPLES.glob("*/README.md"))
-LONG = ("own_search", "advanced_strategies", "blackbox_cli", "ci_integration", "slo_runtime_control")
+LONG = ("own_search", "ci_integration")
 """They take more than five seconds."""
 
 OFFLINE = """

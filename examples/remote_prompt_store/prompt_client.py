@@ -4,17 +4,19 @@ import asyncio
 import json
 from pathlib import Path
 
-STORE = Path(__file__).parent / "store.json"
+FIRST_VALUES = Path(__file__).parent / "store.json"
+STORE = Path(__file__).parent / "runs" / "store.json"
 
 
 async def get(key: str) -> str:
     await asyncio.sleep(0)  # in place of the network
-    return str(json.loads(STORE.read_text())[key])
+    return _load()[key]
 
 
 async def put(key: str, value: str) -> None:
     await asyncio.sleep(0)
-    STORE.write_text(json.dumps({**json.loads(STORE.read_text()), key: value}, indent=2) + "\n")
+    STORE.parent.mkdir(exist_ok=True)
+    STORE.write_text(json.dumps({**_load(), key: value}, indent=2))
 
 
 async def read_prompt() -> str:
@@ -23,3 +25,8 @@ async def read_prompt() -> str:
 
 async def write_prompt(value: str) -> None:
     await put("sandbox/system_prompt", value)
+
+
+def _load() -> dict[str, str]:
+    values: dict[str, str] = json.loads((STORE if STORE.exists() else FIRST_VALUES).read_text())
+    return values

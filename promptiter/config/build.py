@@ -8,48 +8,33 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from promptiter.agents.base import Agent
 from promptiter.agents.in_place.agent import InPlaceAgent
-from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
-from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
+from promptiter.config.eval_sets import load_eval_sets, load_one_set
+from promptiter.config.evaluator import build_configured_metrics, open_gateway
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.layout import build_layout
-from promptiter.config.loading import build_evaluator, make_importable
-from promptiter.config.models import build_gateway
-from promptiter.config.optimizer_json.trace_metrics import find_trace_metrics
-from promptiter.config.parts import build_part, build_scorer
-from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
+from promptiter.config.loading import make_importable
+from promptiter.config.parts import build_part
 from promptiter.config.problems import Problems
+from promptiter.config.run_request import build_request, check_configured_request, load_profile, load_teacher
 from promptiter.config.search import build_search, build_stages, find_models_of_stages
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models, list_models_of_evaluator
-from promptiter.engine.request import RunRequest
-from promptiter.engine.request_checks import CheckedRequest, check_request
-from promptiter.errors import RequestError, UnknownSurfaceError
-from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.executor import Executor
-from promptiter.evaluation.metrics.eval_config import EvalConfig
-from promptiter.evaluation.metrics.metric_config import load_eval_config, parse_eval_config
-from promptiter.llm.cache.cache import open_cache
+from promptiter.errors import RequestError
+from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
-from promptiter.policies.acceptance import AnyGain
 from promptiter.policies.callback_stop import CallbackStop
-from promptiter.profile import Profile
-from promptiter.references import is_reference
 from promptiter.runlog.events import Observer
 from promptiter.runs.apply import recover
 from promptiter.runs.header import Configuration
-from promptiter.stages.losses import LossHint, LossPlacement
-from promptiter.stages.roles import EXECUTOR, OBSERVER
-
-T = TypeVar("T")
+from promptiter.stages.roles import OBSERVER
 
 _ONLY_FOR_RUNS = frozenset(("search", "stages", "observers"))
 
@@ -116,16 +101,18 @@ class _RunBuilder:
         config = self.config
         self._make_importable()
         agent = self._load_agent()
-        gateway = self._build_gateway()
+        gateway = open_gateway(self.problems, self.environ)
         evaluator = self._build_evaluator(gateway)
         sets = load_eval_sets(self.problems)
         given = {"extra_stop_callbacks": self.stoppers, "extra_callbacks": self.search_callbacks}
         search = self.attempt(lambda: build_search(config, given={key: each for key, each in given.items() if each}))
-        request = self._build_request(sets or {}, search)
+        request = build_request(self.problems, sets or {}, search=search, stoppers=self.stoppers)
         observers = self._build_observers()
         checked = engine = None
         if evaluator is not None:
-            checked = self._check(agent, evaluator, request, is_complete=sets is not None)
+            checked = check_configured_request(
+                self.problems, request, agent=agent, evaluator=evaluator, is_complete=sets is not None
+            )
         if agent is not None and evaluator is not None and search is not None:
             engine = self.attempt(lambda: Engine(agent, evaluator, search=search))
         if self.problems.found or engine is None or checked is None:
@@ -142,10 +129,10 @@ class _RunBuilder:
 
     def build_evaluation(self, eval_set: str) -> ConfiguredEvaluation:
         self._make_importable()
-        agent, gateway = self._load_agent(), self._build_gateway()
+        agent, gateway = self._load_agent(), open_gateway(self.problems, self.environ)
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         place = "profile" if "initial_profile" in self.parsed.settings else "initial_profile"
-        profile, teacher = self._load_profile(place=place), self._load_teacher()
+        profile, teacher = load_profile(self.problems, place=place), load_teacher(self.problems)
         if agent is not None and evaluator is not None:
             others = {"teacher": teacher if isinstance(teacher, str) else None}
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
@@ -157,7 +144,7 @@ class _RunBuilder:
 
     def build_evaluator(self) -> Evaluator:
         self._make_importable()
-        gateway, judge = self._build_gateway(), self.config.judge
+        gateway, judge = open_gateway(self.problems, self.environ), self.config.judge
         evaluator = self._build_evaluator(gateway)
         if evaluator is not None and judge is not None:
             evaluator = self.attempt(partial(evaluator.with_judge, judge), place="judge")
@@ -167,7 +154,7 @@ class _RunBuilder:
 
     def build_gateway(self) -> Gateway:
         self._make_importable()
-        gateway = self._build_gateway()
+        gateway = open_gateway(self.problems, self.environ)
         if self.problems.found:
             self._fail(gateway)
         return gateway
@@ -175,7 +162,7 @@ class _RunBuilder:
     def build_learning(self) -> ConfiguredLearning:
         self._make_importable()
         agent = self._load_agent() if self.config.agent else None
-        gateway = self._build_gateway()
+        gateway = open_gateway(self.problems, self.environ)
         evaluator: Evaluator | None = Evaluator(gateway=gateway)
         if self.config.metrics is not None:
             evaluator = self._build_evaluator(gateway)
@@ -209,16 +196,6 @@ class _RunBuilder:
                 self.problems.add(f"python_path: the folder {str(missing)!r} does not exist; {hint}")
         make_importable(folders)
 
-    def _load_profile(self, *, place: str = "initial_profile") -> Profile | None:
-        path = self.config.initial_profile
-        return self.attempt(partial(Profile.load, path), place=place) if path else None
-
-    def _load_teacher(self) -> Runner | str | None:
-        teacher = self.config.teacher
-        if teacher is None or not is_reference(teacher):
-            return teacher
-        return self.attempt(partial(load_runner, teacher, what="teacher"))
-
     def _describe_configuration(self) -> Configuration | None:
         parsed, metrics = self.parsed, self.config.metrics
         if parsed.file is None:
@@ -238,134 +215,17 @@ class _RunBuilder:
             return None
         return self.attempt(partial(build_agent, self.config.agent, folders=self.config.python_path), place="agent")
 
+    def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
+        is_black_box = self.agent is not None or bool(self.config.agent.call and self.config.agent.in_place)
+        return build_configured_metrics(self.problems, gateway, self.environ, is_black_box=is_black_box)
+
     def _build_observers(self) -> tuple[Observer, ...]:
         entries = enumerate(self.config.observers)
         built = [self.attempt(partial(build_part, each, OBSERVER, place=f"observers[{at}]")) for at, each in entries]
         return tuple(each for each in built if each is not None)
-
-    def _build_gateway(self) -> Gateway:
-        where = self.config.cache
-        shared = None if where == "memory" else self.attempt(lambda: open_cache(where), place="cache")
-        return build_gateway(self.config, shared, environ=self.environ)
-
-    def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
-        config, how = self.config, self.config.evaluation
-        executor = self._build_executor()
-        metrics = _NO_METRICS
-        if config.scorer is None:
-            if not self.problems.require("metrics", wanted="name a metrics file, or list metrics here"):
-                return None
-            place = "metrics" if isinstance(config.metrics, Path) else ""
-            metrics = self.attempt(self._load_metrics, place=place) or _NO_METRICS
-            if not metrics.metrics:
-                return None
-            if self.agent is not None or (self.config.agent.call and self.config.agent.in_place):
-                self.problems.found.extend(find_trace_metrics(metrics))
-        options = EvaluationOptions(
-            repeats=how.repeats or metrics.num_runs,
-            concurrency=how.concurrency,
-            case_timeout_s=how.case_timeout_s,
-            max_errored_fraction=how.max_errored_fraction,
-            seed=config.seed,
-        )
-        evaluator = self.attempt(
-            lambda: build_evaluator(metrics, gateway, options, judge=config.judge, executor=executor), place="metrics"
-        )
-        if evaluator is None:
-            return None
-        return self.attempt(lambda: evaluator.with_weights(config.weights), place="weights")
-
-    def _build_executor(self) -> Executor | None:
-        if self.config.executor is None:
-            return None
-        concurrency = {"concurrency": self.config.evaluation.concurrency}
-        return self.attempt(
-            partial(
-                build_part,
-                self.config.executor,
-                EXECUTOR,
-                place="executor",
-                supplied=concurrency,
-                supplied_by={"concurrency": "evaluation.concurrency"},
-            )
-        )
-
-    def _load_metrics(self) -> EvalConfig:
-        given = self.config.metrics
-        if isinstance(given, Path):
-            return load_eval_config(given, environ=self.environ)
-        return parse_eval_config(given, source="metrics", environ=self.environ)
-
-    def _build_request(self, sets: SetsByKey, search: object) -> RunRequest:
-        config = self.config
-        goal = build_goal(config.goal)
-        stop = build_stop(config.stop, objective=config.objective, goal=goal)
-        if self.stoppers and not hasattr(search, "extra_stop_callbacks"):  # GEPA asks them itself, with its state
-            stop = reduce(or_, self.stoppers if stop is None else (stop, *self.stoppers))
-        return RunRequest(
-            train=sets.get("train"),
-            validation=sets.get("validation"),
-            cases=sets.get("cases"),
-            test=sets.get("test"),
-            scorer=self.attempt(partial(build_scorer, config.scorer)) if config.scorer else None,
-            initial_profile=self._load_profile(),
-            teacher=self._load_teacher(),
-            judge=config.judge,
-            acceptance=self.attempt(partial(build_acceptance, config.acceptance, goal), place="acceptance")
-            or AnyGain(),
-            final_test=build_final_test(config.final_test),
-            alpha=config.alpha,
-            stop=stop,
-            max_rounds=config.max_rounds,
-            max_metric_calls=config.budget.max_metric_calls,
-            targets=config.targets,
-            objective=config.objective,
-            goal=goal,
-            loss_placements=tuple(LossPlacement(**each.model_dump()) for each in config.loss_placements),
-            hints=tuple(LossHint(**each.model_dump()) for each in config.hints),
-            protected=frozenset(config.acceptance.protected),
-            seed=config.seed,
-        )
-
-    def _check(
-        self, agent: Agent | None, evaluator: Evaluator, request: RunRequest, *, is_complete: bool
-    ) -> CheckedRequest | None:
-        """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
-        self.problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(self.config).values()))
-        if self.config.review and request.goal.kind != "score":
-            self.problems.add(
-                f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it"
-            )
-        if agent is None:
-            return None
-        self.attempt(lambda: self._check_models(agent, evaluator, request))
-        self.attempt(lambda: self._check_sources(agent), place="sources")
-        if is_complete:
-            return self.attempt(lambda: check_request(request, agent.describe(), evaluator))
-        known = agent.describe().surface_ids
-        unknown = [target for target in request.targets or () if target not in known]
-        self.problems.found.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
-        return None
-
-    def _check_sources(self, agent: Agent) -> None:
-        if self.config.sources:
-            known = agent.describe().surface_ids
-            for name in self.config.sources:
-                if name not in known:
-                    raise UnknownSurfaceError(name, known=known)
-
-    def _check_models(self, agent: Agent, evaluator: Evaluator, request: RunRequest) -> None:
-        teacher = request.teacher if isinstance(request.teacher, str) else None
-        others = {"teacher": teacher, **find_models_of_stages(self.config)}
-        if request.judge is not None:
-            evaluator = evaluator.with_judge(request.judge)
-        check_models(agent, evaluator, profile=request.initial_profile, others=others)
 
 
 def _find_source(reference: str) -> str | None:
     """The source file of the module that `module:attr` names, or None."""
     file = getattr(sys.modules.get(reference.partition(":")[0]), "__file__", None)
     return file if file is not None and Path(file).is_file() else None
-
-
-_NO_METRICS = EvalConfig(metrics=())

@@ -111,7 +111,6 @@ class OptimizeResult(_Record):
 
     def format_summary(self, *, output_dir: str | os.PathLike[str], update_source: bool) -> str:
         """The text of summary.txt."""
-        has_run = (Path(output_dir) / "run").is_dir()  # the command line has its runs in a folder of their own
         what = "improved" if self.pass_rate_improvement > 0 else "unchanged"
         what = "worse" if self.pass_rate_improvement < 0 else what
         rates = (
@@ -132,7 +131,8 @@ class OptimizeResult(_Record):
             "best prompts:",
             *(self._format_prompt(name) for name in self.best_prompts),
             "",
-            f"artifacts in {os.fspath(output_dir)}: {', '.join((*ARTIFACTS, *['run/'] * has_run))}",
+            f"artifacts in {os.fspath(output_dir)}: {', '.join(ARTIFACTS)}",
+            f"the run itself is in {self.run_folder}",
         ]
         return "\n".join(lines) + "\n"
 
@@ -160,4 +160,4 @@ ARTIFACTS = (
     *(FILE_NAME, "summary.txt", "run.log", "config.snapshot.json"),
     *("rounds/", "baseline_prompts/", "best_prompts/"),
 )
-"""What the layout consists of, besides `run/`, the folder of the run itself."""
+"""What the layout consists of, besides the folder of the run itself."""

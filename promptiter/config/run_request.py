@@ -1,0 +1,110 @@
+"""Builds the request of a run from a configuration, and checks it together with the agent and the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import or_
+
+from promptiter.agents.base import Agent
+from promptiter.agents.runner import Runner, load_runner
+from promptiter.config.eval_sets import SetsByKey
+from promptiter.config.parts import build_scorer
+from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
+from promptiter.config.problems import Problems
+from promptiter.config.search import find_models_of_stages
+from promptiter.engine.model_checks import check_models
+from promptiter.engine.request import RunRequest
+from promptiter.engine.request_checks import CheckedRequest, check_request
+from promptiter.errors import UnknownSurfaceError
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.policies.acceptance import AnyGain
+from promptiter.policies.callback_stop import CallbackStop
+from promptiter.profile import Profile
+from promptiter.references import is_reference
+from promptiter.stages.losses import LossHint, LossPlacement
+
+
+def load_profile(problems: Problems, *, place: str = "initial_profile") -> Profile | None:
+    """The initial profile of a configuration, if it names one."""
+    path = problems.parsed.config.initial_profile
+    return problems.attempt(partial(Profile.load, path), place=place) if path else None
+
+
+def load_teacher(problems: Problems) -> Runner | str | None:
+    """The teacher of a configuration: a function that it names, or the name of a model."""
+    teacher = problems.parsed.config.teacher
+    if teacher is None or not is_reference(teacher):
+        return teacher
+    return problems.attempt(partial(load_runner, teacher, what="teacher"))
+
+
+def build_request(
+    problems: Problems, sets: SetsByKey, *, search: object, stoppers: Sequence[CallbackStop] = ()
+) -> RunRequest:
+    """The request of a configuration with these eval sets. `stoppers` end the search, besides its stop policies."""
+    config = problems.parsed.config
+    goal = build_goal(config.goal)
+    stop = build_stop(config.stop, objective=config.objective, goal=goal)
+    if stoppers and not hasattr(search, "extra_stop_callbacks"):  # GEPA asks them itself, with its state
+        stop = reduce(or_, stoppers if stop is None else (stop, *stoppers))
+    accepts = partial(build_acceptance, config.acceptance, goal)
+    return RunRequest(
+        train=sets.get("train"),
+        validation=sets.get("validation"),
+        cases=sets.get("cases"),
+        test=sets.get("test"),
+        scorer=problems.attempt(partial(build_scorer, config.scorer)) if config.scorer else None,
+        initial_profile=load_profile(problems),
+        teacher=load_teacher(problems),
+        judge=config.judge,
+        acceptance=problems.attempt(accepts, place="acceptance") or AnyGain(),
+        final_test=build_final_test(config.final_test),
+        alpha=config.alpha,
+        stop=stop,
+        max_rounds=config.max_rounds,
+        max_metric_calls=config.budget.max_metric_calls,
+        targets=config.targets,
+        objective=config.objective,
+        goal=goal,
+        loss_placements=tuple(LossPlacement(**each.model_dump()) for each in config.loss_placements),
+        hints=tuple(LossHint(**each.model_dump()) for each in config.hints),
+        protected=frozenset(config.acceptance.protected),
+        seed=config.seed,
+    )
+
+
+def check_configured_request(
+    problems: Problems, request: RunRequest, *, agent: Agent | None, evaluator: Evaluator, is_complete: bool
+) -> CheckedRequest | None:
+    """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
+    config = problems.parsed.config
+    problems.found.extend(evaluator.gateway.find_unpriced_models(find_models_of_stages(config).values()))
+    if config.review and request.goal.kind != "score":
+        problems.add(f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it")
+    if agent is None:
+        return None
+    problems.attempt(lambda: _check_models(problems, request, agent, evaluator))
+    problems.attempt(lambda: _check_sources(problems, agent), place="sources")
+    if is_complete:
+        return problems.attempt(lambda: check_request(request, agent.describe(), evaluator))
+    known = agent.describe().surface_ids
+    unknown = [target for target in request.targets or () if target not in known]
+    problems.found.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)
+    return None
+
+
+def _check_sources(problems: Problems, agent: Agent) -> None:
+    if sources := problems.parsed.config.sources:
+        known = agent.describe().surface_ids
+        for name in sources:
+            if name not in known:
+                raise UnknownSurfaceError(name, known=known)
+
+
+def _check_models(problems: Problems, request: RunRequest, agent: Agent, evaluator: Evaluator) -> None:
+    teacher = request.teacher if isinstance(request.teacher, str) else None
+    others = {"teacher": teacher, **find_models_of_stages(problems.parsed.config)}
+    if request.judge is not None:
+        evaluator = evaluator.with_judge(request.judge)
+    check_models(agent, evaluator, profile=request.initial_profile, others=others)
