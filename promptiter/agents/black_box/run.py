@@ -68,6 +68,10 @@ async def run_black_box(
     if error is not None:
         message = error.message.replace(session.key, MASK)
         error = replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+    elif session.outages:
+        lost = session.outages[0]
+        message = f"the agent answered without the answer of a model call, which failed: {lost.message}"
+        error = replace(lost, message=message)
     steps = build_steps(
         BlackBoxRun(
             snapshot=prompts.snapshot,
@@ -76,7 +80,7 @@ async def run_black_box(
             answer=answer.text,
             data=answer.data,
             error=error,
-            calls=session.calls,
+            calls=[each for each in session.calls if each.error is None or not session.was_answered_later(each)],
             start_ns=start_ns,
             end_ns=time.time_ns(),
         )
