@@ -130,8 +130,21 @@ class EndpointSession:
 
     @property
     def outages(self) -> list[Failure]:
-        """The errors of calls that a service failed to answer. They say nothing about the agent."""
-        return [call.error for call in self.calls if call.error is not None and call.error.is_outage]
+        """The errors of calls that a service failed to answer, also when the agent asked again, or another model.
+
+        They say nothing about the agent.
+        """
+        failed = [call for call in self.calls if call.error is not None and call.error.is_outage]
+        return [call.error for call in failed if call.error is not None and not self.was_answered_later(call)]
+
+    def was_answered_later(self, failed: EndpointCall) -> bool:
+        """Whether the agent asked the same again, maybe another model, and got an answer."""
+        return any(
+            call.reply is not None
+            and call.start_ns >= failed.end_ns
+            and call.request.messages == failed.request.messages
+            for call in self._calls
+        )
 
     @property
     def redactor(self) -> Redactor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
 
-from promptiter.backprop.iteration_record import get_iteration, get_reflection
+from promptiter.backprop.iteration_record import Iteration, SearchStopAsked, get_iteration, get_reflection
 from promptiter.engine.metric_calls import count_calls
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot
@@ -39,9 +39,6 @@ SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
 
 LATER_PHASES = frozenset(("ablation", "final_test", "test"))
 """Phases after the search, which belong to no round."""
-
-SEARCH_STOP = "search_stop"
-"""The type of the event by which a search says that a condition of its own ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ def find_stop_reason(result: RunResult) -> str | None:
     kind = result.stop_reason
     if kind == "exhausted":
         notes = [*result.notes, *(note for each in result.rounds for note in each.notes)]
-        asked = [str(note.data.get("reason", "")) for note in notes if note.type == SEARCH_STOP]
+        asked = [str(note.data.get("reason", "")) for note in notes if note.type == SearchStopAsked.event_type]
         kind = next((reason for reason in reversed(asked) if reason), kind)
     return None if kind is None else STOP_REASONS.get(kind, kind)
 
@@ -167,17 +164,15 @@ def read_prompts(profile: Profile, structure: StructureSnapshot, names: Mapping[
 def _build_round(
     each: RoundResult, result: RunResult, *, names: Mapping[str, str], times: RoundTimes, used: int, budget: int | None
 ) -> RoundRecord:
-    candidate, iteration, reflection = each.candidate, get_iteration(each), get_reflection(each)
-    validation = each.validation if each.validation is not None else _find_validation(each, result)
-    decision, began = each.decision, times.began.get(each.round, 0.0)
+    candidate, iteration, reflection = each.candidate, _read_iteration(each), get_reflection(each)
+    validation, decision = _find_validation(each, result), each.decision
+    began = times.began.get(each.round, 0.0)
     changed = [surface_id for surface_id in each.patches.surface_ids if surface_id in names]
-    named = [name for name in (iteration.components if iteration is not None else ()) if name in names] or changed
-    minibatch = iteration.minibatch if iteration is not None else [] if each.train is None else each.train.cases
-    parents = iteration.parent_scores if iteration is not None else ()
-    own = iteration.candidate_scores if iteration is not None else ()
+    named = [name for name in iteration.components if name in names] or changed
+    parents, own = iteration.parent_scores, iteration.candidate_scores
     return RoundRecord(
         round=each.round,
-        kind="reflective" if iteration is None else iteration.kind,
+        kind=iteration.kind,
         started_at=_add_seconds(result.measured.started_at, began),
         duration_seconds=max(0.0, times.ended.get(each.round, began) - began),
         optimized_field_names=[names[surface_id] for surface_id in named],
@@ -190,11 +185,11 @@ def _build_round(
         validation_pass_rate=(None if validation is None else validation.pass_rate) or 0.0,
         metric_breakdown=_break_down(validation),
         failed_case_ids=[] if validation is None else [case.case_id for case in validation.cases if not case.passed],
-        train_minibatch_size=len(minibatch),
+        train_minibatch_size=len(iteration.minibatch),
         train_subsample_parent_score=fmean(map(fmean, parents)) if parents and all(parents) else _train_score(each),
         train_subsample_candidate_score=fmean(own) if own else None,
-        skip_reason=each.skipped or (iteration.skipped if iteration is not None else "") or None,
-        error_message=(iteration.error if iteration is not None else "") or None,
+        skip_reason=each.skipped or iteration.skipped or None,
+        error_message=iteration.error or None,
         reflection_lm_calls=reflection.calls,
         round_token_usage=_count_tokens(reflection.input_tokens, reflection.output_tokens),
         budget_used=used,
@@ -202,10 +197,16 @@ def _build_round(
     )
 
 
+def _read_iteration(each: RoundResult) -> Iteration:
+    """The iteration of a round; of another search than GEPA, what corresponds to it."""
+    train = () if each.train is None else each.train.cases
+    return get_iteration(each) or Iteration(number=each.round, minibatch=tuple(case.case_id for case in train))
+
+
 def _find_validation(each: RoundResult, result: RunResult) -> Evaluation | None:
-    """The evaluation of the candidate on all validation cases that a search made itself."""
-    if each.candidate is None or result.baseline is None:
-        return None
+    """The validation of the candidate, or its evaluation on all validation cases that the search made itself."""
+    if each.validation is not None or each.candidate is None or result.baseline is None:
+        return each.validation
     wanted = {case.case_id for case in result.baseline.cases}
     found = (one for one in each.candidate.evaluations if {case.case_id for case in one.cases} == wanted)
     return next(found, None)
@@ -216,9 +217,8 @@ def _find_best_by_metric(result: RunResult) -> dict[str, list[int]]:
     means = {} if result.baseline is None else {0: _break_down(result.baseline)}
     for each in result.rounds:
         iteration = get_iteration(each)
-        validation = each.validation if each.validation is not None else _find_validation(each, result)
         if iteration is not None and iteration.pool_number is not None:
-            means[iteration.pool_number] = _break_down(validation)
+            means[iteration.pool_number] = _break_down(_find_validation(each, result))
     if len(means) < 2:
         return {}
     names = {name for known in means.values() for name in known}

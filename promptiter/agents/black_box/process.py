@@ -171,6 +171,12 @@ def _signal_group(pid: int, number: int) -> bool:
 
 
 def _explain_start(command: Sequence[str], cwd: Path | None, error: OSError | ValueError) -> SetupError | CommandError:
+    if isinstance(error, UnicodeEncodeError):
+        found = ascii(error.object[error.start])
+        return CommandError(
+            f"{name_command(command)} cannot be started: an argument or a variable contains {found}, half of a "
+            "surrogate pair, which is not a character"
+        )
     if isinstance(error, ValueError):  # an embedded null byte
         return CommandError(
             f"{name_command(command)} cannot be started: an argument or a variable contains a NUL character, which "

@@ -22,15 +22,20 @@ MIN_FRAGMENT = 8
 
 @dataclass(frozen=True)
 class PromptMatcher:
-    """The prompts of an agent with their values in one run."""
+    """The prompts of an agent with their values in one run, and the message of its case."""
 
     snapshot: StructureSnapshot
     values: Mapping[str, Json]
+    case: str = ""
 
     @cached_property
     def _fragments(self) -> dict[str, tuple[str, ...]]:
         texts = {each.id: self.values[each.id] for each in self.snapshot.surfaces if each.type in TEXT_TYPES}
         return {name: _split(text) for name, text in texts.items() if isinstance(text, str)}
+
+    @cached_property
+    def _case(self) -> str:
+        return _squeeze(self.case)
 
     def find_prompts(self, request: ModelRequest) -> list[str]:
         """The surfaces whose texts a request contains, in the order of the structure."""
@@ -66,7 +71,7 @@ class PromptMatcher:
         return all(each in text for each in fragments)
 
     def _is_part_of_others(self, surface: Surface, found: list[Surface], whole: str) -> bool:
-        """Whether a prompt is in a request only because a longer prompt contains its text."""
+        """Whether a prompt is in a request only because a longer prompt, or the case, contains its text."""
         if surface.type == "tool":
             return False
         text = max(self._fragments[surface.id], key=len)
@@ -76,6 +81,8 @@ class PromptMatcher:
             if each.id != surface.id and len(" ".join(self._fragments[each.id])) > len(text)
         ]
         inside = sum(each.count(text) for each in longer)
+        if (in_case := self._case.count(text)) > 0:
+            inside += in_case * whole.count(self._case)
         return bool(inside) and whole.count(text) <= inside
 
 

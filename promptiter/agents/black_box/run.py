@@ -74,7 +74,7 @@ async def run_black_box(
             answer=answer.text,
             data=answer.data,
             error=error,
-            calls=session.calls,
+            calls=[each for each in session.calls if each.error is None or not session.was_answered_later(each)],
             start_ns=start_ns,
             end_ns=time.time_ns(),
         )
@@ -99,21 +99,21 @@ async def run_black_box(
 def _explain(error: Failure | None, session: EndpointSession) -> Failure | None:
     """The error of a run, with that of its last failed model call, which many agents do not show.
 
-    A run whose calls all failed for want of a model is an error, too: its answer says nothing about the prompts.
+    A run that ended well without a call that a service failed to answer, or without any model because there is none
+    of that name, is an error, too: its answer says nothing about the prompts.
     """
     failed = [call.error for call in session.calls if call.error is not None]
-    if error is None:
-        is_without_model = failed and len(failed) == len(session.calls)
-        if not is_without_model or not all(
-            each.is_outage or each.type == ModelNotFoundError.__name__ for each in failed
-        ):
-            return None
-        message = f"{failed[-1].message} (the agent answered, but none of its model calls was answered)"
-        return replace(failed[-1], message=message)
-    message = error.message.replace(session.key, MASK)
-    if failed and failed[-1].message not in message:
-        message = f"{message}; its last failed model call: {failed[-1].type}: {failed[-1].message}"
-    return replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+    if error is not None:
+        message = error.message.replace(session.key, MASK)
+        if failed and failed[-1].message not in message:
+            message = f"{message}; its last failed model call: {failed[-1].type}: {failed[-1].message}"
+        return replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+    is_without_model = len(failed) == len(session.calls) and all(each.type == _NOT_FOUND for each in failed)
+    lost = session.outages or (failed if is_without_model else [])
+    if not lost:
+        return None
+    message = f"the agent answered without the answer of a model call, which failed: {lost[0].message}"
+    return replace(lost[0], message=message)
 
 
 _NOT_FOUND = ModelNotFoundError.__name__

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import orjson
 
 from promptiter.agents.argument_checks import check_items, check_named
 from promptiter.agents.base import RunContext
 from promptiter.agents.black_box.command import INHERITED
+from promptiter.agents.black_box.private_files import make_private_folder
 from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process, select_environment
 from promptiter.backprop.command.evidence_files import (
     find_suffix,
@@ -110,8 +110,8 @@ class CommandStage:
     async def _run(
         self, command: list[str], files: Mapping[str, str], role: Role, key: str, answers: Sequence[str]
     ) -> Json:
-        with TemporaryDirectory(prefix="promptiter-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
+        with make_private_folder() as folder:
+            name = str(folder)
             for path, text in {**files, "output/.keep": ""}.items():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_text(text, encoding="utf-8", errors="replace")

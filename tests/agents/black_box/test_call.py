@@ -16,8 +16,11 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
-from promptiter.errors import SetupError
-from promptiter.llm.messages import Message
+from promptiter.endpoint.sessions import find_session
+from promptiter.errors import ModelUnavailableError, SetupError
+from promptiter.llm import Gateway
+from promptiter.llm.messages import Message, ModelReply, ModelRequest
+from promptiter.llm.retries import Retries
 from promptiter.profile import Profile
 
 PROMPTS = {"note": "Be kind.", "reply#tool.policy": "Says what is allowed."}
@@ -158,3 +161,37 @@ def test_in_place_a_thread_keeps_its_candidate_until_it_returns(tmp_path: Path) 
     while len(read) < 2 and time.monotonic() < end:
         time.sleep(0.01)
     assert (read, done.output) == (["new", "baseline"], "baseline")
+
+
+async def ask_stubbornly(query: str, prompts: Mapping[str, str]) -> str:
+    """Ask as often as the message says, and answer even without an answer of the model."""
+    session = find_session()
+    assert session is not None
+    request = ModelRequest(model="clerk", messages=(Message("system", prompts["note"]), Message("user", "hello")))
+    for _ in range(int(query)):
+        try:
+            call = await session.ask(request)
+        except ModelUnavailableError:
+            continue
+        assert call.reply is not None
+        return call.reply.text
+    return "Sorry."
+
+
+@pytest.mark.parametrize(("attempts", "answer", "is_outage"), [("2", "Sorry.", True), ("3", "Yes.", False)])
+def test_an_answer_without_a_model_that_was_down_is_an_outage(attempts: str, answer: str, is_outage: bool) -> None:
+    failures = iter([1, 2])
+
+    async def clerk(request: ModelRequest, *, repeat: int) -> ModelReply:
+        if next(failures, None):
+            raise ModelUnavailableError("down")
+        return ModelReply(text="Yes.")
+
+    with Gateway(models={"clerk": clerk}, retries=Retries(attempts=1)).active():
+        done = run(CallAgent(ask_stubbornly, prompts={"note": "Be kind."}), CaseInput(text=attempts))
+    assert done.output == answer
+    assert (done.error is not None and done.error.is_outage) == is_outage
+    assert done.trace is not None
+    if not is_outage:
+        assert done.error is None
+        assert [(step.id, step.error) for step in done.trace.steps] == [("note", None)]

@@ -291,3 +291,16 @@ def test_calls_that_continue_one_of_many_parallel_loops_find_it() -> None:
     steps = build(*first, *then, prompts={"write": PROMPTS["write"]})
     answers = {step.input.text: step.output.text for step in steps.values() if step.kind == "llm"}
     assert answers == {f"question {at}": f"answer {at}" for at in range(5)}
+
+
+def test_a_prompt_whose_text_is_part_of_the_case_is_found_only_where_it_is_besides() -> None:
+    prompts = {"plan": PROMPTS["plan"], "write": "return the kettle"}
+    plan = call(prompts["plan"], f"{CASE}\n", reply=PLAN, at=1)
+    steps = build(plan, call("Write it.", f"{CASE} {PLAN}", reply="Yes.", at=5), answer="Yes.", prompts=prompts)
+    assert [(step.node_id, set(step.surface_reads or ())) for step in steps.values()] == [
+        ("plan", {"plan#instruction"}),
+        ("bot", set()),
+        ("bot", {"write#instruction"}),
+    ]
+    steps = build(plan, call(prompts["write"], CASE, reply="Yes.", at=5), answer="Yes.", prompts=prompts)
+    assert set(steps["write"].surface_reads or ()) == {"write#instruction"}

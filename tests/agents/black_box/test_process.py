@@ -119,6 +119,7 @@ async def test_a_signal_is_named() -> None:
         (("no-such-program",), None, SetupError, "'no-such-program' cannot be started: No such file"),
         (("true",), Path("/no/such/folder"), SetupError, "there is no folder '/no/such/folder'"),
         (("true", "a\0b"), None, CommandError, "contains a NUL character"),
+        (("true", "a\ud800b"), None, CommandError, "half of a surrogate pair"),
         (("true", "x" * 10_000_000), None, CommandError, "are too long; pass long texts as files"),
     ],
 )
