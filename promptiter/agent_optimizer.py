@@ -41,7 +41,7 @@ from promptiter.policies.callback_stop import CallbackStop
 from promptiter.references import find_reference
 from promptiter.runlog.events import Observer
 from promptiter.runs.apply import NotAdoptedError, apply_result
-from promptiter.runs.directory import TEST_NOW, RunDirectory, read_finished_run
+from promptiter.runs.directory import RunDirectory, read_finished_run
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.optimize_result import OptimizeResult
 from promptiter.runs.place_search import Project
@@ -203,7 +203,7 @@ async def _execute(
     verbose: int,
 ) -> RunOutcome:
     interrupt = Interrupt()
-    interrupt.end_search_when((configured.config.runs.parent / TEST_NOW).exists)
+    configured.watch_output_dir(interrupt)
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     with _show_progress(configured, directory, verbose) as shown, on_signals(interrupt, task.cancel):

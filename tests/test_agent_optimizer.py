@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import promptiter
-from promptiter.errors import ArgumentTypeError, InvalidArgumentError, SetupError
+from promptiter.errors import ApplyError, ArgumentTypeError, InvalidArgumentError, SetupError
 from promptiter.runlog.events import Event
 from promptiter.runs.optimize_result import OptimizeResult, RoundRecord
 from tests.worlds.prompt_bot import GEPA, METRIC, PromptBot
@@ -367,6 +367,24 @@ async def test_required_metrics_are_checked_on_the_baseline(bot: PromptBot) -> N
     assert result.total_rounds == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"score_threshold": 1.0, "max_iterations_without_improvement": 1}, "required_metrics_passing"),
+        ({**NEVER, "score_threshold": 1.0, "timeout_seconds": 1e-6}, "score_threshold"),
+    ],
+)
+async def test_the_stop_conditions_are_checked_on_the_baseline_in_their_order(
+    bot: PromptBot, settings: dict[str, Any], reason: str
+) -> None:
+    arguments = bot.write()
+    bot.skill.write_text(BETTER)
+    bot.configure(**settings)
+    result = await promptiter.optimize(**arguments)
+    assert (result.status, result.stop_reason, result.total_rounds) == ("SUCCEEDED", reason, 0)
+    assert (result.finish_reason, result.best_prompts) == ("perfect_pass_rate", result.baseline_prompts)
+
+
 async def test_the_stop_file_ends_the_search_and_what_was_found_is_tested(bot: PromptBot) -> None:
     out = bot.folder / "out"
     arguments = bot.write()
@@ -382,6 +400,26 @@ async def test_the_stop_file_ends_the_search_and_what_was_found_is_tested(bot: P
 
 
 # While it runs
+
+
+async def test_a_run_that_fails_after_a_candidate_was_accepted_returns_the_baseline_and_writes_nothing(
+    bot: PromptBot,
+) -> None:
+    phase = FinalTestPhase()
+
+    def lose_the_server(_: str) -> None:
+        if phase.has_begun:
+            raise ConnectionRefusedError("the server is gone")
+
+    bot.before_answer = lose_the_server
+    result = await promptiter.optimize(**bot.write(callbacks=phase, update_source=True))
+    assert (result.status, result.finish_reason, result.stop_reason) == ("FAILED", "error", None)
+    assert (result.rounds_accepted, result.best_prompts) == (1, result.baseline_prompts)
+    assert result.best_pass_rate == result.baseline_pass_rate
+    assert bot.skill.read_text() == "Answer in one line.\n"
+    bot.before_answer = lambda _: None
+    assert (await promptiter.optimize(**bot.write(update_source=True))).status == "SUCCEEDED"
+    assert bot.skill.read_text() == BETTER, "the second call resumed the run"
 
 
 async def test_a_cancelled_run_is_written_restored_and_resumed(bot: PromptBot) -> None:
@@ -508,3 +546,28 @@ async def test_a_merge_of_one_prompt_is_a_warning(bot: PromptBot) -> None:
     with pytest.warns(UserWarning, match="use_merge has no effect with one prompt"):
         result = await promptiter.optimize(**arguments)
     assert (result.best_pass_rate, result.merge_rounds_total) == (1.0, 0)
+
+
+async def test_an_improvement_is_written_to_all_sources_or_to_none(bot: PromptBot) -> None:
+    store = {"skill": "Answer in one line.\n"}
+
+    async def load() -> str:
+        return store["skill"]
+
+    async def save(value: str) -> None:
+        if (bot.folder / "out" / "result.json").exists() and value != "Answer in one line.\n":
+            raise PermissionError("read-only")
+        store["skill"] = value
+
+    async def call_agent(query: str) -> str:
+        both = "order id" in bot.system.read_text() and "order id" in store["skill"]
+        return query if both else "I do not know."
+
+    target = promptiter.TargetPrompt().add_path("system_prompt", str(bot.system))
+    target.add_callback("skill", read=load, write=save)
+    arguments = bot.write(call_agent=call_agent, target_prompt=target, update_source=True)
+    bot.configure(**GEPA, module_selector="all")
+    with pytest.raises(ApplyError, match="PermissionError: read-only; the files are as they were"):
+        await promptiter.optimize(**arguments)
+    assert (bot.system.read_text(), store["skill"]) == ("Be polite.\n", "Answer in one line.\n")
+    assert read(bot.folder / "out" / "result.json")["status"] == "SUCCEEDED"

@@ -156,6 +156,7 @@ def _run(configured: ConfiguredRun, directory: RunDirectory, *, test_now: bool) 
 
     config, ledger = configured.config, configured.gateway.ledger
     interrupt = Interrupt(test_now=test_now)
+    configured.watch_output_dir(interrupt)
     progress = RunProgress(SteadyConsole(), spent=lambda: ledger.snapshot().of_models)
     reviewer = make_reviewer(configured, directory.path, progress, interrupt)
     try:

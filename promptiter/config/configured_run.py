@@ -29,7 +29,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
 from promptiter.runs.case_use_file import CaseUseFile
-from promptiter.runs.directory import RunDirectory
+from promptiter.runs.directory import TEST_NOW, RunDirectory
 from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
 from promptiter.runs.layout_001 import Layout001
@@ -134,6 +134,11 @@ class ConfiguredRun:
         )
         directory.notes += self.notes
         return directory
+
+    def watch_output_dir(self, interrupt: Interrupt) -> None:
+        """Also end the search once the file `optimize.stop` is in the folder of the artifacts."""
+        if (folder := self.config.output_dir) is not None:
+            interrupt.end_search_when((folder / TEST_NOW).exists)
 
     @property
     def _all_observers(self) -> tuple[Observer, ...]:

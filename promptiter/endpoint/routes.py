@@ -85,7 +85,7 @@ def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSe
     """
     api_keys = _list_api_keys(request)
     if url_key is not None and find_session(url_key) is None:
-        message = "the key in the URL is unknown, or its run has ended; use the base URL of the running case"
+        message = "the key in the URL is unknown, or its run has ended; use the base URL of this run"
         raise RefusedRequestError(401, message, kind=_AUTH)
     keys = [key for key in (url_key, *api_keys) if key is not None and find_session(key) is not None]
     if len(set(keys)) > 1:
@@ -94,7 +94,7 @@ def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSe
     session = find_session(keys[0]) if keys else None
     if session is None:
         message = "this key is unknown, or its run has ended" if api_keys else "the request has no key"
-        raise RefusedRequestError(401, f"{message}; use the base URL and the key of the running case", kind=_AUTH)
+        raise RefusedRequestError(401, f"{message}; use the URL and the key that promptiter gave", kind=_AUTH)
     return session
 
 

@@ -24,8 +24,8 @@ class SharedSession(EndpointSession):
         running = [session for session in list_sessions() if not isinstance(session, SharedSession)]
         if len(running) > 1:
             message = (
-                f"{len(running)} cases are running, and this client cannot say which one it belongs to; run one case "
-                "at a time, or give the client to promptiter.instrument(client)"
+                "several cases are running, and this client cannot say which is its own; set evaluation.concurrency "
+                "to 1, or use promptiter.instrument(client)"
             )
             raise RefusedRequestError(409, message, kind="conflict")
         if running:

@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from promptiter.errors import AccessDeniedError, ModelError, TransientModelError, nearest
+from promptiter.errors import AccessDeniedError, ModelError, ModelNotFoundError, TransientModelError, nearest
 from promptiter.llm.litellm_errors import translate_error
 from promptiter.llm.litellm_options import FORMAT, RefusedOptions, build_options, drop_option, find_refused_option
 from promptiter.llm.litellm_replies import read_embeddings, read_reply
@@ -52,13 +52,14 @@ class LiteLLMModel:
 
     def find_setup_problem(self, name: str) -> str | None:
         """Why a call of this model must fail, if that is certain: its provider is unknown, or no key is set."""
+        name = self._qualify(name)
         if problem := _find_unknown_provider(name, self.api_base, self.other_names):
             return problem
         return None if self.api_key or self.api_base or self.headers else _find_missing_key(name)
 
     def find_problem_of_server(self, name: str) -> str | None:
         """A line if the user's own server is down, or lists a name that this one resembles; blocking."""
-        bare, provider, _, _ = load().get_llm_provider(name, api_base=self.api_base)
+        bare, provider, _, _ = load().get_llm_provider(self._qualify(name), api_base=self.api_base)
         if (api_base := self._find_server(provider)) is None:
             return None
         key = self.api_key or (os.environ.get("OPENAI_API_KEY") if provider == "openai" else None)
@@ -68,7 +69,7 @@ class LiteLLMModel:
 
     def _show_server(self, name: str) -> str | None:
         """The address of the user's own server in messages; None if it is the provider's."""
-        _, provider, _, _ = load().get_llm_provider(name, api_base=self.api_base)
+        _, provider, _, _ = load().get_llm_provider(self._qualify(name), api_base=self.api_base)
         return None if (api_base := self._find_server(provider)) is None else _show_address(api_base)
 
     def _find_server(self, provider: str) -> str | None:
@@ -77,6 +78,12 @@ class LiteLLMModel:
         own = [environ.get(variable) for variable in _BASE_VARIABLES] if provider == "openai" else []
         api_base = self.api_base or next(filter(None, own), None)
         return api_base if api_base is not None and api_base.startswith(("http://", "https://")) else None
+
+    def _qualify(self, name: str) -> str:
+        """The name for litellm. Agents give the bare name of a model on the user's own server, as in `qwen3-8b`."""
+        if self._find_server("openai") is None or _has_provider(name, self.api_base):
+            return name
+        return f"openai/{name}"
 
     def prepare(self) -> None:
         """Import what the first call would import; blocking."""
@@ -101,7 +108,7 @@ class LiteLLMModel:
         options = {name: value for name, value in request.options.items() if name not in OUTPUT_BOUNDS}
         try:
             return await litellm.aembedding(
-                model=request.model,
+                model=self._qualify(request.model),
                 input=[message["content"] for message in openai_messages(request)],
                 api_base=self._find_base(request.model),
                 api_key=self.api_key,
@@ -122,7 +129,7 @@ class LiteLLMModel:
         Claude refuses fields that it does not know. litellm takes its own as options, and would send `extra_body` as a
         field of that name.
         """
-        _, provider, _, _ = load().get_llm_provider(model, api_base=self.api_base)
+        _, provider, _, _ = load().get_llm_provider(self._qualify(model), api_base=self.api_base)
         if provider == "anthropic":
             body = options.get("extra_body") or {}
             others = {name: value for name, value in options.items() if name != "extra_body"}
@@ -141,7 +148,7 @@ class LiteLLMModel:
         litellm = load()
         if litellm.api_base is not None:  # a setting of the user, which comes before the environment
             return None
-        _, provider, _, _ = litellm.get_llm_provider(model)
+        _, provider, _, _ = litellm.get_llm_provider(self._qualify(model))
         variables, usual = _ADDRESSES.get(provider, ((), None))
         return next(filter(None, map(_kept.get, variables)), usual)
 
@@ -151,7 +158,7 @@ class LiteLLMModel:
         while True:
             try:
                 response = await litellm.acompletion(
-                    model=request.model,
+                    model=self._qualify(request.model),
                     api_base=self._find_base(request.model),
                     api_key=self.api_key,
                     num_retries=0,
@@ -176,6 +183,8 @@ class LiteLLMModel:
         if problem := self.find_setup_problem(model):
             translated = translate_error(error, load(), redactor)
             is_transient = isinstance(translated, TransientModelError)
+            if not _has_provider(self._qualify(model), self.api_base):
+                return ModelNotFoundError(problem)
             return (AccessDeniedError if is_transient else type(translated))(problem)
         return translate_error(error, load(), redactor, place=self._show_server(model))
 
@@ -303,13 +312,22 @@ def _find_missing_key(model: str) -> str | None:
 
 
 def _find_unknown_provider(model: str, api_base: str | None, other_names: tuple[str, ...]) -> str | None:
+    if _has_provider(model, api_base):
+        return None
+    hint = nearest(model, [*other_names, *load().model_cost])
+    return (
+        f"{model} names no provider that litellm knows{hint}; write provider/model, such as openai/{model}, or set "
+        f"models.{model}.api_base in promptiter.yaml to the address of your own server"
+    )
+
+
+def _has_provider(model: str, api_base: str | None) -> bool:
     litellm = load()
     try:
         litellm.get_llm_provider(model, api_base=api_base)
     except litellm.exceptions.BadRequestError:
-        hint = nearest(model, [*other_names, *litellm.model_cost])
-        return f"{model} names no provider that litellm knows{hint}; write provider/model, such as openai/{model}"
-    return None
+        return False
+    return True
 
 
 _DROPPED = frozenset(("user", "verbosity"))

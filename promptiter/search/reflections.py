@@ -115,7 +115,7 @@ class Reflections:
         ]
         error = ""
         if found.failed and not found.texts and not found.refused:
-            error = f"the reflection on {join_names(found.failed, limit=3)} failed: {found.notes[0]}"
+            error = f"the reflection failed: {found.notes[0]}"
         self._count(error)
         refused = [f"{each.surface_id}: {each.reason}" for each in found.refused]
         return Reflected(patches=PatchSet(tuple(patches)), notes=(*refused, *found.notes), error=error)

@@ -90,6 +90,14 @@ def test_the_layout_is_written_into_the_run_with_its_exit_codes(bot: PromptBot, 
     assert json.loads((bot.folder / "out" / "result.json").read_text())["status"] == "FAILED"
 
 
+def test_the_file_optimize_stop_in_the_output_folder_ends_the_search(bot: PromptBot, run: Run) -> None:
+    bot.configure(stop={"required_metrics": []})
+    (bot.folder / "out").mkdir()
+    (bot.folder / "out" / "optimize.stop").touch()
+    run("run", "optimizer.json", *OPTIONS, "--layout", "001", "--output-dir", "out")
+    assert json.loads((bot.folder / "out" / "result.json").read_text())["stopReason"] == "user_requested_stop"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

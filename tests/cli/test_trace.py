@@ -117,6 +117,17 @@ def test_pictures_of_long_traces_show_nodes_unless_steps_are_requested(run: Run,
     assert "--unfold shows every step" in refused
 
 
+def test_a_long_error_does_not_hide_the_ids_of_the_list(run: Run, tmp_path: Path) -> None:
+    error = Failure("BadRequestError", "there is no such model; " * 8)
+    steps = (Step(id="a", node_id="a", error=error),)
+    write_traces(tmp_path / "two.jsonl", [ExecutionTrace(id=f"conversation-{n}", steps=steps) for n in range(2)])
+    listed = run("trace", "show", tmp_path / "two.jsonl", width=80)
+    assert re.findall(r"^conversation-\d  completed ", listed, re.MULTILINE) == [
+        "conversation-0  completed ",
+        "conversation-1  completed ",
+    ]
+
+
 def test_stats_summarize_a_file(run: Run, several: Path, tmp_path: Path) -> None:
     assert "3 traces (3 completed), 3 steps" in run("trace", "stats", several)
     found = orjson.loads(run("trace", "stats", BUNDLED, "--json"))

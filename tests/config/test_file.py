@@ -607,7 +607,7 @@ def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) ->
     )
     assert tiny == (
         "teacher, stages.optimizer: tiny names no provider that litellm knows; write provider/model, such as "
-        "openai/tiny"
+        "openai/tiny, or set models.tiny.api_base in promptiter.yaml to the address of your own server"
     )
 
 

@@ -38,7 +38,7 @@ async def main():
                     try:
                         await client.chat.completions.create(model="openai/clerk", messages=hello)
                     except openai.ConflictError as error:
-                        assert "2 cases are running" in str(error)
+                        assert "set evaluation.concurrency to 1, or use promptiter.instrument(client)" in str(error)
                     else:
                         raise AssertionError
     assert gateway.ledger.snapshot().total.calls == 2

@@ -186,11 +186,39 @@ def test_a_model_with_settings_of_its_own_is_not_refused() -> None:
 def test_a_model_without_a_provider_is_described_in_one_line() -> None:
     misspelled, bare = Gateway().find_setup_problems(["tiny", "gpt-4o-mni"])
     assert misspelled.startswith("gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); ")
-    assert bare == "tiny names no provider that litellm knows; write provider/model, such as openai/tiny"
+    assert bare == (
+        "tiny names no provider that litellm knows; write provider/model, such as openai/tiny, or set "
+        "models.tiny.api_base in promptiter.yaml to the address of your own server"
+    )
     own = Gateway(models={"clerk_of_court": lambda _: "an own function"})
     for name, meant in {"simulted": "simulated", "clark_of_court": "clerk_of_court"}.items():
         [problem] = own.find_setup_problems([name])
         assert problem.startswith(f"{name} names no provider that litellm knows (did you mean '{meant}'?); ")
+
+
+@pytest.mark.parametrize("name", ["local", "Qwen/qwen3-8b"])
+async def test_a_model_of_your_own_server_needs_no_provider(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def note_model(body: dict[str, Any]) -> str:
+        asked.append(body["model"])
+        return "hello"
+
+    message = ModelRequest(model=name, messages=(Message("user", "hello"),))
+    with run_server(LoopbackServer(note_model)) as server:
+        own = Gateway(models={name: LiteLLMModel(api_base=server.url, api_key="sk-loopback")})
+        assert own.find_setup_problems([name]) == []
+        await own.ask(message, CallSite())
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
+        assert Gateway().find_setup_problems([name]) == []
+        await Gateway().ask(message, CallSite())
+    assert asked == [name, name]
+
+
+async def test_a_model_without_a_provider_is_not_found() -> None:
+    with pytest.raises(ModelNotFoundError, match="tiny names no provider"):
+        await Gateway().ask(ModelRequest(model="tiny", messages=(Message("user", "hello"),)), CallSite())
 
 
 @pytest.mark.usefixtures("no_keys")

@@ -144,8 +144,8 @@ async def test_a_failed_reflection_is_reported_and_the_run_goes_on() -> None:
     editor = Editor(failures=4)  # the first answer, and its repairs
     result = await build_engine(search(), editor).run(build_request())
     assert result.accepted_score == 1.0
-    assert "the reflection on draft#instruction failed" in iterations(result)[0].error
-    assert any("the reflection on draft#instruction failed" in each for each in result.problems)
+    assert "the reflection failed: draft#instruction: " in iterations(result)[0].error
+    assert any("the reflection failed: draft#instruction: " in each for each in result.problems)
     assert "no usable answer" in result.rounds[0].skipped
 
 

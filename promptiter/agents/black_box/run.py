@@ -13,7 +13,7 @@ from promptiter.agents.black_box.prompts import PromptSet
 from promptiter.agents.black_box.templates import Placeholder
 from promptiter.agents.failures import describe_error
 from promptiter.endpoint.sessions import EndpointSession, open_session
-from promptiter.errors import FATAL_ERRORS
+from promptiter.errors import FATAL_ERRORS, ModelNotFoundError
 from promptiter.llm.redaction import MASK
 from promptiter.profile import Profile
 from traces import ExecutionTrace, Failure
@@ -65,13 +65,7 @@ async def run_black_box(
     async with open_session(context) as session:
         given = BlackBoxInput(case=case, prompts=values, session=session)
         answer, error = await _call(call, given, context.deadline_s)
-    if error is not None:
-        message = error.message.replace(session.key, MASK)
-        error = replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
-    elif session.outages:
-        lost = session.outages[0]
-        message = f"the agent answered without the answer of a model call, which failed: {lost.message}"
-        error = replace(lost, message=message)
+    error = _explain(error, session)
     steps = build_steps(
         BlackBoxRun(
             snapshot=prompts.snapshot,
@@ -100,6 +94,29 @@ async def run_black_box(
         error=error,
         duration_s=time.perf_counter() - started,
     )
+
+
+def _explain(error: Failure | None, session: EndpointSession) -> Failure | None:
+    """The error of a run, with that of its last failed model call, which many agents do not show.
+
+    A run that ended well without a call that a service failed to answer, or without any model because there is none
+    of that name, is an error, too: its answer says nothing about the prompts.
+    """
+    failed = [call.error for call in session.calls if call.error is not None]
+    if error is not None:
+        message = error.message.replace(session.key, MASK)
+        if failed and failed[-1].message not in message:
+            message = f"{message}; its last failed model call: {failed[-1].type}: {failed[-1].message}"
+        return replace(error, message=message, is_outage=error.is_outage or bool(session.outages))
+    is_without_model = len(failed) == len(session.calls) and all(each.type == _NOT_FOUND for each in failed)
+    lost = session.outages or (failed if is_without_model else [])
+    if not lost:
+        return None
+    message = f"the agent answered without the answer of a model call, which failed: {lost[0].message}"
+    return replace(lost[0], message=message)
+
+
+_NOT_FOUND = ModelNotFoundError.__name__
 
 
 async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> tuple[BlackBoxAnswer, Failure | None]:

@@ -56,10 +56,10 @@ def print_list(console: Console, traces: Sequence[ExecutionTrace], *, limit: int
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for name in ("trace", "status"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for name in ("steps", "time", "tokens", "cost"):
-        table.add_column(name, justify="right")
-    table.add_column("first failure", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("first failure", overflow="fold")
     shown = traces[:limit] if limit else traces
     for trace in map(show_names, shown):
         failed = next((step for step in trace.steps if step.error), None)

@@ -78,13 +78,13 @@ def _join_keys(keys: Sequence[str]) -> str:
 
 _INLINE = re.compile(r"\(([^()\n]{1,1000})\)")
 _KEY = r"\*{0,2}([^\W\d][\w/ '-]{0,40}?)\*{0,2}"
+_PAIR = re.compile(rf"\s*{_KEY}\s*(?::\s|=)\s*(\S.*?)\s*")
 
 
 def _read_brackets(text: str) -> Iterator[_Field]:
     """`(order id: A-17; city: Berlin)`"""
     for group in _INLINE.finditer(text):
-        pairs = [re.fullmatch(rf"\s*{_KEY}\s*(?::\s|=)\s*(\S.*?)\s*", part) for part in group[1].split(";")]
-        yield from ((pair[1], pair[2], group.span()) for pair in pairs if pair)
+        yield from ((pair[1], pair[2], group.span()) for pair in map(_PAIR.fullmatch, group[1].split(";")) if pair)
 
 
 _DOCUMENT = re.compile(r"^[ \t]*(\[[\w.#-]{1,24}\][ \t]+\S.*)$", re.MULTILINE)
@@ -102,10 +102,14 @@ _PROSE = re.compile(r"\b(?:is|are|was|i|you|we|please|this|note)\b", re.IGNORECA
 
 
 def _read_lines(text: str) -> Iterator[_Field]:
-    """`order id: A-17` on a line of its own."""
+    """`order id: A-17` on a line of its own, or several of them: `order id: A-17; city: Berlin`."""
     for line in _LINE.finditer(text):
         if len(line[1].split()) <= MAX_NAME_WORDS and not _PROSE.search(line[1]):
-            yield line[1], line[2], (line.start(), line.end())
+            first, *others = line[2].split(";")
+            pairs = [pair for pair in map(_PAIR.fullmatch, others) if pair and not _PROSE.search(pair[1])]
+            is_list = len(pairs) == len(others)  # otherwise the semicolon belongs to the value
+            yield line[1], first if is_list else line[2], line.span()
+            yield from ((pair[1], pair[2], line.span()) for pair in pairs if is_list)
 
 
 _SPOKEN = re.compile(

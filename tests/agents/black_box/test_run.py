@@ -14,7 +14,12 @@ from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.black_box.http import HttpAgent
 from promptiter.engine.engine import Engine
-from promptiter.errors import BudgetEndedError, ModelUnavailableError
+from promptiter.errors import (
+    BadRequestError,
+    BudgetEndedError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+)
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
@@ -53,6 +58,56 @@ async def test_a_command_that_fails_because_a_model_is_down_is_an_outage() -> No
     assert done.error.is_outage
     assert done.trace is not None
     assert [(step.id, step.error is None) for step in done.trace.steps] == [("note", False), ("triage", False)]
+
+
+SHRUG = """
+import json, os, sys, urllib.request
+for model in ("note", "sort"):
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]}).encode()
+    try:
+        urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)).read()
+    except OSError:
+        pass
+print("Thank you for your message.")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+async def run_shrug(code: int, *, errors: Mapping[str, Exception]) -> AgentRun:
+    """Run a command that asks two models, drops their errors and ends with an exit code."""
+
+    def reply(request: ModelRequest) -> ModelReply:
+        if request.model in errors:
+            raise errors[request.model]
+        return ModelReply(text="Hello, too.")
+
+    command = (sys.executable, "-Sc", SHRUG, str(code), "{file:note}")
+    models = dict.fromkeys(("note", "sort"), ScriptedModel(reply))
+    agent = CommandAgent(command=command, prompts={"note": "Be kind."})
+    return await run_desk(agent, Gateway(models=models, retries=Retries(attempts=1)))
+
+
+async def test_the_error_of_a_run_has_that_of_its_model_call() -> None:
+    done = await run_shrug(22, errors={"note": ModelNotFoundError("there is no model 'note'")})
+    assert done.error is not None
+    assert done.error.message.endswith(
+        "exit code 22; its last failed model call: ModelNotFoundError: there is no model 'note'"
+    )
+
+
+async def test_an_answer_without_any_model_is_an_error() -> None:
+    missing = ModelNotFoundError("there is no such model")
+    done = await run_shrug(0, errors={"note": missing, "sort": missing})
+    assert done.error is not None
+    assert (done.error.type, done.error.is_outage) == ("ModelNotFoundError", False)
+    assert done.error.message.endswith("without the answer of a model call, which failed: there is no such model")
+
+
+async def test_an_agent_may_do_without_one_of_its_models_and_without_refused_calls() -> None:
+    missing, filtered = ModelNotFoundError("there is no such model"), BadRequestError("against the content policy")
+    for errors in ({"note": missing}, {"note": filtered, "sort": filtered}):
+        done = await run_shrug(0, errors=errors)
+        assert (done.error, done.output) == (None, "Thank you for your message.")
 
 
 async def test_the_key_of_a_run_is_not_in_its_error() -> None:

@@ -600,7 +600,7 @@ async def test_a_key_in_an_error_message_is_redacted() -> None:
     wrong: Json = {"model_name": "canary-key-1", "api_key": "canary-key-1"}
     score = await metric("llm_final_response", Gateway(), judge_model=wrong)(case("a"), run_with("a"))
     assert score.value is None
-    assert "BadRequestError" in str(score.error)
+    assert "ModelNotFoundError" in str(score.error)
     assert "*** names no provider" in str(score.error)
     assert "canary" not in str(score.error)
 

@@ -97,6 +97,8 @@ def found(
         ('Here:\n```json\n{"city": "Rome"}\n```', {"city": ("Rome",)}),
         ("An angry customer (order id: A-17; city: Berlin).", {"order id": ("A-17",), "city": ("Berlin",)}),
         ("- **Order ID**: A-17.\n- City: Berlin", {"order id": ("A-17",), "city": ("Berlin",)}),
+        ("order id: A-17; city: Berlin.", {"order id": ("A-17",), "city": ("Berlin",)}),
+        ("reason: it broke; send a new one", {"reason": ("it broke; send a new one",)}),
         ("Hello, my order number is A-17.", {"order number": ("A-17",)}),
         ("The order A-17 is late.", {"order id": ("A-17",)}),
         ("Write to ada@example.org by 2026-03-05, for $12.50.", {
