@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -41,29 +41,30 @@ def make_node_script() -> CommandAgent:
     return CommandAgent(command=("node", str(PROGRAMS / "desk.mjs"), *FILES), prompts=PROMPTS, name="triage")
 
 
-def ask_openai(base_url: str, key: str, model: str, messages: Sequence[Any], tools: Sequence[Any]) -> Mapping[str, Any]:
-    """Ask with the SDK of OpenAI."""
+def ask_openai(
+    http_client: httpx.Client, base_url: str, key: str, model: str, messages: Sequence[Any], tools: Sequence[Any]
+) -> Mapping[str, Any]:
+    """Ask with the SDK of OpenAI. Connections are shared: each client would read all certificates of the machine."""
     import openai
 
-    client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0, http_client=_open_connections())
+    client = openai.OpenAI(base_url=base_url, api_key=key, max_retries=0, http_client=http_client)
     given: dict[str, Any] = {"tools": list(tools)} if tools else {}
     reply = client.chat.completions.create(model=model, messages=list(messages), **given)
     message: Mapping[str, Any] = reply.choices[0].message.model_dump(exclude_none=True)
     return message
 
 
-@cache
-def _open_connections() -> httpx.Client:
-    """Shared: each client would read all certificates of the machine."""
-    return httpx.Client()
-
-
 class _Desk(BaseHTTPRequestHandler):
     """A service that asks models with the address and key that it was sent."""
 
+    def __init__(self, *arguments: Any, http_client: httpx.Client) -> None:
+        self.http_client = http_client
+        super().__init__(*arguments)
+
     def do_POST(self) -> None:
         given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        ask = partial(ask_openai, given["base_url"], self.headers["Authorization"].removeprefix("Bearer "))
+        key = self.headers["Authorization"].removeprefix("Bearer ")
+        ask = partial(ask_openai, self.http_client, given["base_url"], key)
         body = json.dumps({"answer": answer(given["message"], given["prompts"], ask)}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -77,7 +78,8 @@ class _Desk(BaseHTTPRequestHandler):
 @contextmanager
 def serve_desk() -> Iterator[HttpAgent]:
     """The desk as a service with the SDK of OpenAI, while the block runs."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Desk)
+    http_client = httpx.Client()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Desk, http_client=http_client))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -97,6 +99,7 @@ def serve_desk() -> Iterator[HttpAgent]:
         server.shutdown()
         thread.join()
         server.server_close()
+        http_client.close()
 
 
 @contextmanager
