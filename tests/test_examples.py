@@ -19,7 +19,10 @@ from traces import ExecutionTrace, read_traces
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(page.parent.name for page in EXAMPLES.glob("*/README.md"))
-LONG = ("own_search", "ci_integration")
+LONG = (
+    *("own_search", "ci_integration", "slo_runtime_control", "advanced_strategies", "own_stopper_and_strategy"),
+    *("blackbox_cli", "http_service", "multi_agent_pipeline", "multi_metric_with_judges", "remote_prompt_store"),
+)
 """They take more than five seconds."""
 
 OFFLINE = """

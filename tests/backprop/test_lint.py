@@ -329,7 +329,7 @@ def test_problems_come_in_a_fixed_order() -> None:
     assert found == ["limits", "placeholder", "repeat", "growth", "copied"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_linter_of_10_000_cases_lints_a_patch_in_milliseconds() -> None:
     rng = random.Random(7)
     vocabulary = ["".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(800)]

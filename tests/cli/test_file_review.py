@@ -33,7 +33,7 @@ def decide(line: str, decision: str) -> None:
     file.write_text(file.read_text().replace("decision:\n", f"decision: {decision}\n", 1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_waits_for_the_same_file_when_it_is_resumed(desk: Path) -> None:
     with start("run", "--review", "file") as killed:
         asked = wait_for(killed, "waiting for 1 review: ")

@@ -199,7 +199,11 @@ def command(*words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("how", "where"),
-    [("SIGTERM", b'"phase":"train"'), ("stop", b'"phase":"validation"'), ("SIGINT", b'"phase":"final_test"')],
+    [
+        ("SIGTERM", b'"phase":"train"'),
+        pytest.param("stop", b'"phase":"validation"', marks=pytest.mark.long),
+        pytest.param("SIGINT", b'"phase":"final_test"', marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_and_the_stop_file_end_the_command_after_the_work_in_progress(
     how: str, where: bytes, run: Run, desk: Path

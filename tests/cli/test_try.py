@@ -283,7 +283,7 @@ def test_files_that_a_prompt_may_be_in_are_watched(tmp_path: Path) -> None:
     assert describe_change(after, watched.take_snapshot()) == "b.txt and 1 more were saved"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "promptiter", "try", "--watch"],

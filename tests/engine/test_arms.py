@@ -183,7 +183,7 @@ async def test_a_step_in_quality_during_the_final_test_is_not_a_gain() -> None:
         assert not is_claimed(result), result.conclusion
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_model_that_drifts_is_rarely_claimed_as_a_gain() -> None:
     claimed = 0
     for seed in range(20):

@@ -181,7 +181,8 @@ async def test_a_run_that_is_started_inside_another_run_is_a_run_of_its_own(sing
     assert [read_ledger(each) for each in (outer, *inner)] == [read_ledger(each) for each in singles[:2]]
 
 
-@pytest.mark.parametrize("where", take_some(["memory", "folder"], ["folder"]))
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["memory", "folder"])
 async def test_each_run_has_the_caps_of_the_budget_for_itself(where: str, tmp_path: Path) -> None:
     def engine_with_budget() -> Engine:
         engine = make_engine(budget=Budget(max_calls=100))
@@ -287,6 +288,7 @@ def test_eight_runs_in_eight_threads_equal_eight_single_runs(singles: list[RunRe
     assert [read_ledger(each) for each in results] == [read_ledger(each) for each in singles]
 
 
+@pytest.mark.long
 async def test_eight_runs_share_one_rate_limit_over_http() -> None:
     class CountingRate(RateLimit):
         granted = 0

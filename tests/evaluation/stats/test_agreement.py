@@ -58,7 +58,7 @@ def test_perfect_agreement_on_few_answers_is_not_certain() -> None:
     assert many.low > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("prevalence", "right"), [(0.5, 0.9), (0.7, 0.8), (0.5, 0.5)])
 def test_intervals_hold_the_true_kappa_in_95_of_100_samples(prevalence: float, right: float) -> None:
     random = Random(f"{prevalence} {right}")

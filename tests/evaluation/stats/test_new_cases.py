@@ -97,7 +97,7 @@ def test_no_worse_by_a_margin_is_tested_for_new_cases() -> None:
     assert "more than the margin of 0.05" in worse.reason
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loss_of_the_margin_passes_in_at_most_5_percent() -> None:
     random, wrong = Random(1), 0
     for _ in range(400):

@@ -382,7 +382,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_answers(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GROW, tmp_path / "a.jsonl"], capture_output=True, text=True, check=True
