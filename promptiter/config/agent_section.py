@@ -108,7 +108,8 @@ class AgentSection(Section):
     call: str = ""
     """A function from message to answer as `module:attr`. Its parameter `prompts` gets the prompts by name."""
     command: Names = ()
-    """A program and its arguments, which may contain `{input}`, `{prompt:NAME}` and `{file:NAME}`. There is no shell.
+    """A program and its arguments, which may contain `{input}`, `{prompt:NAME}` and `{file:NAME}`. It runs without a
+    shell.
     """
     http: HttpItem | None = None
     """A service: its address, or `url`, `method` (`POST`), `headers` and `body`, which may contain `{input}`,

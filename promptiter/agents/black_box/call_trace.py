@@ -2,7 +2,7 @@
 
 A tool loop is one step. Its node is the one that the agent names, else that of the prompt in its request, else
 the agent as a whole. Who read whose output is recovered by text, as for imported spans. The agent as a whole is a last
-step if its own code took part: it may have read prompts that are in no request, or its answer is no model's answer.
+step if its own code took part: it may have read prompts that no request contains, or written the answer itself.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _choose_producers(producers: Sequence[Sequence[_Draft]]) -> set[_Draft]:
 
 
 def _find_triggers(drafts: Sequence[_Draft]) -> None:
-    """Let a step follow the one before it if nobody read that one's text, or if nothing explains the step itself.
+    """Link a step to the one before it if no step read that one's output, or if nothing else explains this step.
 
     Times alone say little about calls that may have been concurrent.
     """

@@ -84,7 +84,7 @@ class HttpAgent(BlackBoxAgent):
             return ()
         note = (
             f"the service of agent {self.name!r} runs one case at a time: it is not sent {{key}}, so its model calls "
-            "could not be told apart; send {key} and {base_url}, and let it ask models with them"
+            "cannot be assigned to cases; send {key} and {base_url}, and call models with them"
         )
         return (note,)
 

@@ -51,7 +51,7 @@ async def read_answer(text: str, normalize: Normalize | None) -> tuple[str, Json
     value = _find(text, normalize) if isinstance(normalize, str) else await call_any(normalize, text)
     if value is None:
         where = f"at {normalize}" if isinstance(normalize, str) else "that normalize returned"
-        raise AnswerError(f"there is no answer {where}; the output is {shorten(text)}")
+        raise AnswerError(f"no answer was found {where}; the output is {shorten(text)}")
     if isinstance(value, str):
         return value, None
     plain = to_plain_json(value)

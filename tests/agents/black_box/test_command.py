@@ -107,7 +107,7 @@ def test_only_listed_variables_are_inherited(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_values_are_filled_in_once_and_never_read_by_a_shell() -> None:
-    text = "$(touch /tmp/x) `id` ; {prompt:note} {{input}} \n\"'"
+    text = "$(touch x) `id` ; {prompt:note} {{input}} \n\"'"
     got = seen(show("--note={prompt:note}", "--text={input}"), text, note="{input} {file:note}")
     assert got["arguments"] == ["--note={input} {file:note}", f"--text={text}"]
 
@@ -162,7 +162,7 @@ def test_the_answer_is_found_by_a_path_or_a_function(normalize: Any, output: str
     [
         ("$.b", 'the output has no $["b"]'),
         ("$.a[2]", 'the output has no $["a"][2]'),
-        ("$.c", "there is no answer at $.c"),
+        ("$.c", "no answer was found at $.c"),
     ],
 )
 def test_an_answer_without_what_was_asked_for_is_an_error(normalize: str, message: str) -> None:
