@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import re
 import signal
 from collections.abc import Iterator
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from traces.files import pause_gc
 
 # Machines are noisy: a slow example is not a failure. The examples are the same every time, in CI and on a laptop.
 settings.register_profile(
@@ -28,13 +29,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without garbage collection: nearly all that is made here stays, and is not searched during the tests."""
-    gc.disable()
-    try:
+    """Collect tests with the garbage collector paused: nearly all that is made here stays."""
+    with pause_gc(is_last=True):
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
