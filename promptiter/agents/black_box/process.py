@@ -1,7 +1,8 @@
 """Runs a command: an argument list, never a shell, in a process group of its own that is ended as a whole.
 
 Output is bounded in memory. A command that takes too long or writes too much is ended: SIGTERM for its group, and
-SIGKILL after a grace period. The same happens on cancellation, and to children that it leaves behind.
+SIGKILL after a grace period. The same happens on cancellation, to children that it leaves behind, and by the
+ProcessGuard if this process is killed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.agents.black_box.output import show_tail
+from promptiter.agents.black_box.process_guard import guard
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import CommandError, SetupError
 from promptiter.wording import shorten
@@ -120,6 +122,10 @@ class _Watcher(asyncio.SubprocessProtocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self._limit = limit
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        guard.add(transport.get_pid())
+
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         stream, name = (self.stdout, "standard output") if fd == 1 else (self.stderr, "standard error")
         room = self._limit - len(stream)
@@ -144,7 +150,9 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher, grace_s: float) -> None:
     """End what is left of a command."""
-    await finish_before_cancel(_end_group(transport.get_pid(), grace_s))
+    group = transport.get_pid()
+    await finish_before_cancel(_end_group(group, grace_s))
+    guard.remove(group)
     await asyncio.wait([watcher.reaped], timeout=grace_s)
     transport.close()
 

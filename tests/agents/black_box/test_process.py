@@ -77,6 +77,29 @@ async def test_the_whole_group_is_ended_even_if_it_ignores_sigterm(tmp_path: Pat
     await wait_until(lambda: not any(map(is_alive, read_pids(pids))))
 
 
+RUNS_STUBBORN = """
+import asyncio, sys
+from promptiter.agents.black_box.process import run_process, select_environment
+
+async def main():
+    quick = [run_process(("true",), environment=select_environment(("PATH",))) for _ in range(3)]
+    await asyncio.gather(*quick, run_process(sys.argv[1:], environment=select_environment(("PATH",))))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_the_commands_of_a_killed_process_are_ended(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    command = (sys.executable, "-c", RUNS_STUBBORN, sys.executable, "-Sc", STUBBORN, str(pids))
+    process = await asyncio.create_subprocess_exec(*command)
+    await wait_until(lambda: len(read_pids(pids)) == 3)
+    process.kill()
+    await process.wait()
+    await wait_until(lambda: not any(map(is_alive, read_pids(pids))))
+
+
 async def test_children_that_are_left_behind_are_ended() -> None:
     code = "import os, time\nif (pid := os.fork()) == 0: time.sleep(60)\nprint(pid, flush=True)"
     limits = ProcessLimits(grace_s=0.2)
