@@ -158,7 +158,7 @@ class BackpropRounds:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called or has no price, and each program that is missing."""
+        """One line for each model of a stage that cannot be called or has no price, and each missing program."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
         return find_stage_problems(stages, gateway)
