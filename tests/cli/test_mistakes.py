@@ -83,6 +83,14 @@ def test_a_mistake_is_found_before_anything_is_paid(
     assert not (desk / "runs").exists()
 
 
+def test_a_key_of_a_model_that_is_not_set_is_one_problem(run: Run, desk: Path) -> None:
+    edit(desk / "promptiter.yaml", "models:\n", "models:\n  gpt-4o-mini: {api_key: '${NOT_SET}'}\n")
+    edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: gpt-4o-mini")
+    errors = run("run", code=2)
+    [line] = errors.splitlines()[1:]
+    assert line.endswith("models.gpt-4o-mini.api_key: the environment variable 'NOT_SET' is not set; export it")
+
+
 COMMAND = """agent:
   command: [{program}, "{{file:reception}}"]
   prompts: {{reception: Pass it on.}}
