@@ -102,7 +102,8 @@ class InPlaceAgent:
 
     def find_setup_problem(self) -> str | None:
         """Why the program of the wrapped agent cannot be started."""
-        return self._wrapped.find_setup_problem() if isinstance(self._wrapped, NeedsProgram) else None
+        wrapped: object = self._wrapped
+        return wrapped.find_setup_problem() if isinstance(wrapped, NeedsProgram) else None
 
     async def check_health(self) -> None:
         """Check the health of the wrapped agent."""
