@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
-from promptiter.backprop.iteration_record import SearchStopAsked
+from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.reflector import LLMReflector
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.concurrency import call_in_thread
@@ -34,11 +34,11 @@ from promptiter.search.gepa_library import (
     run_engine,
 )
 from promptiter.search.gepa_run import GepaRun
-from promptiter.search.loop_calls import LoopCalls
 from promptiter.search.propose import PatchProposer
 from promptiter.search.reflections import Reflections
 from promptiter.search.stage_failures import StageFailures
 from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
@@ -150,12 +150,12 @@ class GepaSearch:
             baseline=validation.state.baseline.validation,
             reuses=self.cache_evaluation,
         )
-        calls = LoopCalls()
-        adapter, watcher = SessionAdapter(run, calls), IterationWatcher(run, calls)
+        portal = TaskPortal()
+        adapter, watcher = SessionAdapter(run, portal), IterationWatcher(run, portal)
         profile = session.baseline.profile
         texts = {name: str(profile.value(name, session.snapshot)) for name in components}
         train, valset = run.examples
-        await calls.serve(
+        await portal.serve(
             lambda: run_engine(
                 self._build_settings(session, cases=len(train)),
                 seed_candidate=texts,
@@ -163,7 +163,7 @@ class GepaSearch:
                 valset=valset,
                 adapter=adapter,
                 select_blamed=adapter.select_blamed,
-                should_stop=lambda state: calls.call(lambda: self._should_stop(session, state)),
+                should_stop=lambda state: portal.call(lambda: self._should_stop(session, state)),
                 callbacks=[watcher, *self.extra_callbacks],
             )
         )
@@ -241,18 +241,18 @@ class GepaSearch:
             return True
         limit = self._find_limit(state)
         if limit:
-            await session.note(SearchStopAsked(reason=limit))
+            await session.note(SearchStopChecked(reason=limit))
             return True
         if not self.extra_stop_callbacks:
             return False
 
-        async def ask() -> SearchStopAsked:
+        async def ask() -> SearchStopChecked:
             for each in self.extra_stop_callbacks:
                 if await call_in_thread(each, state):
-                    return SearchStopAsked(reason=str(getattr(each, "reason", None) or type(each).__name__))
-            return SearchStopAsked()
+                    return SearchStopChecked(reason=str(getattr(each, "reason", None) or type(each).__name__))
+            return SearchStopChecked()
 
-        return bool((await session.record(SearchStopAsked, ask, request=session.round)).reason)
+        return bool((await session.record(SearchStopChecked, ask, request=session.round)).reason)
 
     def _find_limit(self, state: Any) -> str:
         if self.max_candidate_proposals is not None and state.i + 1 >= self.max_candidate_proposals:
