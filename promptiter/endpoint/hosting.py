@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -32,9 +31,8 @@ class RunningServer:
 class EndpointHost:
     """Starts the server when it is needed, and stops it when it is not. May be used by several threads."""
 
-    def __init__(self, handle: Handle, *, make_server: Callable[[Handle], HttpServer] = HttpServer) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._make_server = make_server
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
         self._users = 0
@@ -91,7 +89,7 @@ class EndpointHost:
     def _run(self, started: Future[RunningServer]) -> None:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        server = self._make_server(self._handle)
+        server = HttpServer(self._handle)
         try:
             try:
                 port = loop.run_until_complete(server.start())
