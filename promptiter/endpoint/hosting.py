@@ -9,9 +9,12 @@ import asyncio
 import atexit
 import os
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.http_messages import Handle
 from promptiter.endpoint.http_server import HttpServer
 
@@ -37,6 +40,17 @@ class EndpointHost:
         self._running: RunningServer | None = None
         self._users = 0
         self._is_registered = False
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[RunningServer]:
+        """The server for the time of a block, started if need be."""
+        held: list[RunningServer] = []
+        try:
+            await run_in_thread(lambda: held.append(self.acquire()))  # is finished even if this is cancelled
+            yield held[0]
+        finally:
+            if held:
+                self.release()
 
     def acquire(self) -> RunningServer:
         """The server, started if need be; blocking. Each call is paired with one of `release`."""
