@@ -129,9 +129,9 @@ class EndpointSession:
 
     @property
     def outages(self) -> list[Failure]:
-        """The errors of calls that a service failed to answer, unless the agent later got an answer to the same messages.
+        """The errors of calls that a service failed to answer. They say nothing about the agent.
 
-        They say nothing about the agent.
+        A call does not count if the agent later got an answer to the same messages, maybe from another model.
         """
         failed = [call for call in self.calls if call.error is not None and call.error.is_outage]
         return [call.error for call in failed if call.error is not None and not self.was_answered_later(call)]
