@@ -4,10 +4,10 @@
         def after_evaluate_case(self, ctx, args):
             print(args.result.eval_id, args.result.row.scores)
 
-Callbacks are registered in trpc-agent's `Callbacks`, or are methods of an object with the names of POINTS. A callback is
-called as `callback(ctx, args)` and may be async. `ctx` is a dictionary with `run_id`, `round` and `phase`; what a callback
-returns as `CallbackResult(context=...)` is in `ctx["context"]` of the later ones of the same evaluation. `args` have the
-fields that trpc-agent documents; `result.row` is the row of a case.
+Callbacks are registered in trpc-agent's `Callbacks`, or are methods of an object with the names of POINTS. They are
+called as `callback(ctx, args)` and may be async. `ctx` is a dictionary with `run_id`, `round` and `phase`; what one of
+them returns as `CallbackResult(context=...)` is in `ctx["context"]` of the later ones of the same evaluation. `args`
+have the fields that trpc-agent documents; `result.row` is the row of a case.
 """
 
 from __future__ import annotations
