@@ -67,7 +67,7 @@ class ChangeSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
-    """What a run has spent. `functions` are those that are judges or teachers."""
+    """What a run has spent. `functions` are those that are judges or teachers, `unpriced` models without a price."""
 
     models: Spending = NOTHING
     tools: Spending = NOTHING
@@ -77,6 +77,7 @@ class CostSummary:
     case_runs: int = 0
     cached_case_runs: int = 0
     is_simulated: bool = False
+    unpriced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +233,7 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
     """Separate the spending on models from that on tools and functions, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
+    by_model = models.by_model()
     others = [entry for entry in spent.entries if entry.model.startswith(TOOL)]
     tools = LedgerSnapshot(tuple(entry for entry in others if entry.role == "agent"))
     functions = LedgerSnapshot(tuple(entry for entry in others if entry.role != "agent"))
@@ -243,7 +245,8 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
         duration_s=measured.duration_s,
         case_runs=measured.case_runs,
         cached_case_runs=measured.case_runs - measured.paid_case_runs,
-        is_simulated=any_simulated(models.by_model()),
+        is_simulated=any_simulated(by_model),
+        unpriced=tuple(name for name, each in by_model.items() if each.unpriced_calls > each.uncounted_calls),
     )
 
 

@@ -20,7 +20,12 @@ from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.ledger import TOOL
 from promptiter.runlog.results import Ablation, RoundResult, RunResult
-from promptiter.runs.cost_wording import describe_difference, describe_uncertain_costs, tabulate_stages
+from promptiter.runs.cost_wording import (
+    describe_difference,
+    describe_uncertain_costs,
+    describe_unknown_prices,
+    tabulate_stages,
+)
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
@@ -66,7 +71,8 @@ class RunReport:
     `figures` are objectives and metrics on the cases of the search before and after, `sets` the mean score on each eval
     set if there are several, `usage` the tokens and dollars of a case run. `hunks` are the changes of each surface, and
     `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces. `stages` is None without a
-    forecast. `inputs` are what the run was made from, and `caveats` what a reader should know about the method.
+    forecast; `unpriced` says how to set unknown prices. `inputs` are what the run was made from, and `caveats` what a
+    reader should know about the method.
     """
 
     summary: RunSummary
@@ -82,6 +88,7 @@ class RunReport:
     usage: tuple[FigureChange, ...] = ()
     stages: StageTable | None = None
     lost: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
     inputs: Mapping[str, str]
     caveats: tuple[str, ...] = ()
 
@@ -137,6 +144,7 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
         usage=tuple(_list_usage(result.baseline, candidate)),
         stages=_compare_with_forecast(summary, folder),
         lost=tuple(describe_uncertain_costs(summary.costs)),
+        unpriced=tuple(describe_unknown_prices(summary.costs.unpriced)),
         inputs=dict(_list_inputs(header, _list_models(result))),
         caveats=tuple(_list_caveats(result, summary)),
     )
