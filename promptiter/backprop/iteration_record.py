@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.record import BackpropDetails, StagesMeasured
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.results import RoundResult
@@ -54,6 +55,13 @@ class IterationDetails(BackpropDetails):
 
     iteration: Iteration | None = None
     refused: tuple[Rejection, ...] = ()
+
+
+def score_cases(evaluation: Evaluation, objective: Objective) -> dict[str, float]:
+    """The scores of cases as an iteration has them: the objective from 0 to 1. What could not be scored counts 0."""
+    best = get_best_value(objective)
+    values = {each.case_id: each.objective(objective) for each in evaluation.cases}
+    return {case_id: 0.0 if value is None else 1.0 + value - best for case_id, value in values.items()}
 
 
 def get_iteration(result: RoundResult) -> Iteration | None:

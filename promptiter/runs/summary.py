@@ -23,6 +23,7 @@ from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
 from promptiter.runs.blame_summary import BlameReason, BlameSummary
+from promptiter.runs.candidate_pool import PoolSummary
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
@@ -98,9 +99,9 @@ class RunSummary:
     otherwise those accepted so far. `validation` and `failing` describe the validation cases under the accepted
     profile, `test_baseline` and `test` the test set under both profiles of the final test. `case_history` says how
     often the cases were used before. `initial_digest` is the profile that the first candidates were made from. `notes`
-    are events of the search before its first round. Changes of the `removed` surfaces were accepted, then dropped
-    because they contributed nothing. `judges` are notes about judges that were not compared with people, or agree
-    poorly with them.
+    are events of the search before its first round, `pool` the candidates that a search such as GEPA keeps. Changes of
+    the `removed` surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about judges
+    that were not compared with people, or agree poorly with them.
     """
 
     run_id: str
@@ -133,6 +134,7 @@ class RunSummary:
     initial_digest: str = ""
     notes: tuple[SearchNote, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
+    pool: PoolSummary = field(default_factory=PoolSummary)
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
     rejections: tuple[RejectionSummary, ...] = ()
@@ -218,6 +220,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         initial_digest=result.initial_profile.digest,
         notes=result.notes,
         rounds=search.rounds,
+        pool=search.pool,
         blame=search.blame,
         no_blame=search.no_blame,
         rejections=search.rejections,
