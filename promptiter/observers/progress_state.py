@@ -304,7 +304,7 @@ _RUNNING = {
     "repeat": "repeating cases with little support",
     "train_again": "comparing on train",
     "minibatch": "running the mini-batch with the parent",
-    "screening": "running the mini-batch with the candidate",
+    "child_minibatch": "running the mini-batch with the candidate",
     "frontier": "running the validation cases",
     "validation": "validating the candidate",
     "ablation": "running without some changes",
@@ -318,7 +318,7 @@ _EVALUATED = {
     "repeat": "failed train cases, repeated",
     "train_again": "train, compared",
     "minibatch": "mini-batch with the parent",
-    "screening": "mini-batch with the candidate",
+    "child_minibatch": "mini-batch with the candidate",
     "frontier": "validation, for the frontier",
     "validation": "validation",
 }

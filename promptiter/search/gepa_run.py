@@ -221,7 +221,7 @@ class GepaRun:
         repeats = session.evaluator.options.repeats
         if is_whole and len(known) == len(cases) * repeats:  # the baseline, or all cases were in a mini-batch
             return session.evaluator.build_evaluation(known, eval_set, profile), eval_set
-        phase = "frontier" if is_whole else "screening" if self._open.expects_child else "minibatch"
+        phase = "frontier" if is_whole else "child_minibatch" if self._open.expects_child else "minibatch"
         if not self._reuses and not is_whole and self._open.record.kind != "merge":
             found = await session.evaluate(eval_set, profile, phase=phase, repeats=session.reserve_repeats(repeats))
             return found, eval_set

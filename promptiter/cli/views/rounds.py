@@ -78,8 +78,9 @@ def _print_iterations(screen: Console, summary: RunSummary) -> None:
 def _format_iteration(row: IterationRow) -> Text:
     """`#1 best draft#instruction: gain +0.125`."""
     style = {"best": "green", "kept": "cyan", "rejected": "yellow"}.get(row.outcome, "dim")
-    changed = one_line(join_names(row.components, limit=MAX_NAMES)) if row.kind != "none" else ""
-    reason = ": ".join(each for each in (changed, shorten_reason(row.reason)) if each)
+    if row.kind == "none":
+        return Text(f"{row.outcome}: {shorten_reason(row.reason)}", style)
+    reason = f"{one_line(join_names(row.components, limit=MAX_NAMES))}: {shorten_reason(row.reason)}"
     parts = [(row.number, "bold"), (row.outcome, style), (reason, "")]
     return Text(" ").join(Text(text, look) for text, look in parts if text)
 
