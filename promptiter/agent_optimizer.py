@@ -99,7 +99,8 @@ async def optimize(
         outcome = await _execute(configured, directory, observers, verbose=verbose)
     finally:
         configured.gateway.cache.close()
-    result = await run_in_thread(partial(configured.get_layout().write, outcome.result))
+    assert configured.layout is not None, "the settings ask for it"
+    result = await run_in_thread(partial(configured.layout.write, outcome.result))
     if verbose:
         _show_result(result, output_dir, update_source=update_source)
     if outcome.is_cancelled and outcome.error is not None:

@@ -139,7 +139,7 @@ class RestoringAgent(Agent, Protocol):
 
 
 @runtime_checkable
-class PreparedAgent(Agent, Protocol):
+class ExternalAgent(Agent, Protocol):
     """An agent that depends on something outside of this process, such as a service."""
 
     @property

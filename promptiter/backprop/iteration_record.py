@@ -107,7 +107,7 @@ class IterationFinished(DetailsPayload):
 
 @event_type("search_stop")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchStopAsked(Payload):
+class SearchStopChecked(Payload):
     """Whether a stop condition of the search's own holds: its name, or empty if none does."""
 
     reason: str = ""

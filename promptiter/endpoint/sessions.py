@@ -19,7 +19,6 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.endpoint.routes import answer_request
@@ -284,8 +283,7 @@ async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession
     Raises what ends the run if a call met it, such as a spent budget, whatever error the agent made of it.
     """
     gateway = current_gateway()
-    server = await run_in_thread(_host.acquire)
-    try:
+    async with _host.hold() as server:
         session = EndpointSession(context, gateway, server)
         _sessions[session.key] = session
         before = _running.get()
@@ -301,5 +299,3 @@ async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession
             del _sessions[session.key]
             await session.finish()
         session.raise_fatal()
-    finally:
-        _host.release()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
-from promptiter.agents.base import Agent, PreparedAgent
+from promptiter.agents.base import Agent, ExternalAgent
 from promptiter.concurrency import run_in_thread
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.interrupts import Interrupt
@@ -73,7 +73,7 @@ class Execution:
         is_complete = is_finished(await journal.last())
         if not is_complete:
             await run_in_thread(lambda: self._check_models(evaluator, request))
-            if isinstance(self.agent, PreparedAgent):
+            if isinstance(self.agent, ExternalAgent):
                 await self.agent.check_health()
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)

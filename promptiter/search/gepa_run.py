@@ -40,7 +40,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class BatchScores:
     """The cases of a batch, in its order: answers, scores from 0 to 1, and the score of each metric.
 
     `case_runs` is the number of cases that were run for it.
@@ -109,7 +109,7 @@ class GepaRun:
         """Note why gepa proposes nothing."""
         self._open.note(skipped=SKIPPED.get(reason, reason))
 
-    async def evaluate(self, batch: Sequence[Example], texts: Texts) -> Scored:
+    async def evaluate(self, batch: Sequence[Example], texts: Texts) -> BatchScores:
         """Run a batch of cases under the texts of a candidate. A child is recorded first."""
         opened, part = self._open, batch[0].part
         profile = await self._propose(texts) if opened.expects_child else self._build_profile(texts)
@@ -126,7 +126,7 @@ class GepaRun:
         if part == "train" or self._session.shape != "two_sets":
             for case_id in cases:
                 self._reflections.remember(case_id, scores[case_id], outputs[case_id])
-        return Scored(
+        return BatchScores(
             outputs=tuple(outputs[each] for each in ids),
             scores=tuple(scores[each] for each in ids),
             metrics=tuple(metrics[each] for each in ids),

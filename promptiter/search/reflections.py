@@ -44,7 +44,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reflected:
+class ReflectionResult:
     """The patches of a reflection. `notes` say why others are missing; `error` is set if the model failed."""
 
     patches: PatchSet
@@ -99,7 +99,7 @@ class Reflections:
         """Why the last mini-batch is blamed on no component."""
         return "nothing is blamed" if self._blame is None else self._blame[1].no_blame
 
-    async def reflect(self, minibatch: Minibatch, components: Sequence[str]) -> Reflected:
+    async def reflect(self, minibatch: Minibatch, components: Sequence[str]) -> ReflectionResult:
         """Write new texts of these components."""
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
@@ -118,7 +118,7 @@ class Reflections:
             error = f"the reflection failed: {found.notes[0]}"
         self._count(error)
         refused = [f"{each.surface_id}: {each.reason}" for each in found.refused]
-        return Reflected(patches=PatchSet(tuple(patches)), notes=(*refused, *found.notes), error=error)
+        return ReflectionResult(patches=PatchSet(tuple(patches)), notes=(*refused, *found.notes), error=error)
 
     async def _find_blame(self, minibatch: Minibatch) -> BlameReport:
         if self._blame is None or self._blame[0] is not minibatch:
@@ -132,16 +132,16 @@ class Reflections:
         ]
         return replace(known, signals=mine[0], weak=mine[1])
 
-    async def _write_by_stages(self, minibatch: Minibatch, components: Sequence[str]) -> Reflected:
+    async def _write_by_stages(self, minibatch: Minibatch, components: Sequence[str]) -> ReflectionResult:
         report = await self._find_blame(minibatch)
         signals = tuple(each for each in (*report.signals, *report.weak) if each.surface_id in components)
         if not signals:
             names = join_names(components, limit=3)
             why = report.no_blame if not report.gradients else f"no failure of the mini-batch is blamed on {names}"
-            return Reflected(patches=PatchSet(), notes=(why,))
+            return ReflectionResult(patches=PatchSet(), notes=(why,))
         written = await self._patcher.propose(replace(report, signals=signals, weak=()))
         refused = tuple(f"{each.surface_id}: {each.reason}" for each in written.refused)
-        return Reflected(patches=written.patches, notes=(*refused, *written.notes))
+        return ReflectionResult(patches=written.patches, notes=(*refused, *written.notes))
 
     async def _ask_model(
         self, reflector: LLMReflector, minibatch: Minibatch, components: Sequence[str]
