@@ -139,7 +139,7 @@ class RestoringAgent(Agent, Protocol):
 
 
 @runtime_checkable
-class PreparedAgent(Agent, Protocol):
+class ExternalAgent(Agent, Protocol):
     """An agent that depends on something outside of this process, such as a service."""
 
     @property
@@ -163,7 +163,7 @@ class NeedsProgram(Protocol):
 
 async def check_agent_health(agent: Agent) -> None:
     """Check that an agent can be run, before anything is spent. Raises SetupError if it cannot."""
-    if isinstance(agent, PreparedAgent):
+    if isinstance(agent, ExternalAgent):
         await agent.check_health()
 
 

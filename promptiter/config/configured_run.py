@@ -17,7 +17,6 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.new_cases import find_obstacle_in_advance
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
@@ -58,12 +57,6 @@ class ConfiguredRun:
     @property
     def request(self) -> RunRequest:
         return self.checked.request
-
-    def get_layout(self) -> Layout001:
-        """The layout of its artifacts. SetupError if none was asked for."""
-        if self.layout is None:
-            raise SetupError("the run has no layout; set `layout`")
-        return self.layout
 
     def begin(self) -> RunDirectory:
         """Create a folder for the run, below `runs` of the configuration, with its forecast."""

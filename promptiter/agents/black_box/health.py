@@ -20,7 +20,7 @@ HealthCheck: TypeAlias = "str | tuple[str, ...]"
 LIMITS = ProcessLimits(timeout_s=30.0, max_output_bytes=1_000_000)
 
 
-def check_form(health: HealthCheck | None) -> None:
+def validate_health_check(health: HealthCheck | None) -> None:
     """Raise SetupError if this is neither an address nor a command."""
     if isinstance(health, str) and not health.startswith(("http://", "https://")):
         raise SetupError(f"health is {shorten(health)}; give an address, http://..., or a command as a list")
@@ -28,7 +28,7 @@ def check_form(health: HealthCheck | None) -> None:
         raise SetupError("health is empty; give an address, http://..., or a command as a list")
 
 
-class HealthMemory:
+class HealthChecker:
     """Checks the health of an agent until it has passed once, however many runs ask for it at the same time."""
 
     def __init__(self) -> None:

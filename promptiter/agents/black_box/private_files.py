@@ -61,7 +61,7 @@ def _remove_abandoned(parent: str) -> None:
     """Remove the folders of processes that were killed; once in each process."""
     for prefix, age_s in ((PREFIX, 0.0), (_NEW, _FRESH_S)):
         for folder in Path(parent).glob(f"{prefix}*"):
-            with suppress(OSError):  # somebody else's, in use, or removed meanwhile
+            with suppress(OSError):  # another user's, in use, or removed meanwhile
                 if time.time() - folder.lstat().st_mtime >= age_s:
                     _remove_if_unused(folder)
 

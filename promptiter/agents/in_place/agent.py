@@ -27,8 +27,8 @@ from promptiter.agents.base import (
     Agent,
     AgentRun,
     CaseInput,
+    ExternalAgent,
     NeedsProgram,
-    PreparedAgent,
     RunContext,
     is_agent,
     run_agent,
@@ -98,7 +98,7 @@ class InPlaceAgent:
     @property
     def notes(self) -> tuple[str, ...]:
         """Those of the wrapped agent."""
-        return self._wrapped.notes if isinstance(self._wrapped, PreparedAgent) else ()
+        return self._wrapped.notes if isinstance(self._wrapped, ExternalAgent) else ()
 
     def find_setup_problem(self) -> str | None:
         """Why the program of the wrapped agent cannot be started."""
@@ -107,7 +107,7 @@ class InPlaceAgent:
 
     async def check_health(self) -> None:
         """Check the health of the wrapped agent."""
-        if isinstance(self._wrapped, PreparedAgent):
+        if isinstance(self._wrapped, ExternalAgent):
             await self._wrapped.check_health()
 
     def close(self) -> list[RestoreResult]:

@@ -53,7 +53,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from promptiter.structure import TEXT_TYPES
 from promptiter.wording import shorten
 from traces import digest
@@ -147,14 +147,14 @@ class CommandStage:
 class CommandOptimizer(CommandStage):
     """A command that writes the new value of a surface to output/value.txt, or value.json if it is not text."""
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         surface = request.surface
         name = f"value{find_suffix(surface)}"
         files = write_optimize_files(request)
         found = await self.ask(request, files, role="optimizer", answers=(name, "reason.txt"))
         reason = (found["reason.txt"] or "").strip()
         if found[name] is None:
-            return OptimizeResult(patch=None, reason=reason or f"the command wrote no output/{name}")
+            return PatchResult(patch=None, reason=reason or f"the command wrote no output/{name}")
         value = found[name] if surface.type in TEXT_TYPES else _parse(found[name], name)
         if isinstance(value, str) and isinstance(surface.value, str) and not surface.value.endswith("\n"):
             value = value.removesuffix("\n")  # editors add one
@@ -164,7 +164,7 @@ class CommandOptimizer(CommandStage):
             reason=reason or "written by a command",
             evidence=PatchEvidence(cases=request.signal.case_ids),
         )
-        return OptimizeResult(patch=patch, reason=patch.reason)
+        return PatchResult(patch=patch, reason=patch.reason)
 
 
 class CommandAggregator(CommandStage):
