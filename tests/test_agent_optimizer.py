@@ -183,14 +183,6 @@ async def test_artifacts_are_in_the_layout_of_the_document(bot: PromptBot) -> No
     assert " status=SUCCEEDED algorithm=backprop baseline=0 best=1 delta=+1 rounds=1 " in line
 
 
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(SetupError, match="is not an OptimizeResult: status"):
-        OptimizeResult.from_file(tmp_path / "result.json")
-    with pytest.raises(SetupError, match="cannot be read"):
-        OptimizeResult.from_file(tmp_path / "none.json")
-
-
 async def test_secrets_of_the_file_are_not_copied(bot: PromptBot, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = bot.write()
     monkeypatch.setenv("MY_KEY", "sk-from-the-environment")

@@ -51,7 +51,7 @@ from promptiter.llm.redaction import Redactor
 from promptiter.llm.retries import Retries
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds import desk
 from tests.worlds.model_server import LoopbackServer, run_server
 from traces import ExecutionTrace, Failure, Step, write_traces
@@ -358,7 +358,7 @@ class Gossiping:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         raise RuntimeError(f"{request.surface.id}: {self.text} {LOOKS}")
 
     async def observe(self, event: Event) -> None:

@@ -14,7 +14,7 @@ from promptiter.concurrency import run_together
 from promptiter.errors import SurfaceValueError
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.stages.contracts import AggregateResult, SurfaceGradient
-from promptiter.stages.optimizer import Optimizer, OptimizeRequest, OptimizeResult, Rejection, RejectionKind
+from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult, Rejection, RejectionKind
 from promptiter.structure import StructureSnapshot, Surface
 from traces.model import Json
 
@@ -114,9 +114,9 @@ class PatchWriter:
                 request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
 
-    async def _optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def _optimize(self, request: OptimizeRequest) -> PatchResult:
         method = self.optimizer.optimize
-        answer = await call_stage(method, request, returns=OptimizeResult)
+        answer = await call_stage(method, request, returns=PatchResult)
         if answer.patch is not None:
             check_surface_id(answer.patch.surface_id, asked=request.surface.id, method=method)
         return answer

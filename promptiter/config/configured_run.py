@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, check_agent_health
 from promptiter.agents.runner import Runner
 from promptiter.config.file import RunConfig
 from promptiter.engine.aa_test import measure_noise
@@ -17,7 +17,6 @@ from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.new_cases import find_obstacle_in_advance
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, OnRow
 from promptiter.evaluation.judgements import JUDGE_REPEATS
@@ -58,12 +57,6 @@ class ConfiguredRun:
     @property
     def request(self) -> RunRequest:
         return self.checked.request
-
-    def get_layout(self) -> Layout001:
-        """The layout of its artifacts. SetupError if none was asked for."""
-        if self.layout is None:
-            raise SetupError("the run has no layout; set `layout`")
-        return self.layout
 
     def begin(self) -> RunDirectory:
         """Create a folder for the run, below `runs` of the configuration, with its forecast."""
@@ -174,6 +167,7 @@ class ConfiguredEvaluation:
 
     async def evaluate(self, case_ids: Collection[str] | None = None, *, on_row: OnRow | None = None) -> EvaluatedCases:
         """Run all cases, or those with these ids, once the teacher has written missing references, if there is one."""
+        await check_agent_health(self.agent)
         cases, errors = self.cases, tuple[tuple[str, str], ...]()
         if case_ids is not None:
             cases = replace(cases, cases=tuple(each for each in cases.cases if each.id in case_ids))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from promptiter.config.loading import build_evaluator
 from promptiter.config.models import build_gateway
-from promptiter.config.optimizer_json.trace_metrics import find_trace_metrics
 from promptiter.config.parts import build_part
 from promptiter.config.problems import Problems
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -19,6 +18,8 @@ from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.stages.roles import EXECUTOR
 
+TRACE_METRICS = ("tool_trajectory_avg_score", "llm_rubric_knowledge_recall")
+"""Metrics that look at tool calls."""
 _NO_METRICS = EvalConfig(metrics=())
 
 
@@ -47,7 +48,7 @@ def build_configured_metrics(
         if not metrics.metrics:
             return None
         if is_black_box:
-            problems.found.extend(find_trace_metrics(metrics))
+            problems.found.extend(_find_trace_metrics(metrics))
     options = EvaluationOptions(
         repeats=how.repeats or metrics.num_runs,
         concurrency=how.concurrency,
@@ -77,6 +78,16 @@ def _build_executor(problems: Problems) -> Executor | None:
             supplied_by={"concurrency": "evaluation.concurrency"},
         )
     )
+
+
+def _find_trace_metrics(metrics: EvalConfig) -> Iterator[str]:
+    """Find metrics that an agent that is a function cannot have."""
+    for each in metrics.metrics:
+        if each.evaluator in TRACE_METRICS:
+            yield (
+                f"{each.place}: {each.evaluator} looks at tool calls, and an agent that is a function has none; "
+                "use a metric of the response, such as final_response_avg_score or llm_rubric_response"
+            )
 
 
 def _load_metrics(problems: Problems, environ: Mapping[str, str]) -> EvalConfig:

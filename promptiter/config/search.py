@@ -10,7 +10,7 @@ from promptiter.config.file import RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.config.parts import build_part, list_parameters, read_options
 from promptiter.config.policies import build_goal
-from promptiter.config.sections import StageEntry, Stages
+from promptiter.config.stages_section import StageEntry, Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal
@@ -127,7 +127,7 @@ def _build_command(role: str, entry: StageEntry) -> Any:
         raise SetupError(f"stages.{role}: cannot be a command; name a model, or your own stage as module:attr")
     if entry.options:
         raise SetupError(f"stages.{role}.options: a command has none; give it arguments, or variables as environment")
-    return kinds[role](
+    stage = kinds[role](
         command=entry.command,
         environment=reveal(entry.environment),
         inherit=entry.inherit,
@@ -135,6 +135,9 @@ def _build_command(role: str, entry: StageEntry) -> Any:
         timeout_s=entry.timeout_s,
         concurrency=entry.concurrency,
     )
+    if problem := stage.find_setup_problem():
+        raise SetupError(f"stages.{role}: {problem}")
+    return stage
 
 
 _ONLY_FOR_COMMANDS = ("environment", "inherit", "cwd", "timeout_s", "concurrency")

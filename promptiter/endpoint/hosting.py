@@ -9,10 +9,12 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.http_messages import Handle
 from promptiter.endpoint.http_server import HttpServer
 
@@ -32,13 +34,23 @@ class RunningServer:
 class EndpointHost:
     """Starts the server when it is needed, and stops it when it is not. May be used by several threads."""
 
-    def __init__(self, handle: Handle, *, make_server: Callable[[Handle], HttpServer] = HttpServer) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._make_server = make_server
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
         self._users = 0
         self._is_registered = False
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[RunningServer]:
+        """The server for the time of a block, started if need be."""
+        held: list[RunningServer] = []
+        try:
+            await run_in_thread(lambda: held.append(self.acquire()))  # is finished even if this is cancelled
+            yield held[0]
+        finally:
+            if held:
+                self.release()
 
     def acquire(self) -> RunningServer:
         """The server, started if need be; blocking. Each call is paired with one of `release`."""
@@ -49,7 +61,7 @@ class EndpointHost:
             return self._running
 
     def release(self) -> None:
-        """Let the server stop in a moment, unless somebody else needs it."""
+        """Let the server stop in a moment, unless another session needs it."""
         with self._lock:
             self._users -= 1
             running = self._running
@@ -91,7 +103,7 @@ class EndpointHost:
     def _run(self, started: Future[RunningServer]) -> None:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        server = self._make_server(self._handle)
+        server = HttpServer(self._handle)
         try:
             try:
                 port = loop.run_until_complete(server.start())

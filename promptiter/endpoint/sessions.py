@@ -19,7 +19,6 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.endpoint.routes import answer_request
@@ -78,7 +77,7 @@ OnCall: TypeAlias = Callable[[EndpointCall], None]
 
 
 class EndpointSession:
-    """The calls of one run of a case. Ends with the block that opened it; its key is worthless from then on."""
+    """The calls of one run of a case. Ends with the block that opened it; its key is refused from then on."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class EndpointSession:
         self.key = key or f"{SESSION_PREFIX}{secrets.token_urlsafe(32)}"
         self.base_url = f"{server.address}/{self.key}/v1"
         self.fatal: BaseException | None = None
-        """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""
+        """The error that ends the run, such as a spent budget, however the agent handled it."""
         self.conversations: dict[str, Json] = {}
         """The messages of each response of the Responses API, by its id."""
         self._server = server
@@ -130,9 +129,9 @@ class EndpointSession:
 
     @property
     def outages(self) -> list[Failure]:
-        """The errors of calls that a service failed to answer, also when the agent asked again, or another model.
+        """The errors of calls that a service failed to answer. They say nothing about the agent.
 
-        They say nothing about the agent.
+        A call does not count if the agent later got an answer to the same messages, maybe from another model.
         """
         failed = [call for call in self.calls if call.error is not None and call.error.is_outage]
         return [call.error for call in failed if call.error is not None and not self.was_answered_later(call)]
@@ -151,7 +150,7 @@ class EndpointSession:
         return self._gateway.redactor
 
     def raise_fatal(self) -> None:
-        """Raise what ends the run, if a call met it."""
+        """Raise the error that ends the run, if a call failed with it."""
         if self.fatal is not None:
             raise self.fatal
 
@@ -191,7 +190,7 @@ class EndpointSession:
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._join(), self._server.loop))
         except asyncio.CancelledError:
-            self._server.loop.call_soon_threadsafe(self._cancel)
+            self._server.loop.call_soon_threadsafe(self.cancel)
             raise
 
     async def _make(self, request: ModelRequest, node: str, number: int, conversation: str) -> EndpointCall:
@@ -243,7 +242,8 @@ class EndpointSession:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel the calls under way, which count as lost. Runs on the event loop of the server."""
         for task in self._tasks:
             task.cancel()
 
@@ -281,11 +281,10 @@ def list_sessions() -> list[EndpointSession]:
 async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession]:
     """A session for one run of a case, through the active gateway. Its last calls are finished at the end.
 
-    Raises what ends the run if a call met it, such as a spent budget, whatever error the agent made of it.
+    Raises the error that ends the run, such as a spent budget, however the agent handled it.
     """
     gateway = current_gateway()
-    server = await run_in_thread(_host.acquire)
-    try:
+    async with _host.hold() as server:
         session = EndpointSession(context, gateway, server)
         _sessions[session.key] = session
         before = _running.get()
@@ -301,5 +300,3 @@ async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession
             del _sessions[session.key]
             await session.finish()
         session.raise_fatal()
-    finally:
-        _host.release()

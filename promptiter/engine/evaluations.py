@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.engine.metric_calls import Call, MetricCalls, name_call
+from promptiter.engine.metric_calls import MetricCall, MetricCalls, name_call
 from promptiter.engine.run_order import PlacedRun, interleave_runs
 from promptiter.errors import BrokenSetupError, OutageError
 from promptiter.evaluation.case_runner import CaseJob
@@ -298,7 +298,7 @@ class _OpenEvaluation:
         case = self.request.eval_set.by_id[case_id]
         return CaseJob(case=case, profile=self.request.profile, repeat=repeat, evaluation=place)
 
-    def name_call(self, case_id: str) -> Call:
+    def name_call(self, case_id: str) -> MetricCall:
         """The metric call to which the runs of a case belong."""
         request = self.request
         return name_call(case_id, number=self.number, phase=request.phase, profile_digest=request.profile.digest)

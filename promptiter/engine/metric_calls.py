@@ -19,11 +19,11 @@ from promptiter.wording import plural
 FINAL_PHASES = frozenset(("final_test", "test"))
 """The phases of the final test, which take what is reserved for it."""
 
-Call = tuple[int | None, str, str, str]
+MetricCall = tuple[int | None, str, str, str]
 """What one metric call is about: the evaluation, or None in the final test, its phase, the profile and the case."""
 
 
-def name_call(case_id: str, *, number: int | None, phase: str, profile_digest: str) -> Call:
+def name_call(case_id: str, *, number: int | None, phase: str, profile_digest: str) -> MetricCall:
     """The metric call to which a run of a case belongs. Blocks of the final test repeat the same calls."""
     return (None if phase in FINAL_PHASES else number), phase, profile_digest, case_id
 
@@ -46,22 +46,22 @@ def count_calls(evaluations: Iterable[Evaluation]) -> int:
 
 
 class MetricCalls:
-    """Counts metric calls against a cap; None is no cap. `reserved` of them are for the final test."""
+    """Counts metric calls against a cap; None means no cap. `reserved` of them are for the final test."""
 
     def __init__(self, cap: int | None, *, reserved: int = 0) -> None:
         self.cap = cap
         self.reserved = reserved
-        self._made: set[Call] = set()
+        self._made: set[MetricCall] = set()
 
     @property
     def made(self) -> int:
         return len(self._made)
 
-    def note(self, call: Call) -> None:
+    def note(self, call: MetricCall) -> None:
         """Count a call, once."""
         self._made.add(call)
 
-    def check(self, calls: Iterable[Call]) -> None:
+    def check(self, calls: Iterable[MetricCall]) -> None:
         """Raise BudgetEndedError if the cap, less what is reserved, does not allow these calls. Then none is made."""
         new = set(calls) - self._made
         if self.cap is None or not new:

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from promptiter.agents.base import PreparedAgent
+from promptiter.agents.base import ExternalAgent
 from promptiter.agents.runner import Runner
 from promptiter.concurrency import finish_before_cancel, is_cancelled, run_in_thread
 from promptiter.engine.active_run import ActiveRun
@@ -144,7 +144,7 @@ class Run:
         initial = active.request.initial_profile
         profile = Profile.of(active.snapshot, {} if initial is None else initial.overrides)
         await self._note_start(profile, started)
-        if isinstance(active.agent, PreparedAgent):
+        if isinstance(active.agent, ExternalAgent):
             for note in active.agent.notes:
                 active.report(note)
         if active.request.teacher is not None:

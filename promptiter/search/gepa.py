@@ -9,10 +9,11 @@ and its final test. The frontier needs the scores of the validation cases, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
-from promptiter.backprop.iteration_record import SearchStopAsked
+from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.reflector import LLMReflector
 from promptiter.backprop.support_aggregator import SupportAggregator
 from promptiter.concurrency import call_in_thread
@@ -34,11 +35,11 @@ from promptiter.search.gepa_library import (
     run_engine,
 )
 from promptiter.search.gepa_run import GepaRun
-from promptiter.search.loop_calls import LoopCalls
 from promptiter.search.propose import PatchProposer
 from promptiter.search.reflections import Reflections
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.search.stage_models import find_model, find_stage_problems
+from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
@@ -49,6 +50,7 @@ MAX_HISTORY = 5
 """The most earlier answers to a case that a reflection model can be shown."""
 
 
+@dataclass(eq=False)
 class GepaSearch:
     """The search of GEPA. The options have the names that they have in gepa and in optimizer.json.
 
@@ -62,80 +64,55 @@ class GepaSearch:
     its events. Both are called in the thread of gepa or one like it.
     """
 
-    def __init__(
-        self,
-        backwarder: Backwarder | Attributor | None = None,
-        aggregator: Aggregator | None = None,
-        optimizer: Optimizer | None = None,
-        *,
-        reflection_model: str | None = None,
-        reflection_options: dict[str, Any] | None = None,
-        candidate_selection_strategy: CandidateSelection = "pareto",
-        frontier_type: FrontierType = "instance",
-        module_selector: ModuleSelector = "round_robin",
-        reflection_minibatch_size: int | None = None,
-        reflection_history_top_k: int = 2,
-        perfect_score: float = 1.0,
-        skip_perfect_score: bool = True,
-        use_merge: bool = False,
-        max_merge_invocations: int = 5,
-        merge_val_overlap_floor: int = 5,
-        cache_evaluation: bool = True,
-        track_best_outputs: bool = False,
-        max_candidate_proposals: int | None = None,
-        max_tracked_candidates: int | None = None,
-        seed: int | None = None,
-        extra_stop_callbacks: Sequence[Callable[[Any], bool]] = (),
-        extra_callbacks: Sequence[Any] = (),
-    ) -> None:
-        check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
-        _check_choice(candidate_selection_strategy, "candidate_selection_strategy", get_args(CandidateSelection))
-        _check_choice(frontier_type, "frontier_type", get_args(FrontierType))
-        _check_choice(module_selector, "module_selector", get_args(ModuleSelector))
-        for name, count in (
-            ("reflection_minibatch_size", reflection_minibatch_size),
-            ("max_candidate_proposals", max_candidate_proposals),
-            ("max_tracked_candidates", max_tracked_candidates),
-        ):
-            if count is not None:
+    backwarder: Backwarder | Attributor | None = None
+    aggregator: Aggregator | None = None
+    optimizer: Optimizer | None = None
+    _: KW_ONLY
+    reflection_model: str | None = None
+    reflection_options: dict[str, Any] | None = None
+    candidate_selection_strategy: CandidateSelection = "pareto"
+    frontier_type: FrontierType = "instance"
+    module_selector: ModuleSelector = "round_robin"
+    reflection_minibatch_size: int | None = None
+    reflection_history_top_k: int = 2
+    perfect_score: float = 1.0
+    skip_perfect_score: bool = True
+    use_merge: bool = False
+    max_merge_invocations: int = 5
+    merge_val_overlap_floor: int = 5
+    cache_evaluation: bool = True
+    track_best_outputs: bool = False
+    max_candidate_proposals: int | None = None
+    max_tracked_candidates: int | None = None
+    seed: int | None = None
+    extra_stop_callbacks: Sequence[Callable[[Any], bool]] = ()
+    extra_callbacks: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        check_stages(backwarder=self.backwarder, aggregator=self.aggregator, optimizer=self.optimizer)
+        _check_choice(self.candidate_selection_strategy, "candidate_selection_strategy", get_args(CandidateSelection))
+        _check_choice(self.frontier_type, "frontier_type", get_args(FrontierType))
+        _check_choice(self.module_selector, "module_selector", get_args(ModuleSelector))
+        for name in ("reflection_minibatch_size", "max_candidate_proposals", "max_tracked_candidates"):
+            if (count := getattr(self, name)) is not None:
                 check_count(count, name)
-        check_count(max_merge_invocations, "max_merge_invocations", least=0)
-        check_count(merge_val_overlap_floor, "merge_val_overlap_floor")
-        check_count(reflection_history_top_k, "reflection_history_top_k", least=0)
-        if reflection_history_top_k > MAX_HISTORY:
+        check_count(self.max_merge_invocations, "max_merge_invocations", least=0)
+        check_count(self.merge_val_overlap_floor, "merge_val_overlap_floor")
+        check_count(self.reflection_history_top_k, "reflection_history_top_k", least=0)
+        if self.reflection_history_top_k > MAX_HISTORY:
             raise SetupError(
-                f"reflection_history_top_k is {reflection_history_top_k}; give a number from 0 to {MAX_HISTORY}"
+                f"reflection_history_top_k is {self.reflection_history_top_k}; give a number from 0 to {MAX_HISTORY}"
             )
-        if not is_number(perfect_score):
-            raise SetupError(f"perfect_score is {perfect_score!r}; give a number, such as 1.0")
-        if reflection_options and reflection_model is None:
+        if not is_number(self.perfect_score):
+            raise SetupError(f"perfect_score is {self.perfect_score!r}; give a number, such as 1.0")
+        if self.reflection_options and self.reflection_model is None:
             raise SetupError("reflection_options are those of a reflection_model; give one, or remove them")
-        self.backwarder = backwarder
-        self.attributor = as_attributor(backwarder)
-        self.aggregator = aggregator or SupportAggregator()
-        self.optimizer: Optimizer = optimizer or OFFLINE_STAGES.get("optimizer")()
-        self.reflection_model = reflection_model
-        self.reflection_options = reflection_options
-        self.reflector = (
-            None if reflection_model is None else LLMReflector(reflection_model, model_options=reflection_options)
-        )
-        self.candidate_selection_strategy = candidate_selection_strategy
-        self.frontier_type = frontier_type
-        self.module_selector = module_selector
-        self.reflection_minibatch_size = reflection_minibatch_size or MINIBATCH
-        self.reflection_history_top_k = reflection_history_top_k
-        self.perfect_score = perfect_score
-        self.skip_perfect_score = skip_perfect_score
-        self.use_merge = use_merge
-        self.max_merge_invocations = max_merge_invocations
-        self.merge_val_overlap_floor = merge_val_overlap_floor
-        self.cache_evaluation = cache_evaluation
-        self.track_best_outputs = track_best_outputs
-        self.max_candidate_proposals = max_candidate_proposals
-        self.max_tracked_candidates = max_tracked_candidates
-        self.seed = seed
-        self.extra_stop_callbacks = tuple(extra_stop_callbacks)
-        self.extra_callbacks = tuple(extra_callbacks)
+        self.attributor = as_attributor(self.backwarder)
+        self._aggregator = self.aggregator or SupportAggregator()
+        self._optimizer: Optimizer = self.optimizer or OFFLINE_STAGES.get("optimizer")()
+        self.reflector = None
+        if self.reflection_model is not None:
+            self.reflector = LLMReflector(self.reflection_model, model_options=self.reflection_options)
 
     async def search(self, session: Session) -> None:
         check_gepa()
@@ -150,12 +127,12 @@ class GepaSearch:
             baseline=validation.state.baseline.validation,
             reuses=self.cache_evaluation,
         )
-        calls = LoopCalls()
-        adapter, watcher = SessionAdapter(run, calls), IterationWatcher(run, calls)
+        portal = TaskPortal()
+        adapter, watcher = SessionAdapter(run, portal), IterationWatcher(run, portal)
         profile = session.baseline.profile
         texts = {name: str(profile.value(name, session.snapshot)) for name in components}
         train, valset = run.examples
-        await calls.serve(
+        await portal.serve(
             lambda: run_engine(
                 self._build_settings(session, cases=len(train)),
                 seed_candidate=texts,
@@ -163,7 +140,7 @@ class GepaSearch:
                 valset=valset,
                 adapter=adapter,
                 select_blamed=adapter.select_blamed,
-                should_stop=lambda state: calls.call(lambda: self._should_stop(session, state)),
+                should_stop=lambda state: portal.call(lambda: self._should_stop(session, state)),
                 callbacks=[watcher, *self.extra_callbacks],
             )
         )
@@ -174,10 +151,10 @@ class GepaSearch:
         """What a round may call, for the forecast."""
         blames = self.module_selector == "blame" or self.reflector is None
         return SearchOutline(
-            minibatch=self.reflection_minibatch_size,
-            max_rerun=self.reflection_minibatch_size,
+            minibatch=self._minibatch,
+            max_rerun=self._minibatch,
             backwarder=find_model(find_blaming_stage(self.attributor)) if blames else None,
-            aggregator=find_model(self.aggregator) if blames else None,
+            aggregator=find_model(self._aggregator) if blames else None,
             optimizer=find_model(self._writer),
             reads_validation=True,
         )
@@ -189,12 +166,16 @@ class GepaSearch:
             check_gepa()
         except SetupError as error:
             found.append(str(error))
-        stages = (find_blaming_stage(self.attributor), self.aggregator, self._writer)
-        return [*found, *find_model_problems(stages, gateway)]
+        stages = (find_blaming_stage(self.attributor), self._aggregator, self._writer)
+        return [*found, *find_stage_problems(stages, gateway)]
+
+    @property
+    def _minibatch(self) -> int:
+        return self.reflection_minibatch_size or MINIBATCH
 
     @property
     def _writer(self) -> Optimizer | LLMReflector:
-        return self.optimizer if self.reflector is None else self.reflector
+        return self._optimizer if self.reflector is None else self.reflector
 
     def _find_components(self, session: Session) -> list[str]:
         """The targets that hold text, in the order of the structure; the others keep their values."""
@@ -214,8 +195,8 @@ class GepaSearch:
         return Reflections(
             session,
             components,
-            finder=BlameFinder(session, self.attributor, self.aggregator, failures=failures, min_support=MIN_SUPPORT),
-            patcher=PatchProposer(session, self.optimizer, failures=failures),
+            finder=BlameFinder(session, self.attributor, self._aggregator, failures=failures, min_support=MIN_SUPPORT),
+            patcher=PatchProposer(session, self._optimizer, failures=failures),
             reflector=self.reflector,
             history_top_k=self.reflection_history_top_k,
         )
@@ -225,7 +206,7 @@ class GepaSearch:
             candidate_selection=self.candidate_selection_strategy,
             frontier_type=self.frontier_type,
             module_selector=self.module_selector,
-            minibatch=min(self.reflection_minibatch_size, cases),
+            minibatch=min(self._minibatch, cases),
             use_merge=self.use_merge,
             max_merge_invocations=self.max_merge_invocations,
             merge_val_overlap_floor=self.merge_val_overlap_floor,
@@ -241,18 +222,18 @@ class GepaSearch:
             return True
         limit = self._find_limit(state)
         if limit:
-            await session.note(SearchStopAsked(reason=limit))
+            await session.note(SearchStopChecked(reason=limit))
             return True
         if not self.extra_stop_callbacks:
             return False
 
-        async def ask() -> SearchStopAsked:
+        async def ask() -> SearchStopChecked:
             for each in self.extra_stop_callbacks:
                 if await call_in_thread(each, state):
-                    return SearchStopAsked(reason=str(getattr(each, "reason", None) or type(each).__name__))
-            return SearchStopAsked()
+                    return SearchStopChecked(reason=str(getattr(each, "reason", None) or type(each).__name__))
+            return SearchStopChecked()
 
-        return bool((await session.record(SearchStopAsked, ask, request=session.round)).reason)
+        return bool((await session.record(SearchStopChecked, ask, request=session.round)).reason)
 
     def _find_limit(self, state: Any) -> str:
         if self.max_candidate_proposals is not None and state.i + 1 >= self.max_candidate_proposals:

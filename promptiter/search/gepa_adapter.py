@@ -10,19 +10,19 @@ from typing import Any
 
 from promptiter.search.gepa_library import build_batch
 from promptiter.search.gepa_run import Example, GepaRun
-from promptiter.search.loop_calls import LoopCalls
+from promptiter.search.task_portal import TaskPortal
 
 
 class SessionAdapter:
     """gepa's adapter: runs cases and rewrites components in a session."""
 
-    def __init__(self, run: GepaRun, calls: LoopCalls) -> None:
+    def __init__(self, run: GepaRun, portal: TaskPortal) -> None:
         self._run = run
-        self._calls = calls
+        self._portal = portal
 
     def evaluate(self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False) -> Any:  # noqa: ARG002, FBT - gepa's protocol
         """Run cases. The trajectories are for callbacks; a reflection reads what the run recorded."""
-        found = self._calls.call(lambda: self._run.evaluate(batch, candidate))
+        found = self._portal.call(lambda: self._run.evaluate(batch, candidate))
         return build_batch(
             outputs=found.outputs,
             scores=found.scores,
@@ -49,22 +49,22 @@ class SessionAdapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002
         components_to_update: list[str],
     ) -> dict[str, str]:
-        return self._calls.call(lambda: self._run.reflect(components_to_update))
+        return self._portal.call(lambda: self._run.reflect(components_to_update))
 
     def select_blamed(self) -> list[str]:
-        return self._calls.call(self._run.blame)
+        return self._portal.call(self._run.blame)
 
 
 class IterationWatcher:
     """gepa's callback: makes each iteration a round, and each child a candidate of it."""
 
-    def __init__(self, run: GepaRun, calls: LoopCalls) -> None:
+    def __init__(self, run: GepaRun, portal: TaskPortal) -> None:
         self._run = run
-        self._calls = calls
+        self._portal = portal
         self._front: Sequence[int] = ()
 
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
-        self._calls.call(lambda: self._run.begin(event["iteration"]))
+        self._portal.call(lambda: self._run.begin(event["iteration"]))
 
     def on_candidate_selected(self, event: Mapping[str, Any]) -> None:
         self._run.select(event["candidate_idx"])
@@ -77,10 +77,10 @@ class IterationWatcher:
         self._run.skip(event["reason"])
 
     def on_candidate_rejected(self, event: Mapping[str, Any]) -> None:
-        self._calls.call(lambda: self._run.reject(_describe_gate(event["old_score"], event["new_score"])))
+        self._portal.call(lambda: self._run.reject(_describe_gate(event["old_score"], event["new_score"])))
 
     def on_merge_rejected(self, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - its reason holds lists of scores
-        self._calls.call(lambda: self._run.reject("the merged candidate scores below one of its parents"))
+        self._portal.call(lambda: self._run.reject("the merged candidate scores below one of its parents"))
 
     def on_pareto_front_updated(self, event: Mapping[str, Any]) -> None:
         self._front = event["new_front"]
@@ -88,7 +88,7 @@ class IterationWatcher:
     def on_valset_evaluated(self, event: Mapping[str, Any]) -> None:
         if event["iteration"] == 0:  # the baseline
             return
-        self._calls.call(
+        self._portal.call(
             lambda: self._run.add_to_pool(
                 event["candidate_idx"],
                 score=event["average_score"],
@@ -99,8 +99,8 @@ class IterationWatcher:
         )
 
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - the run knows the iteration
-        if not self._calls.is_over:
-            self._calls.call(self._run.end)
+        if not self._portal.is_over:
+            self._portal.call(self._run.end)
 
 
 def _describe_gate(before: float, after: float) -> str:

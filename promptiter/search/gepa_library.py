@@ -32,17 +32,17 @@ _logger = logging.getLogger(__name__)
 class GepaSettings:
     """What gepa's engine is built with. `GepaSearch` describes each field."""
 
-    candidate_selection: CandidateSelection = "pareto"
-    frontier_type: FrontierType = "instance"
-    module_selector: ModuleSelector = "round_robin"
-    minibatch: int = MINIBATCH
-    use_merge: bool = False
-    max_merge_invocations: int = 5
-    merge_val_overlap_floor: int = 5
-    perfect_score: float = 1.0
-    skip_perfect_score: bool = True
-    track_best_outputs: bool = False
-    seed: int = 0
+    candidate_selection: CandidateSelection
+    frontier_type: FrontierType
+    module_selector: ModuleSelector
+    minibatch: int
+    use_merge: bool
+    max_merge_invocations: int
+    merge_val_overlap_floor: int
+    perfect_score: float
+    skip_perfect_score: bool
+    track_best_outputs: bool
+    seed: int
 
 
 def check_gepa() -> None:

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from promptiter.backprop.iteration_record import ReflectionMeasured, TextsProposed
+from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
 from promptiter.backprop.patch_writing import PatchAttempt, lint_patch
+from promptiter.backprop.record import StagesMeasured
 from promptiter.backprop.stage_calls import call_or_error
 from promptiter.concurrency import run_together
 from promptiter.engine.session import Session
 from promptiter.errors import StageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.ledger import Spending
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.case_records import build_case_records
@@ -44,7 +44,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reflected:
+class ReflectionResult:
     """The patches of a reflection. `notes` say why others are missing; `error` is set if the model failed."""
 
     patches: PatchSet
@@ -99,7 +99,7 @@ class Reflections:
         """Why the last mini-batch is blamed on no component."""
         return "nothing is blamed" if self._blame is None else self._blame[1].no_blame
 
-    async def reflect(self, minibatch: Minibatch, components: Sequence[str]) -> Reflected:
+    async def reflect(self, minibatch: Minibatch, components: Sequence[str]) -> ReflectionResult:
         """Write new texts of these components."""
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
@@ -118,7 +118,7 @@ class Reflections:
             error = f"the reflection failed: {found.notes[0]}"
         self._count(error)
         refused = [f"{each.surface_id}: {each.reason}" for each in found.refused]
-        return Reflected(patches=PatchSet(tuple(patches)), notes=(*refused, *found.notes), error=error)
+        return ReflectionResult(patches=PatchSet(tuple(patches)), notes=(*refused, *found.notes), error=error)
 
     async def _find_blame(self, minibatch: Minibatch) -> BlameReport:
         if self._blame is None or self._blame[0] is not minibatch:
@@ -132,16 +132,16 @@ class Reflections:
         ]
         return replace(known, signals=mine[0], weak=mine[1])
 
-    async def _write_by_stages(self, minibatch: Minibatch, components: Sequence[str]) -> Reflected:
+    async def _write_by_stages(self, minibatch: Minibatch, components: Sequence[str]) -> ReflectionResult:
         report = await self._find_blame(minibatch)
         signals = tuple(each for each in (*report.signals, *report.weak) if each.surface_id in components)
         if not signals:
             names = join_names(components, limit=3)
             why = report.no_blame if not report.gradients else f"no failure of the mini-batch is blamed on {names}"
-            return Reflected(patches=PatchSet(), notes=(why,))
+            return ReflectionResult(patches=PatchSet(), notes=(why,))
         written = await self._patcher.propose(replace(report, signals=signals, weak=()))
         refused = tuple(f"{each.surface_id}: {each.reason}" for each in written.refused)
-        return Reflected(patches=written.patches, notes=(*refused, *written.notes))
+        return ReflectionResult(patches=written.patches, notes=(*refused, *written.notes))
 
     async def _ask_model(
         self, reflector: LLMReflector, minibatch: Minibatch, components: Sequence[str]
@@ -152,9 +152,10 @@ class Reflections:
 
         async def work() -> TextsProposed:
             await session.restore_traces(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
-            before = session.evaluator.gateway.ledger.snapshot()
+            ledger = session.evaluator.gateway.ledger
+            before = ledger.snapshot()
             written = await run_together(self._rewrite(reflector, minibatch, each, signals) for each in components)
-            spent = (session.evaluator.gateway.ledger.snapshot() - before).by_role().get("optimizer", Spending())
+            measured = StagesMeasured.between(before, ledger.snapshot())
             shown = [signals.get(each) or _describe_cases(each, minibatch) for each in components]
             attempts = await self._patcher.review(written, shown, minibatch.profile)
             patches = [each.patch for each in attempts if each.patch is not None]
@@ -164,12 +165,7 @@ class Reflections:
                 refused=tuple(refused for each in attempts for refused in each.refused),
                 notes=tuple(each.note for each in attempts if each.note),
                 failed=tuple(name for name, each in zip(components, attempts, strict=True) if each.has_failed),
-                measured=ReflectionMeasured(
-                    calls=spent.calls,
-                    input_tokens=spent.input_tokens,
-                    output_tokens=spent.output_tokens,
-                    cost_usd=spent.cost_usd,
-                ),
+                measured=measured,
             )
 
         key = [minibatch.profile.digest, list(components), list(minibatch.scores), session.round]
@@ -219,6 +215,6 @@ class Reflections:
 
 
 def _describe_cases(surface_id: str, minibatch: Minibatch) -> AggregateResult:
-    """What a reviewer is told if there was no backward pass."""
+    """What a reviewer sees if there was no backward pass."""
     text = f"a reflection on {plural(len(minibatch.scores), 'case')}"
     return AggregateResult(surface_id=surface_id, text=text, case_ids=tuple(minibatch.scores))

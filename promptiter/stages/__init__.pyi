@@ -26,4 +26,4 @@ from promptiter.stages.losses import LossHint as LossHint
 from promptiter.stages.losses import LossPlacement as LossPlacement
 from promptiter.stages.optimizer import Optimizer as Optimizer
 from promptiter.stages.optimizer import OptimizeRequest as OptimizeRequest
-from promptiter.stages.optimizer import OptimizeResult as OptimizeResult
+from promptiter.stages.optimizer import PatchResult as PatchResult

@@ -91,7 +91,7 @@ class OptimizeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeResult:
+class PatchResult:
     """A patch, or None and the reason."""
 
     patch: SurfacePatch | None
@@ -99,11 +99,11 @@ class OptimizeResult:
 
     def __post_init__(self) -> None:
         if self.patch is not None and not isinstance(self.patch, SurfacePatch):
-            raise TypeError(f"the patch of an OptimizeResult is {shorten(self.patch)}; give a SurfacePatch, or None")
+            raise TypeError(f"the patch of a PatchResult is {shorten(self.patch)}; give a SurfacePatch, or None")
 
 
 class Optimizer(Protocol):
     """Writes one patch. Called once for each surface whose signal has enough support, concurrently."""
 
-    def optimize(self, request: OptimizeRequest) -> Awaitable[OptimizeResult] | OptimizeResult:
+    def optimize(self, request: OptimizeRequest) -> Awaitable[PatchResult] | PatchResult:
         """Return a patch with a new value of the surface."""

@@ -22,7 +22,7 @@ from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.codec import to_plain
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import AggregateRequest, AggregateResult, BackwardRequest, BackwardResult
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, Rejection
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult, Rejection
 from promptiter.structure import Node, StructureEdge, StructureSnapshot, Surface
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes
@@ -162,7 +162,7 @@ async def test_a_stage_that_fails_on_one_trace_or_surface_skips_only_that() -> N
             return await super().aggregate(request)
 
     class ShakyWriter(Writes):
-        async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        async def optimize(self, request: OptimizeRequest) -> PatchResult:
             if request.surface.id == "note#instruction":
                 raise ValueError("no words")
             return await super().optimize(request)
@@ -184,7 +184,7 @@ async def test_a_stage_that_fails_on_everything_is_an_error() -> None:
         async def backward(self, request: BackwardRequest) -> BackwardResult:
             raise ValueError(f"no idea of {request.case_id}")
 
-        async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        async def optimize(self, request: OptimizeRequest) -> PatchResult:
             raise ValueError(f"no words for {request.surface.id}")
 
     with pytest.raises(StageError, match="failed and blamed no surface: ValueError: no idea of AB-1042"):
@@ -317,7 +317,7 @@ async def test_the_optimizer_sees_what_was_rejected_before() -> None:
 
 async def test_evidence_that_an_optimizer_gives_is_kept() -> None:
     class Names(Writes):
-        async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+        async def optimize(self, request: OptimizeRequest) -> PatchResult:
             answer = await super().optimize(request)
             assert isinstance(answer.patch, SurfacePatch)
             return replace(

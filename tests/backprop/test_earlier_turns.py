@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from promptiter.backprop import JudgedTrace, Loss, backpropagate
 from promptiter.stages.contracts import BackwardRequest, BackwardResult, SurfaceGradient
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces import ExecutionTrace, Snapshot, Step
 
@@ -48,9 +48,9 @@ class Remembers:
 
     asked: list[OptimizeRequest] = field(default_factory=list)
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.asked.append(request)
-        return OptimizeResult(patch=None, reason="it only looks")
+        return PatchResult(patch=None, reason="it only looks")
 
 
 def make_turns(*failed: int) -> list[JudgedTrace]:

@@ -9,7 +9,7 @@ from promptiter.evaluation.scorer import Scorer
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
 from promptiter.search import Session
-from promptiter.stages import OptimizeRequest, OptimizeResult
+from promptiter.stages import OptimizeRequest, PatchResult
 
 
 class OneRule:
@@ -77,7 +77,7 @@ class OwnOptimizer:
     def __init__(self, sentence: str = "Be careful.") -> None:
         self.sentence = sentence
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         raise NotImplementedError
 
 

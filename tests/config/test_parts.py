@@ -205,7 +205,7 @@ def test_a_file_names_its_search_stages_observers_executor_and_weights(folder: P
             "SilentStages",
             "SilentStages.aggregate() returned None; return a value of type AggregateResult",
         ),
-        ("optimizer", "SilentStages", "SilentStages.optimize() returned None; return a value of type OptimizeResult"),
+        ("optimizer", "SilentStages", "SilentStages.optimize() returned None; return a value of type PatchResult"),
     ],
 )
 def test_a_stage_of_a_file_that_fails_on_everything_ends_the_run(

@@ -204,6 +204,23 @@ async def test_answers_are_stored_in_the_cache_of_the_gateway(tmp_path: object) 
         assert (await post_chat(client)).json()["choices"][0]["message"]["content"] == "You said: Hello"
 
 
+async def test_a_session_that_is_cancelled_at_its_start_does_not_keep_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("promptiter.endpoint.hosting.LINGER_S", 0.05)
+
+    async def open_one() -> None:
+        async with run_case():
+            await asyncio.sleep(10)
+
+    starting = asyncio.create_task(open_one())
+    await asyncio.sleep(0)  # until it waits for the server
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await wait_until(lambda: all(each.name != "promptiter-endpoint" for each in threading.enumerate()))
+
+
 async def test_the_server_stops_a_moment_after_the_last_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promptiter.endpoint.hosting.LINGER_S", 0.05)
     async with run_case() as (session, client):

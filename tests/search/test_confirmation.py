@@ -25,7 +25,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 
 DRAFT, POLISH = "draft#instruction", "polish#instruction"
 Slips = Mapping[tuple[str, int], str]
@@ -82,12 +82,12 @@ class NamesTheKind:
     def __init__(self, *, is_wrong_about: str = "") -> None:
         self.is_wrong_about = is_wrong_about
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         kinds = sorted({example.case_input.split()[1] for example in request.failing} - {self.is_wrong_about})
         sentence, value = f"Handle {' and '.join(kinds) or 'all'} cases.", str(request.surface.value)
         if any(sentence in str(known) for known in (value, *(each.value for each in request.rejected))):
-            return OptimizeResult(patch=None, reason="nothing else comes to mind")
-        return OptimizeResult(
+            return PatchResult(patch=None, reason="nothing else comes to mind")
+        return PatchResult(
             patch=SurfacePatch(surface_id=request.surface.id, value=f"{value} {sentence}", reason="kinds")
         )
 

@@ -31,7 +31,7 @@ from promptiter.search.replays import ReplayContext
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.run_check import MOST_VISITS
 from promptiter.stages.contracts import SurfaceGradient
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.worlds.clerks import ALL, Accuser, blame, cases, evaluator, failed, office
 from tests.worlds.results import drop_measured
@@ -265,10 +265,10 @@ class KeepEverything:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.asked.append(request.surface.id)
         value = f"answer {ALL}" if request.surface.node_id == "last" else f"please {ALL}"
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="keep all"))
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="keep all"))
 
 
 def engine(

@@ -24,7 +24,7 @@ from promptiter.profile import SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 
 RULES = ("name the city", "name the date", "write dates as 2026-01-31", "end with a full stop", "use capital letters")
 """What the instruction must say, in the order in which the model gets to the parts of its answer."""
@@ -64,9 +64,9 @@ class AddsRules:
         self.requests: list[OptimizeRequest] = []
         self.write = write or add_rule
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.requests.append(request)
-        return OptimizeResult(patch=SurfacePatch(surface_id=FORM, value=self.write(request), reason="a rule"))
+        return PatchResult(patch=SurfacePatch(surface_id=FORM, value=self.write(request), reason="a rule"))
 
 
 def add_rule(request: OptimizeRequest) -> str:

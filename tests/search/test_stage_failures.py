@@ -28,7 +28,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes
 
@@ -54,7 +54,7 @@ class Broken:
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         raise ValueError(f"too much about {request.surface.id}")
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         raise ValueError(f"no words for {request.surface.id}")
 
 
@@ -78,8 +78,8 @@ class ReturnsText:
     async def attribute(self, request: AttributeRequest) -> list[str]:
         return [f"the prompt of {request.case_loss.case_id}"]
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
-        return OptimizeResult(patch=f"{request.surface.value} Be careful.")  # type: ignore[arg-type]
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        return PatchResult(patch=f"{request.surface.value} Be careful.")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -90,13 +90,13 @@ async def test_a_wrong_return_value_is_named_with_the_class_of_the_stage() -> No
     assert "ReturnsNone.aggregate() returned None; return a value of type AggregateResult" in await fail(
         engine(None, ReturnsNone())
     )
-    assert "ReturnsNone.optimize() returned None; return a value of type OptimizeResult" in await fail(
+    assert "ReturnsNone.optimize() returned None; return a value of type PatchResult" in await fail(
         engine(None, None, ReturnsNone())
     )
     assert "returned a list with 'the prompt of train-0'; return a list of BackwardResult" in await fail(
         engine(ReturnsText())
     )
-    assert "the patch of an OptimizeResult is 'Draft. Be careful.'; give a SurfacePatch, or None" in await fail(
+    assert "the patch of a PatchResult is 'Draft. Be careful.'; give a SurfacePatch, or None" in await fail(
         engine(None, None, ReturnsText())
     )
 
@@ -105,9 +105,9 @@ class AnswersAboutAnother:
     def aggregate(self, request: AggregateRequest) -> AggregateResult:
         return AggregateResult(surface_id=request.surface.id.replace("instruction", "skill"), text="be careful")
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         other = request.surface.id.replace("instruction", "skill")
-        return OptimizeResult(patch=SurfacePatch(surface_id=other, value="Be careful.", reason="care"))
+        return PatchResult(patch=SurfacePatch(surface_id=other, value="Be careful.", reason="care"))
 
 
 async def test_an_answer_about_another_surface_is_named_with_the_class_of_the_stage() -> None:
@@ -120,10 +120,8 @@ class LeavesIdsEmpty(Merges):
     async def aggregate(self, request: AggregateRequest) -> AggregateResult:
         return replace(await super().aggregate(request), surface_id="")
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
-        return OptimizeResult(
-            patch=SurfacePatch(surface_id="", value=f"{request.surface.value} Be careful.", reason="")
-        )
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        return PatchResult(patch=SurfacePatch(surface_id="", value=f"{request.surface.value} Be careful.", reason=""))
 
 
 async def test_an_answer_without_a_surface_is_about_the_one_of_the_request() -> None:
@@ -138,9 +136,9 @@ class Returns:
     def __init__(self, value: object, *, on_polish: object = None) -> None:
         self.value, self.on_polish = value, on_polish
 
-    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    def optimize(self, request: OptimizeRequest) -> PatchResult:
         value = self.on_polish if self.on_polish and request.surface.node_id == "polish" else self.value
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
 
 
 @pytest.mark.parametrize(
@@ -218,10 +216,10 @@ class InThreads:
         cases = tuple(sorted({each.case_id for each in request.gradients}))
         return AggregateResult(surface_id=request.surface.id, text="be careful", case_ids=cases, support=len(cases))
 
-    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.threads.add(threading.current_thread().name)
         value = f"{request.surface.value} Be careful, careful."
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
 
 
 async def test_synchronous_stages_are_called_in_threads() -> None:

@@ -21,7 +21,7 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import TargetScore
 from promptiter.runlog.results import RunResult
 from promptiter.stages.contracts import Attributor, Backwarder
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds.domains import SPARED
 from tests.worlds.expert import Expert
 from tests.worlds.scenarios import Scenario, Scores, make_scenario, measure_ceiling, measure_scores
@@ -57,7 +57,7 @@ class CountedRules:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.calls["optimizer"] += 1
         return await RuleOptimizer().optimize(request)
 

@@ -15,7 +15,7 @@ from promptiter.stages.contracts import (
     GradientPacket,
     SurfaceGradient,
 )
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds import desk
 
 
@@ -69,12 +69,12 @@ class Writes:
         self.write = write
         self.requests: list[OptimizeRequest] = []
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.requests.append(request)
         value = self.write(request)
         if value is None:
-            return OptimizeResult(patch=None, reason="nothing left")
-        return OptimizeResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
+            return PatchResult(patch=None, reason="nothing left")
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=value, reason="care"))
 
 
 def engine(

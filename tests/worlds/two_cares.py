@@ -1,4 +1,4 @@
-"""An agent with two instructions, each of which decides one half of the cases, and a model that rewrites them.
+"""The desk with models for which each of its instructions decides one half of the cases, and one that rewrites them.
 
 Even cases need care in the draft, odd ones care in the polish. So a candidate with one of them wins on one half of the
 cases, both kinds are on a frontier, and their merge wins everywhere.
@@ -11,9 +11,6 @@ from collections.abc import Callable
 
 import orjson
 
-from promptiter.agents.edges import Edge
-from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
@@ -26,6 +23,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.policies.stopping import TargetScore
 from promptiter.search.gepa import GepaSearch
+from tests.worlds import desk
 from traces import Usage
 
 EDITOR = "editor"
@@ -47,17 +45,6 @@ def answer(request: ModelRequest) -> ModelReply:
     word = instruction.split()[0].strip(".").lower()
     text = f"{asked} {word}-care" if "careful" in instruction else asked
     return ModelReply(text=text, usage=Usage(input_tokens=10, output_tokens=5, cost_usd=0.001))
-
-
-def agent() -> GraphAgent:
-    return GraphAgent(
-        name="desk",
-        nodes=(
-            ModelNode(name="draft", instruction="Draft.", model="scripted"),
-            ModelNode(name="polish", instruction="Polish.", model="scripted"),
-        ),
-        edges=(Edge("draft", "polish"),),
-    )
 
 
 def eval_set(name: str, count: int) -> EvalSet:
@@ -135,7 +122,7 @@ def build_engine(
         gateway=Gateway(models=models, cache=cache, budget=budget),
         options=EvaluationOptions(**options),
     )
-    return Engine(agent(), evaluator, search=search)
+    return Engine(desk.agent(), evaluator, search=search)
 
 
 def build_request(**changes: object) -> RunRequest:

@@ -19,12 +19,13 @@ from pathlib import Path
 from promptiter.agents.argument_checks import check_items, check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
 from promptiter.agents.black_box.agent import BlackBoxAgent, has_input
-from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
+from promptiter.agents.black_box.health import HealthCheck, HealthChecker, validate_health_check
 from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.private_files import write_private_files
 from promptiter.agents.black_box.process import (
     ProcessLimits,
     describe_exit,
+    find_start_problem,
     name_command,
     run_process,
     select_environment,
@@ -66,7 +67,7 @@ class CommandAgent(BlackBoxAgent):
         if not self.command or not self.command[0]:
             raise SetupError(f"{place} the command is empty; give its program and arguments")
         super().__post_init__()
-        check_form(self.health)
+        validate_health_check(self.health)
         _ = self._limits
         used = _list_placeholders(self._templates)
         places = "command, stdin or environment"
@@ -75,6 +76,14 @@ class CommandAgent(BlackBoxAgent):
     @property
     def notes(self) -> tuple[str, ...]:
         return ()
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program cannot be started; None if it can, or is named by a template."""
+        program = "".join(each for each in self._templates["command[0]"] if isinstance(each, str))
+        if program != self.command[0]:
+            return None
+        environment = {**select_environment(self.inherit), **self.environment}
+        return find_start_problem(self.command, environment=environment, cwd=self.cwd)
 
     async def check_health(self) -> None:
         """Run the health check, once. Raises SetupError if it fails."""
@@ -130,8 +139,8 @@ class CommandAgent(BlackBoxAgent):
         return command
 
     @cached_property
-    def _health(self) -> HealthMemory:
-        return HealthMemory()
+    def _health(self) -> HealthChecker:
+        return HealthChecker()
 
     @cached_property
     def _limits(self) -> ProcessLimits:

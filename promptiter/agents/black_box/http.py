@@ -25,7 +25,7 @@ import orjson
 from promptiter.agents.argument_checks import check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
 from promptiter.agents.black_box.agent import BlackBoxAgent
-from promptiter.agents.black_box.health import HealthCheck, HealthMemory, check_form
+from promptiter.agents.black_box.health import HealthCheck, HealthChecker, validate_health_check
 from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
 from promptiter.agents.black_box.service_client import ServiceReply, describe_status, send
@@ -73,7 +73,7 @@ class HttpAgent(BlackBoxAgent):
         if unusable := [each for each in self.headers if not _HEADER_NAME.fullmatch(each)]:
             raise SetupError(f"{place} {shorten(unusable[0])} is not the name of a header")
         super().__post_init__()
-        check_form(self.health)
+        validate_health_check(self.health)
         places = "url, headers or body"
         self._check_placeholders(self._placeholders, what="service", kinds=("prompt",), places=places)
 
@@ -128,8 +128,8 @@ class HttpAgent(BlackBoxAgent):
         return parse_template(text, self._prompts.ids, place=f"agent {self.name!r}: {place}", kinds=("prompt",))
 
     @cached_property
-    def _health(self) -> HealthMemory:
-        return HealthMemory()
+    def _health(self) -> HealthChecker:
+        return HealthChecker()
 
     @cached_property
     def _turn(self) -> Slots:

@@ -82,7 +82,7 @@ class ToolLoop:
 def find_tool_loops(calls: Iterable[EndpointCall]) -> list[ToolLoop]:
     """The calls of a run as loops, in the order of their starts."""
     loops: list[ToolLoop] = []
-    waiting: dict[_Talk, list[ToolLoop]] = {}
+    waiting: dict[_Conversation, list[ToolLoop]] = {}
     for call in sorted(calls, key=lambda each: (each.start_ns, each.end_ns)):
         candidates = waiting.get(_find_start(call), [])
         loop = next((each for each in reversed(candidates) if _continues(call, each.last)), None)
@@ -105,12 +105,12 @@ def parse_json(text: str) -> Json:
         return text
 
 
-_Talk: TypeAlias = "tuple[str, tuple[str, ...]]"
+_Conversation: TypeAlias = "tuple[str, tuple[str, ...]]"
 """The node of a call and the texts of its messages: what a call has in common with those that continue it."""
 
 
-def _find_start(call: EndpointCall) -> _Talk:
-    """The talk that a call would continue: its messages without the results at their end and the turn before these."""
+def _find_start(call: EndpointCall) -> _Conversation:
+    """The conversation that a call would continue: without the tool results at its end, and the turn before these."""
     messages = call.request.messages
     end = len(messages)
     while end and messages[end - 1].role == "tool":
@@ -118,7 +118,7 @@ def _find_start(call: EndpointCall) -> _Talk:
     return _summarize(call.node, messages[: max(0, end - 1)])
 
 
-def _summarize(node: str, messages: Sequence[Message]) -> _Talk:
+def _summarize(node: str, messages: Sequence[Message]) -> _Conversation:
     return node, tuple(each.content for each in messages)
 
 

@@ -23,7 +23,16 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, PreparedAgent, RunContext, is_agent, run_agent
+from promptiter.agents.base import (
+    Agent,
+    AgentRun,
+    CaseInput,
+    ExternalAgent,
+    NeedsProgram,
+    RunContext,
+    is_agent,
+    run_agent,
+)
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
@@ -89,11 +98,16 @@ class InPlaceAgent:
     @property
     def notes(self) -> tuple[str, ...]:
         """Those of the wrapped agent."""
-        return self._wrapped.notes if isinstance(self._wrapped, PreparedAgent) else ()
+        return self._wrapped.notes if isinstance(self._wrapped, ExternalAgent) else ()
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program of the wrapped agent cannot be started."""
+        wrapped: object = self._wrapped
+        return wrapped.find_setup_problem() if isinstance(wrapped, NeedsProgram) else None
 
     async def check_health(self) -> None:
         """Check the health of the wrapped agent."""
-        if isinstance(self._wrapped, PreparedAgent):
+        if isinstance(self._wrapped, ExternalAgent):
             await self._wrapped.check_health()
 
     def close(self) -> list[RestoreResult]:

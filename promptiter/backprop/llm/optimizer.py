@@ -24,7 +24,7 @@ from promptiter.errors import SurfaceValueError
 from promptiter.llm.messages import Role
 from promptiter.llm.structured import build_shape
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from promptiter.structure import EXAMPLE_ROLES, TEXT_TYPES, Surface
 from traces.model import Json, holds_non_finite
 
@@ -46,12 +46,12 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
 
     role: ClassVar[Role] = "optimizer"
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         """Return a patch that the surface accepts. Raises a ModelError if there is none even after repair."""
         surface, limit = request.surface, self.max_prompt_tokens
         is_whole = self.render is not None or is_shown_whole(surface, limit=limit)
         if not is_whole and surface.type not in TEXT_TYPES:
-            return OptimizeResult(
+            return PatchResult(
                 patch=None,
                 reason=f"the value of {surface.id!r} is too long for a prompt of {limit:,} tokens; "
                 "raise max_prompt_tokens of the optimizer",
@@ -67,7 +67,7 @@ class LLMOptimizer(ModelStage[OptimizeRequest]):
             evidence=PatchEvidence(cases=request.signal.case_ids),
             edits=new.edits,
         )
-        return OptimizeResult(patch=patch, reason=new.reason)
+        return PatchResult(patch=patch, reason=new.reason)
 
 
 _Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from promptiter.agents.base import Agent, ExternalAgent
 from promptiter.cli.junit import JUnitTest, suite_as_junit
 from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.run import hanging_indent
@@ -21,7 +22,7 @@ from promptiter.evaluation.failure_details import describe_failures
 from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
-from promptiter.runs.cost_wording import spending_line
+from promptiter.runs.cost_wording import describe_unknown_prices, spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
@@ -55,6 +56,12 @@ def warn_of_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> None:
         echo(f"warning: {warning}", err=True)
 
 
+def show_notes(agent: Agent) -> None:
+    """Print to standard error what a user should know about how the cases of an agent are run."""
+    for note in agent.notes if isinstance(agent, ExternalAgent) else ():
+        echo(f"note: {note}", color="yellow", err=True)
+
+
 def reaches_thresholds(evaluation: Evaluation) -> bool:
     """Whether the mean of every metric is at or above its threshold."""
     means = evaluation.metric_means
@@ -72,7 +79,11 @@ def print_evaluation(screen: Console, evaluation: Evaluation, cases: EvalSet, ga
         )
     )
     costs = summarize_costs(gateway.ledger.snapshot())
-    screen.print(Text(f"{plural(len(evaluation.rows), 'run')}, {spending_line(costs)}", "dim"))
+    for line in (
+        f"{plural(len(evaluation.rows), 'run')}, {spending_line(costs)}",
+        *describe_unknown_prices(costs.unpriced),
+    ):
+        screen.print(Text(line, "dim"))
     if not evaluation.is_reliable:
         text = f"unreliable: {_share(evaluation.errored_fraction)} of the runs or scores failed"
         screen.print(Text(text, "bold red"))

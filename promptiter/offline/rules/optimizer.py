@@ -20,7 +20,7 @@ from promptiter.offline.rules.prompt_editing import Ask, Prompt, asks_to_copy, f
 from promptiter.offline.rules.rule_selection import iterate_choices
 from promptiter.offline.rules.settings import iterate_values
 from promptiter.profile import PatchEdit, PatchEvidence, SurfacePatch
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, StepExample
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult, StepExample
 from promptiter.structure import TEXT_TYPES, Surface
 from traces.model import Json
 
@@ -38,14 +38,14 @@ class RuleOptimizer:
 
     seed: int = 0
 
-    async def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
         """The first proposal that the surface can take and that was not rejected before, or None with the reason."""
         surface = request.surface
         count = 0
         for proposal in self._iterate_proposals(request):
             count += 1
             if _is_allowed(surface, proposal.value) and not _is_rejected(proposal.value, request):
-                return OptimizeResult(
+                return PatchResult(
                     patch=SurfacePatch(
                         surface_id=surface.id,
                         value=proposal.value,
@@ -54,7 +54,7 @@ class RuleOptimizer:
                         edits=proposal.edits,
                     )
                 )
-        return OptimizeResult(patch=None, reason=_explain_no_patch(request, proposed=count))
+        return PatchResult(patch=None, reason=_explain_no_patch(request, proposed=count))
 
     def _iterate_proposals(self, request: OptimizeRequest) -> Iterator[Proposal]:
         """All proposals, the best first: each choice of predicates with ever fewer rules, then worded differently."""

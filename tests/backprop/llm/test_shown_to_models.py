@@ -35,7 +35,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from promptiter.stages.contracts import AggregateResult, AttributeRequest, Attributor, SurfaceGradient
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from promptiter.structure import TEXT_TYPES
 from traces.model import Json
 
@@ -322,9 +322,9 @@ class RecordingOptimizer:
     def __init__(self) -> None:
         self.requests: list[OptimizeRequest] = []
 
-    def optimize(self, request: OptimizeRequest) -> OptimizeResult:
+    def optimize(self, request: OptimizeRequest) -> PatchResult:
         self.requests.append(request)
-        return OptimizeResult(patch=None, reason="only asked")
+        return PatchResult(patch=None, reason="only asked")
 
 
 async def test_an_optimizer_sees_which_siblings_are_edited_at_the_same_time_and_why() -> None:

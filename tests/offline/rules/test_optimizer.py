@@ -16,7 +16,7 @@ from promptiter.offline.model.simulated import SimulatedModel
 from promptiter.offline.rules.optimizer import RuleOptimizer
 from promptiter.offline.rules.rule_templates import phrase_rule
 from promptiter.stages.contracts import AggregateResult
-from promptiter.stages.optimizer import OptimizeRequest, OptimizeResult, Rejection, StepExample
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult, Rejection, StepExample
 from promptiter.structure import Limits, Surface, SurfaceType
 from traces.model import Json
 
@@ -266,7 +266,7 @@ def orders(count: int, *, passed: int = 0) -> list[StepExample]:
     ]
 
 
-def optimize(request: OptimizeRequest, *, seed: int = 0) -> OptimizeResult:
+def optimize(request: OptimizeRequest, *, seed: int = 0) -> PatchResult:
     return asyncio.run(RuleOptimizer(seed=seed).optimize(request))
 
 

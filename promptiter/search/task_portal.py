@@ -1,7 +1,7 @@
-"""LoopCalls: lets a synchronous library make async calls. The library runs in a thread, its calls in the caller's task.
+"""TaskPortal: lets a synchronous library make async calls: it runs in a thread, and its calls in the caller's task.
 
-    calls = LoopCalls()
-    result = await calls.serve(lambda: library.run(adapter))      # adapter.evaluate: calls.call(lambda: evaluate(...))
+    portal = TaskPortal()
+    result = await portal.serve(lambda: library.run(adapter))     # adapter.evaluate: portal.call(lambda: evaluate(...))
 
 The calls are made one at a time, in the task that awaits `serve`. If one of them raises, or the task is cancelled,
 `serve` raises that, and the thread ends at its current or next call with ThreadEnded, which `except Exception` of the
@@ -27,8 +27,8 @@ class ThreadEnded(BaseException):
     """Ends the thread of a library whose calls are no longer answered."""
 
 
-class LoopCalls:
-    """The calls that one thread makes on the event loop that creates this object."""
+class TaskPortal:
+    """Where one thread makes calls on the event loop that creates this object."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
