@@ -112,7 +112,7 @@ def test_yaml_and_json_hold_any_text(name: str, text: str) -> None:
     assert check(next(each for each in SHAPES if each.name == name), text)
 
 
-@settings(max_examples=6 * settings.default.max_examples)
+@settings(max_examples=6 * settings().max_examples)
 @given(shape=st.sampled_from(SHAPES), text=TEXT)
 def test_a_text_is_held_exactly_or_refused(shape: Shape, text: str) -> None:
     check(shape, text)
