@@ -43,6 +43,11 @@ def dollars(amount: float) -> str:
     return "$0" if amount == 0 else f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
+def count_model_calls(calls: int, *, cached: int) -> str:
+    """`72 model calls`, or, if the cache answered all of them, `0 model calls (72 cached)`."""
+    return plural(calls, "model call") + (f" ({cached:,} cached)" if cached and not calls else "")
+
+
 def count_unknown_costs(*, unpriced: int, uncounted: int) -> str:
     """` + 2 calls of unknown usage + 1 call of unknown price`, or nothing. A call without usage has no cost either."""
     by_usage = min(unpriced, uncounted)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from promptiter.backprop.record import BackpropDetails
+from promptiter.backprop.record import BackpropDetails, StagesMeasured
+from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import Payload, event_type
 from promptiter.runlog.results import RoundResult
@@ -47,24 +48,20 @@ class Iteration:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReflectionMeasured:
-    """What the calls of a reflection cost."""
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-
-
 @round_details("iterations")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationDetails(BackpropDetails):
     """The iteration of a round, and the passes of its backward pass. `iteration` is None if it did not end."""
 
     iteration: Iteration | None = None
-    measured: ReflectionMeasured = field(default_factory=ReflectionMeasured, compare=False)
     refused: tuple[Rejection, ...] = ()
+
+
+def score_cases(evaluation: Evaluation, objective: Objective) -> dict[str, float]:
+    """The scores of cases as an iteration has them: the objective from 0 to 1. What could not be scored counts 0."""
+    best = get_best_value(objective)
+    values = {each.case_id: each.objective(objective) for each in evaluation.cases}
+    return {case_id: 0.0 if value is None else 1.0 + value - best for case_id, value in values.items()}
 
 
 def get_iteration(result: RoundResult) -> Iteration | None:
@@ -72,9 +69,9 @@ def get_iteration(result: RoundResult) -> Iteration | None:
     return result.details.iteration if isinstance(result.details, IterationDetails) else None
 
 
-def get_reflection(result: RoundResult) -> ReflectionMeasured:
-    """What the reflection of a round cost; nothing if it had none."""
-    return result.details.measured if isinstance(result.details, IterationDetails) else ReflectionMeasured()
+def get_reflection(result: RoundResult) -> StagesMeasured:
+    """What the calls of a round to blame and to write new texts cost, of whichever model; nothing if it made none."""
+    return result.details.measured if isinstance(result.details, BackpropDetails) else StagesMeasured()
 
 
 @event_type("reflection")
@@ -90,11 +87,11 @@ class TextsProposed(DetailsPayload):
     refused: tuple[Rejection, ...] = ()
     notes: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    measured: ReflectionMeasured = ReflectionMeasured()
+    measured: StagesMeasured = field(default_factory=StagesMeasured)
 
     def add_to(self, details: RoundDetails | None) -> RoundDetails:
         known = _widen(details)
-        return replace(known, measured=self.measured, refused=(*known.refused, *self.refused))
+        return replace(known, measured=known.measured + self.measured, refused=(*known.refused, *self.refused))
 
 
 @event_type("iteration")
@@ -120,5 +117,5 @@ def _widen(details: RoundDetails | None) -> IterationDetails:
     if isinstance(details, IterationDetails):
         return details
     if isinstance(details, BackpropDetails):
-        return IterationDetails(passes=details.passes, blamed_in=details.blamed_in)
+        return IterationDetails(passes=details.passes, blamed_in=details.blamed_in, measured=details.measured)
     return IterationDetails()

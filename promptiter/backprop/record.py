@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from promptiter.llm.ledger import NOTHING, LedgerSnapshot
 from promptiter.profile import PatchSet
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import event_type
@@ -16,6 +17,40 @@ from promptiter.stages.losses import CaseLoss
 from promptiter.stages.optimizer import Rejection
 from promptiter.wording import join_names, plural
 from traces.text import cut_at_word
+
+SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
+"""The roles of the models that a search asks. Those of agent, judges and simulated user belong to evaluations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagesMeasured:
+    """What model calls of the search itself cost: those of its stages and of a reflection model."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+
+    @staticmethod
+    def between(before: LedgerSnapshot, after: LedgerSnapshot) -> StagesMeasured:
+        """What was spent between two moments of a ledger."""
+        spent = sum((each.spent for each in (after - before).entries if each.role in SEARCH_ROLES), NOTHING)
+        return StagesMeasured(
+            calls=spent.calls,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost_usd=spent.cost_usd,
+        )
+
+    def __add__(self, other: StagesMeasured) -> StagesMeasured:
+        """The sum. Its cost is that of what is known, and unknown if nothing is."""
+        known = [each.cost_usd for each in (self, other) if each.calls and each.cost_usd is not None]
+        return StagesMeasured(
+            calls=self.calls + other.calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=sum(known) if known or not self.calls + other.calls else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +114,12 @@ class BackpropDetails(RoundDetails):
     """The passes of a round. `blamed_in` is the round whose train results and blame the first pass uses.
 
     After a rejection the input profile is the same, so the next round takes them from an earlier one: its own first
-    pass then has patches, but neither losses nor signals.
+    pass then has patches, but neither losses nor signals. `measured` is what the calls of its stages cost.
     """
 
     passes: tuple[PassResult, ...] = ()
     blamed_in: int | None = None
+    measured: StagesMeasured = field(default_factory=StagesMeasured, compare=False)
 
     def add_to_last(self, **fields: Any) -> BackpropDetails:
         """These details with more of their last pass."""
@@ -101,11 +137,28 @@ class _PassPayload(DetailsPayload):
 
     __slots__ = ()
 
+    @property
+    def spent(self) -> StagesMeasured:
+        """What its calls cost."""
+        return StagesMeasured()
+
     def add_to(self, details: RoundDetails | None) -> RoundDetails:
-        return self.add_to_pass(details if isinstance(details, BackpropDetails) else BackpropDetails())
+        added = self.add_to_pass(details if isinstance(details, BackpropDetails) else BackpropDetails())
+        return replace(added, measured=added.measured + self.spent)
 
     def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StagePayload(_PassPayload):
+    """The work of a stage."""
+
+    measured: StagesMeasured = field(default_factory=StagesMeasured)
+
+    @property
+    def spent(self) -> StagesMeasured:
+        return self.measured
 
 
 @event_type("losses")
@@ -121,7 +174,7 @@ class LossesExtracted(_PassPayload):
 
 @event_type("backward")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossesAttributed(_PassPayload):
+class LossesAttributed(_StagePayload):
     blames: tuple[TraceBlame, ...] = ()
 
     def add_to_pass(self, details: BackpropDetails) -> BackpropDetails:
@@ -130,7 +183,7 @@ class LossesAttributed(_PassPayload):
 
 @event_type("gradient_check")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientsChecked(_PassPayload):
+class GradientsChecked(_StagePayload):
     checks: tuple[BlameCheck, ...] = ()
     replays: int = 0
 
@@ -140,7 +193,7 @@ class GradientsChecked(_PassPayload):
 
 @event_type("aggregation")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientsMerged(_PassPayload):
+class GradientsMerged(_StagePayload):
     signals: tuple[AggregateResult, ...] = ()
     below_support: tuple[AggregateResult, ...] = ()
 
@@ -150,7 +203,7 @@ class GradientsMerged(_PassPayload):
 
 @event_type("patches")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchesWritten(_PassPayload):
+class PatchesWritten(_StagePayload):
     """The patches of a pass. `blamed_in` is the round that its signals come from."""
 
     patches: PatchSet = field(default_factory=PatchSet)
@@ -165,7 +218,7 @@ class PatchesWritten(_PassPayload):
 
 @event_type("patch_variants")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VariantsWritten(_PassPayload):
+class VariantsWritten(_StagePayload):
     """Several sets of patches for the same signals, of which one is chosen. It follows as PatchesWritten."""
 
     variants: tuple[PatchesWritten, ...] = ()

@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.record import (
     NO_BLAME,
     GradientsMerged,
@@ -22,7 +23,13 @@ from promptiter.backprop.record import (
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
 from promptiter.observers.candidate_labels import CandidateLabels
-from promptiter.observers.progress_wording import describe_cases, describe_patches, list_names, name_blamed
+from promptiter.observers.progress_wording import (
+    describe_cases,
+    describe_patches,
+    describe_texts,
+    list_names,
+    name_blamed,
+)
 from promptiter.runlog.events import Event, Payload, Phase
 from promptiter.runlog.payloads import (
     AblationFinished,
@@ -120,6 +127,8 @@ class ProgressState:
                 return self._show_blame(merged)
             case PatchesWritten() as written:
                 return self._show_patches(written)
+            case TextsProposed() as proposed:
+                return self._line(describe_texts(proposed))
             case CandidateDecided() as decided:
                 return self._show_decision(decided)
             case CandidateProposed(profile_digest=digest):
@@ -294,6 +303,9 @@ _RUNNING = {
     "rerun": "running failed cases with the patches",
     "repeat": "repeating cases with little support",
     "train_again": "comparing on train",
+    "minibatch": "running the mini-batch with the parent",
+    "child_minibatch": "running the mini-batch with the candidate",
+    "frontier": "running the validation cases",
     "validation": "validating the candidate",
     "ablation": "running without some changes",
     "final_test": "running baseline and best again",
@@ -305,11 +317,14 @@ _EVALUATED = {
     "rerun": "failed train cases with the patches",
     "repeat": "failed train cases, repeated",
     "train_again": "train, compared",
+    "minibatch": "mini-batch with the parent",
+    "child_minibatch": "mini-batch with the candidate",
+    "frontier": "validation, for the frontier",
     "validation": "validation",
 }
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
-_NEXT_STAGE = dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame")
+_NEXT_STAGE = {**dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame"), "minibatch": "writing new texts"}
 
 
 def _cost(spent: Spending) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.record import PatchesWritten
 from promptiter.runlog.payloads import RunStarted
 from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Rejection
 from promptiter.wording import join_names, plural
 from traces.text import cut_at_word
 
@@ -22,12 +24,21 @@ MAX_REASONS = 3
 
 def describe_patches(written: PatchesWritten) -> str:
     """The patched surfaces, and why patches were refused or are missing."""
-    parts = [f"patches: {list_names([patch.surface_id for patch in written.patches]) or 'none'}"]
-    if written.refused:
-        reasons = [f"{each.surface_id}: {each.reason}" for each in written.refused]
-        parts.append(f"{len(written.refused)} refused ({_join_reasons(reasons)})")
-    if written.notes:
-        parts.append(f"{plural(len(written.notes), 'surface')} without a patch ({_join_reasons(written.notes)})")
+    return _describe("patches", [patch.surface_id for patch in written.patches], written.refused, written.notes)
+
+
+def describe_texts(proposed: TextsProposed) -> str:
+    """The same of a reflection."""
+    return _describe("new texts", list(proposed.texts), proposed.refused, proposed.notes)
+
+
+def _describe(what: str, patched: Sequence[str], refused: Sequence[Rejection], notes: Sequence[str]) -> str:
+    parts = [f"{what}: {list_names(patched) or 'none'}"]
+    if refused:
+        reasons = [f"{each.surface_id}: {each.reason}" for each in refused]
+        parts.append(f"{len(refused)} refused ({_join_reasons(reasons)})")
+    if notes:
+        parts.append(f"{plural(len(notes), 'surface')} without a patch ({_join_reasons(notes)})")
     return "; ".join(parts)
 
 

@@ -29,7 +29,7 @@ from promptiter.runlog.case_uses import CaseUseHistory
 from promptiter.runlog.details import TaggedDetails
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import count_unknown_costs, dollars, format_score, join_names, plural
+from promptiter.wording import count_model_calls, count_unknown_costs, dollars, format_score, join_names, plural
 from traces.model import Json
 from traces.notebook import html_block, html_heading
 
@@ -308,7 +308,7 @@ class RunResult:
         spent = self.measured.spent.of_models
         unknown = count_unknown_costs(unpriced=spent.unpriced_calls, uncounted=spent.uncounted_calls)
         cost = "cost unknown" if spent.cost_usd is None else f"{dollars(spent.cost_usd)}{unknown}"
-        counts = f"{plural(len(self.rounds), 'round')}, {plural(spent.calls, 'model call')}"
+        counts = f"{plural(len(self.rounds), 'round')}, {count_model_calls(spent.calls, cached=spent.cache_hits)}"
         return f"{counts}, {cost}, {self.measured.duration_s:.1f} s"
 
     def to_json(self) -> bytes:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from promptiter.llm.ledger import NOTHING, Spending
 from promptiter.runs.cost_ranges import NO_COST, Cost, Figure, Range
 from promptiter.runs.forecast_file import Forecast
 from promptiter.runs.stage_costs import STAGES, Stage
 from promptiter.runs.summary import CostSummary
-from promptiter.wording import count_unknown_costs, dollars, plural
+from promptiter.wording import count_model_calls, count_unknown_costs, dollars, join_names, plural
 
 
 def cost_line(costs: CostSummary) -> str:
     """`$0.0312, 1,085 model calls, 48.0 s`: cost, model calls, other calls if there were any, and time."""
-    parts = [_describe_price(costs), plural(costs.models.calls, "model call"), *_count_others(costs)]
+    models = count_model_calls(costs.models.calls, cached=costs.models.cache_hits)
+    parts = [_describe_price(costs), models, *_count_others(costs)]
     return ", ".join((*parts, f"{costs.duration_s:.1f} s"))
 
 
@@ -40,6 +41,14 @@ def describe_uncertain_costs(costs: CostSummary) -> list[str]:
         answers = plural(models.overlong_answers, "answer")
         lines.append(f"{answers} longer than max_tokens allows, by {models.excess_tokens:,} tokens")
     return lines
+
+
+def describe_unknown_prices(models: Sequence[str]) -> list[str]:
+    """One line that says how to set the prices of these models; none without one."""
+    if not models:
+        return []
+    name = models[0] if len(models) == 1 else "NAME"
+    return [f"price unknown: {join_names(models, limit=3)}; set `models.{name}.price`"]
 
 
 def _count_others(costs: CostSummary) -> list[str]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from promptiter.backprop.iteration_record import Iteration, SearchStopChecked, get_iteration, get_reflection
+from promptiter.backprop.record import SEARCH_ROLES
 from promptiter.engine.metric_calls import count_calls
 from promptiter.evaluation.result import Evaluation
 from promptiter.llm.ledger import NOTHING, LedgerSnapshot
@@ -33,9 +34,6 @@ STOP_REASONS: Mapping[str, str] = {
     "max_rounds": "completed",
 }
 """AgentOptimizer's stop reasons, by ours. Those of a search or of a custom stopper have the same name in both."""
-
-SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
-"""The roles of the models that a search asks. Those of agent, judges and simulated user belong to evaluations."""
 
 LATER_PHASES = frozenset(("ablation", "final_test", "test"))
 """Phases after the search, which belong to no round."""

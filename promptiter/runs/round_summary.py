@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from promptiter.backprop.record import describe_dropped, describe_unmerged, explain_missing_patches, get_passes
+from promptiter.backprop.iteration_record import Iteration, get_iteration, get_reflection
+from promptiter.backprop.record import (
+    StagesMeasured,
+    describe_dropped,
+    describe_unmerged,
+    explain_missing_patches,
+    get_passes,
+)
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
 from promptiter.profile import PatchSet, Profile, SurfaceChange
@@ -19,6 +26,7 @@ from promptiter.runs.blame_summary import (
     LastSignals,
     MissingBlame,
 )
+from promptiter.runs.candidate_pool import CandidatePool, PoolSummary
 from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_sentences
@@ -83,7 +91,8 @@ class PassSummary:
 class RoundSummary:
     """One round, its candidates, and the passes that wrote patches.
 
-    `skipped` says why it has no candidate; `notes` are the search's own events.
+    `skipped` says why it has no candidate; `notes` are the search's own events. `iteration` is what a search that keeps
+    a pool recorded of the round, `reflection` what the models of its stages cost.
     """
 
     round: int
@@ -93,11 +102,13 @@ class RoundSummary:
     passes: tuple[PassSummary, ...] = ()
     skipped: str = ""
     notes: tuple[SearchNote, ...] = ()
+    iteration: Iteration | None = None
+    reflection: StagesMeasured = field(default_factory=StagesMeasured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
-    """All rounds of a run. `reasons` gives, by surface, the reason for each accepted patch.
+    """All rounds of a run, and its pool. `reasons` gives, by surface, the reason for each accepted patch.
 
     `no_blame` says why no surface was blamed, if rounds ran without blaming any; `problems` are what the user should
     know about the stages.
@@ -109,6 +120,7 @@ class SearchSummary:
     reasons: Mapping[str, tuple[BlameReason, ...]] = field(default_factory=dict)
     no_blame: str = ""
     problems: tuple[str, ...] = ()
+    pool: PoolSummary = field(default_factory=PoolSummary)
 
 
 def summarize_rounds(result: RunResult) -> SearchSummary:
@@ -119,6 +131,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     reasons = ChangeReasons(result.initial_profile)
     no_blame = MissingBlame()
     signals = LastSignals()
+    pool = CandidatePool(result)
     profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
     dropped = 0
@@ -135,6 +148,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         blame.add(each)
         no_blame.add(each)
         reasons.add(each, signals)
+        pool.add(each)
     blamed = blame.summaries()
     return SearchSummary(
         rounds=tuple(rounds),
@@ -147,6 +161,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
             for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
             if problem is not None
         ),
+        pool=pool.summarize(),
     )
 
 
@@ -203,6 +218,8 @@ def _summarize_round(
         passes=tuple(_summarize_passes(each, structure)),
         skipped=each.skipped or ("" if each.candidates else explain_missing_patches(get_passes(each))),
         notes=each.notes,
+        iteration=get_iteration(each),
+        reflection=get_reflection(each),
     )
 
 

@@ -34,6 +34,9 @@ STAGES: tuple[Stage, ...] = (
 
 STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
     "train_again": "validation",  # more evidence for a candidate
+    "minibatch": "train",  # of GEPA: the parent, its child, and the child on validation
+    "child_minibatch": "rerun",
+    "frontier": "validation",
     "test": "test_set",
     **{stage: stage for stage in AGENT_STAGES if stage != "test_set"},
 }

@@ -23,6 +23,7 @@ from promptiter.profile import Profile
 from promptiter.runlog.fold import fold_lazily
 from promptiter.runlog.results import RunMeasured, RunResult, RunShape, SearchNote
 from promptiter.runs.blame_summary import BlameReason, BlameSummary
+from promptiter.runs.candidate_pool import PoolSummary
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.runs.folder_store import read_ledger
@@ -67,7 +68,7 @@ class ChangeSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
-    """What a run has spent. `functions` are those that are judges or teachers."""
+    """What a run has spent. `functions` are those that are judges or teachers, `unpriced` models without a price."""
 
     models: Spending = NOTHING
     tools: Spending = NOTHING
@@ -77,6 +78,7 @@ class CostSummary:
     case_runs: int = 0
     cached_case_runs: int = 0
     is_simulated: bool = False
+    unpriced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +99,9 @@ class RunSummary:
     otherwise those accepted so far. `validation` and `failing` describe the validation cases under the accepted
     profile, `test_baseline` and `test` the test set under both profiles of the final test. `case_history` says how
     often the cases were used before. `initial_digest` is the profile that the first candidates were made from. `notes`
-    are events of the search before its first round. Changes of the `removed` surfaces were accepted, then dropped
-    because they contributed nothing. `judges` are notes about judges that were not compared with people, or agree
-    poorly with them.
+    are events of the search before its first round, `pool` the candidates that a search such as GEPA keeps. Changes of
+    the `removed` surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about judges
+    that were not compared with people, or agree poorly with them.
     """
 
     run_id: str
@@ -132,6 +134,7 @@ class RunSummary:
     initial_digest: str = ""
     notes: tuple[SearchNote, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
+    pool: PoolSummary = field(default_factory=PoolSummary)
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
     rejections: tuple[RejectionSummary, ...] = ()
@@ -217,6 +220,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         initial_digest=result.initial_profile.digest,
         notes=result.notes,
         rounds=search.rounds,
+        pool=search.pool,
         blame=search.blame,
         no_blame=search.no_blame,
         rejections=search.rejections,
@@ -232,6 +236,7 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
     """Separate the spending on models from that on tools and functions, and add case runs and time."""
     measured = measured or RunMeasured()
     models = LedgerSnapshot(tuple(entry for entry in spent.entries if not entry.model.startswith(TOOL)))
+    by_model = models.by_model()
     others = [entry for entry in spent.entries if entry.model.startswith(TOOL)]
     tools = LedgerSnapshot(tuple(entry for entry in others if entry.role == "agent"))
     functions = LedgerSnapshot(tuple(entry for entry in others if entry.role != "agent"))
@@ -243,7 +248,8 @@ def summarize_costs(spent: LedgerSnapshot, measured: RunMeasured | None = None) 
         duration_s=measured.duration_s,
         case_runs=measured.case_runs,
         cached_case_runs=measured.case_runs - measured.paid_case_runs,
-        is_simulated=any_simulated(models.by_model()),
+        is_simulated=any_simulated(by_model),
+        unpriced=tuple(name for name, each in by_model.items() if each.unpriced_calls > each.uncounted_calls),
     )
 
 

@@ -27,6 +27,7 @@ from promptiter.backprop.record import (
     GradientsMerged,
     LossesAttributed,
     LossesExtracted,
+    StagesMeasured,
     describe_no_blame,
 )
 from promptiter.engine.session import Session
@@ -118,18 +119,20 @@ class BlameFinder:
         `known` is the report that the round started from; what a later pass finds is measured by it. If blame is
         confirmed, `only` that of these surfaces in these cases counts, however little support it has.
         """
-        session = self.session
+        session, ledger = self.session, self.session.evaluator.gateway.ledger
 
         async def extract() -> LossesExtracted:
             return LossesExtracted(losses=await extract_case_losses(session, evaluation, eval_set, profile))
 
         async def attribute() -> LossesAttributed:
             await session.restore_traces(evaluation, eval_set, profile)
+            before = ledger.snapshot()
             blames = await work.attribute(losses, self.attributor)
             self.failures.handle("backwarder", describe_failed_attribution(blames, self.attributor))
-            return LossesAttributed(blames=blames)
+            return LossesAttributed(blames=blames, measured=StagesMeasured.between(before, ledger.snapshot()))
 
         async def merge() -> GradientsMerged:
+            before = ledger.snapshot()
             merged = await work.merge(
                 gradients,
                 self.aggregator,
@@ -144,6 +147,7 @@ class BlameFinder:
             return GradientsMerged(
                 signals=order_by_priority(kept, evaluation.rows),
                 below_support=order_by_priority([*still_weak, *merged.below_support], evaluation.rows),
+                measured=StagesMeasured.between(before, ledger.snapshot()),
             )
 
         def is_still_weak(signal: AggregateResult) -> bool:
@@ -197,7 +201,7 @@ class BlameFinder:
         phase: Phase,
     ) -> dict[str, tuple[SurfaceGradient, ...]]:
         """Check a sample of the gradients; those whose correction does not move the score lose weight."""
-        session, check = self.session, self.check
+        session, check, ledger = self.session, self.check, self.session.evaluator.gateway.ledger
         assert check is not None
 
         async def replay() -> GradientsChecked:
@@ -210,9 +214,11 @@ class BlameFinder:
                 profile=profile,
             )
             blame = [gradient for each in gradients.values() for gradient in each]
+            before = ledger.snapshot()
             found = await check.check(blame, runs, rng=session.rng)
             checks = tuple(replace(each, reason=session.redact(each.reason)) for each in found.checks)
-            return GradientsChecked(checks=checks, replays=found.replays)
+            measured = StagesMeasured.between(before, ledger.snapshot())
+            return GradientsChecked(checks=checks, replays=found.replays, measured=measured)
 
         key = [eval_set.id, profile.digest, len(evaluation.rows), check.most]
         found = await session.record(GradientsChecked, replay, request=key, phase=phase)

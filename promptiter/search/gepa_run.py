@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from promptiter.backprop.iteration_record import Iteration, IterationFinished
+from promptiter.backprop.iteration_record import Iteration, IterationFinished, score_cases
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
-from promptiter.evaluation.result import CaseRow, Evaluation, get_best_value
+from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.search.reflections import Minibatch, Reflections
 from promptiter.wording import format_score
@@ -221,8 +221,8 @@ class GepaRun:
         repeats = session.evaluator.options.repeats
         if is_whole and len(known) == len(cases) * repeats:  # the baseline, or all cases were in a mini-batch
             return session.evaluator.build_evaluation(known, eval_set, profile), eval_set
-        phase = "frontier" if is_whole or self._open.record.kind == "merge" else "minibatch"
-        if not self._reuses and phase == "minibatch":
+        phase = "frontier" if is_whole else "child_minibatch" if self._open.expects_child else "minibatch"
+        if not self._reuses and not is_whole and self._open.record.kind != "merge":
             found = await session.evaluate(eval_set, profile, phase=phase, repeats=session.reserve_repeats(repeats))
             return found, eval_set
         found = await session.evaluate(eval_set, profile, phase=phase, known=known)
@@ -254,11 +254,7 @@ class GepaRun:
         stored.update({(row.case_id, row.repeat): row for row in rows})
 
     def _score_cases(self, evaluation: Evaluation) -> dict[str, float]:
-        """The objective of each case, from 0 to 1. What could not be scored counts 0, as gepa wants it."""
-        objective = self._session.request.objective
-        best = get_best_value(objective)
-        values = {each.case_id: each.objective(objective) for each in evaluation.cases}
-        return {case_id: 0.0 if value is None else 1.0 + value - best for case_id, value in values.items()}
+        return score_cases(evaluation, self._session.request.objective)
 
     def _build_profile(self, texts: Texts) -> Profile:
         session = self._session

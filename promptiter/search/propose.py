@@ -17,7 +17,7 @@ from promptiter.backprop.patch_writing import (
     describe_total_failure,
     lint_patch,
 )
-from promptiter.backprop.record import PatchesWritten, VariantsWritten
+from promptiter.backprop.record import PatchesWritten, StagesMeasured, VariantsWritten
 from promptiter.concurrency import run_together
 from promptiter.engine.review import BatchReviewer, Review, ReviewRequest
 from promptiter.engine.session import Session
@@ -55,6 +55,7 @@ class PatchProposer:
         self._session = session
         self._optimizer = optimizer
         self._failures = failures
+        self._ledger = session.evaluator.gateway.ledger
         self._linter = Linter(session.train.cases)
         self._exhausted: set[tuple[str, str, str]] = set()
 
@@ -118,18 +119,22 @@ class PatchProposer:
                 self._exhausted.add(_identify(report, signal))
 
     async def _propose_variants(self, report: BlameReport, width: int) -> VariantsWritten:
+        before = self._ledger.snapshot()
         attempts = await run_together(self._write(report, emphasis) for emphasis in EMPHASES[:width])
         everything = [attempt for each in attempts for attempt in each]
         self._failures.handle("optimizer", describe_total_failure(everything, self._optimizer))
         return VariantsWritten(
-            variants=tuple(replace(collect_patches(each), blamed_in=report.round) for each in attempts)
+            variants=tuple(replace(collect_patches(each), blamed_in=report.round) for each in attempts),
+            measured=StagesMeasured.between(before, self._ledger.snapshot()),
         )
 
     async def _propose(self, report: BlameReport) -> PatchesWritten:
+        before = self._ledger.snapshot()
         attempts = await self._write(report)
+        measured = StagesMeasured.between(before, self._ledger.snapshot())
         self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
         reviewed = await self.review(attempts, report.signals, report.profile)
-        return replace(collect_patches(reviewed), blamed_in=report.round)
+        return replace(collect_patches(reviewed), blamed_in=report.round, measured=measured)
 
     async def _write(self, report: BlameReport, emphasis: str = "") -> list[PatchAttempt]:
         session = self._session

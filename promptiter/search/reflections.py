@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from promptiter.backprop.iteration_record import ReflectionMeasured, TextsProposed
+from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
 from promptiter.backprop.patch_writing import PatchAttempt, lint_patch
+from promptiter.backprop.record import StagesMeasured
 from promptiter.backprop.stage_calls import call_or_error
 from promptiter.concurrency import run_together
 from promptiter.engine.session import Session
 from promptiter.errors import StageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
-from promptiter.llm.ledger import Spending
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.case_records import build_case_records
@@ -152,9 +152,10 @@ class Reflections:
 
         async def work() -> TextsProposed:
             await session.restore_traces(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
-            before = session.evaluator.gateway.ledger.snapshot()
+            ledger = session.evaluator.gateway.ledger
+            before = ledger.snapshot()
             written = await run_together(self._rewrite(reflector, minibatch, each, signals) for each in components)
-            spent = (session.evaluator.gateway.ledger.snapshot() - before).by_role().get("optimizer", Spending())
+            measured = StagesMeasured.between(before, ledger.snapshot())
             shown = [signals.get(each) or _describe_cases(each, minibatch) for each in components]
             attempts = await self._patcher.review(written, shown, minibatch.profile)
             patches = [each.patch for each in attempts if each.patch is not None]
@@ -164,12 +165,7 @@ class Reflections:
                 refused=tuple(refused for each in attempts for refused in each.refused),
                 notes=tuple(each.note for each in attempts if each.note),
                 failed=tuple(name for name, each in zip(components, attempts, strict=True) if each.has_failed),
-                measured=ReflectionMeasured(
-                    calls=spent.calls,
-                    input_tokens=spent.input_tokens,
-                    output_tokens=spent.output_tokens,
-                    cost_usd=spent.cost_usd,
-                ),
+                measured=measured,
             )
 
         key = [minibatch.profile.digest, list(components), list(minibatch.scores), session.round]

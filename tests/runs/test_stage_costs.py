@@ -20,8 +20,9 @@ from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.stage_costs import spent_by_stage
+from promptiter.search.gepa import GepaSearch
 from promptiter.testing.store_hooks import Killed
-from tests.worlds import desk
+from tests.worlds import desk, desk_stages, two_cares
 from tests.worlds.starter import Shop, kill_runs_at
 from traces import Usage
 
@@ -43,6 +44,15 @@ def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     assert sum(spent.calls for spent in found.values()) == paid.calls
     assert sum(spent.tokens for spent in found.values()) == paid.tokens
     assert sum(spent.cost_usd or 0 for spent in found.values()) == pytest.approx(paid.cost_usd)
+
+
+def test_the_case_runs_of_gepa_are_part_of_stages(tmp_path: Path) -> None:
+    search = GepaSearch(desk_stages.Blames(), desk_stages.Merges(), reflection_model=two_cares.EDITOR, seed=0)
+    directory = RunDirectory.begin(tmp_path, two_cares.build_engine(search), two_cares.build_request())
+    result = directory.run_sync()
+    found = calls_of(tmp_path)
+    assert list(found) == ["baseline", "train", "optimizer", "rerun", "validation"]
+    assert sum(found.values()) == result.measured.spent.of_models.calls
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.blame_summary import BlameReason, find_main_reason
-from promptiter.runs.cost_wording import cost_line
+from promptiter.runs.cost_wording import cost_line, describe_unknown_prices
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.summary import read_summary, summarize, summarize_costs
 from promptiter.stages.contracts import AggregateResult
@@ -116,6 +116,27 @@ def test_calls_of_tools_and_of_functions_are_not_model_calls() -> None:
     assert (costs.models.calls, costs.tools.calls, costs.functions.calls, costs.models.cost_usd) == (3, 7, 48, 0.5)
     assert list(costs.by_role) == ["judge"]
     assert cost_line(costs) == "$0.5000, 3 model calls, 7 tool calls, 48 function calls, 0.0 s"
+
+
+def test_calls_that_the_cache_answered_are_named_if_there_are_no_others() -> None:
+    cached = LedgerEntry(role="agent", model="m", node_id="n", spent=Spending(cache_hits=1_200))
+    paid = LedgerEntry(role="judge", model="m", node_id="", spent=Spending(calls=3, cost_usd=0.5))
+    assert cost_line(summarize_costs(LedgerSnapshot((cached,)))) == "$0, 0 model calls (1,200 cached), 0.0 s"
+    assert cost_line(summarize_costs(LedgerSnapshot((cached, paid)))) == "$0.5000, 3 model calls, 0.0 s"
+
+
+def test_a_model_of_unknown_price_is_named_with_its_setting() -> None:
+    unpriced = Spending(calls=2, cost_usd=None, unpriced_calls=2)
+    silent = Spending(calls=2, cost_usd=None, unpriced_calls=2, uncounted_calls=2)  # a price would not help
+    entries = [
+        LedgerEntry(role="agent", model=model, node_id="n", spent=spent)
+        for model, spent in (("a", unpriced), ("b", silent), ("c", Spending(calls=1, cost_usd=0.5)), ("d", unpriced))
+    ]
+    found = summarize_costs(LedgerSnapshot(tuple(entries))).unpriced
+    assert found == ("a", "d")
+    assert describe_unknown_prices(found) == ["price unknown: a, d; set `models.NAME.price`"]
+    assert describe_unknown_prices(found[:1]) == ["price unknown: a; set `models.a.price`"]
+    assert describe_unknown_prices(()) == []
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from promptiter.agents.declarations import Parameter
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.iteration_record import Iteration, get_iteration, get_reflection
+from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
@@ -18,6 +19,7 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.budget import Budget
+from promptiter.observers.progress_state import ProgressState
 from promptiter.policies.stopping import TargetScore
 from promptiter.profile import Profile
 from promptiter.registry import SEARCHES
@@ -199,6 +201,30 @@ async def test_without_a_model_the_stages_write_the_texts() -> None:
     result = await build_engine(offline).run(build_request())
     assert result.accepted_score == 1.0
     assert iterations(result)[0].components == ("draft#instruction", "polish#instruction")
+
+
+async def test_the_calls_of_the_stages_are_those_of_the_reflection() -> None:
+    staged = GepaSearch(desk_stages.Blames(), desk_stages.Merges(), LLMOptimizer(EDITOR), module_selector="all", seed=0)
+    journal = MemoryJournal()
+    result = await build_engine(staged).run(build_request(), journal=journal)
+    found = [get_reflection(each) for each in result.rounds]
+    assert found[0].calls == 2, "one for each instruction"
+    assert found[0].input_tokens == 200
+    assert sum(each.calls for each in found) == result.measured.spent.by_role()["optimizer"].calls
+    again = await build_engine(staged).run(build_request(), journal=journal)
+    assert [get_reflection(each) for each in again.rounds] == found
+
+
+async def test_progress_says_whose_scores_those_of_a_mini_batch_are() -> None:
+    journal, state = MemoryJournal(), ProgressState()
+    await build_engine(search()).run(build_request(max_rounds=1), journal=journal)
+    lines = [line.text.plain for event in journal.events for line in state.update(event)]
+    assert lines[2:6] == [
+        "mini-batch with the parent: 0.500, 0/3 pass",
+        "new texts: draft#instruction",
+        "mini-batch with the candidate: 0.667, 1/3 pass",
+        "validation, for the frontier: 0.750, 3/6 pass",
+    ]
 
 
 async def test_one_set_of_cases_serves_for_both() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "failed", "blamed"]
-"""What the colour of a box stands for: the kind of its node, a failure, or that failures come from it."""
+Tone: TypeAlias = Literal["agent", "llm", "function", "tool", "failed", "blamed", "candidate", "frontier", "best"]
+"""What the colour of a box stands for: the kind of its node, a failure, or that failures come from it.
+
+In a tree of candidates it says which are on the frontier, and which is the best.
+"""
 
 
 class Colours(NamedTuple):
@@ -25,6 +28,9 @@ COLOURS: dict[Tone, Colours] = {
     "tool": Colours("#fff8c5", "#9a6700", "#2e2a12", "#d29922"),
     "failed": (_red := Colours("#ffc9c4", "#cf222e", "#67201f", "#f85149")),
     "blamed": _red,
+    "candidate": Colours("#f6f8fa", "#8c959f", "#21262d", "#8b949e"),
+    "frontier": Colours("#ddf4ff", "#0969da", "#12263f", "#58a6ff"),
+    "best": Colours("#aceebb", "#1a7f37", "#1c4428", "#3fb950"),
 }
 
 MEANINGS: dict[Tone, str] = {
@@ -34,6 +40,9 @@ MEANINGS: dict[Tone, str] = {
     "tool": "tool",
     "failed": "failed",
     "blamed": "blamed for failures",
+    "candidate": "kept",
+    "frontier": "on the Pareto frontier",
+    "best": "the best",
 }
 """The texts of the legend."""
 

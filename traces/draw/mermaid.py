@@ -18,8 +18,10 @@ def to_mermaid(diagram: Diagram) -> str:
         lines.append(f"    {alias[arrow.source]} {tip}{label} {alias[arrow.target]}")
     if marked := [alias[box.id] for box in diagram.boxes if box.is_marked]:
         lines.append(f"    class {','.join(marked)} marked")
+    used = {box.tone for box in diagram.boxes}
     for tone, colours in COLOURS.items():
-        lines.append(f"    classDef {tone} fill:{colours.fill},stroke:{colours.stroke},color:#1f2328")
+        if tone in used:
+            lines.append(f"    classDef {tone} fill:{colours.fill},stroke:{colours.stroke},color:#1f2328")
     lines.append(f"    classDef marked stroke:{COLOURS['failed'].stroke},stroke-width:3px")
     return "\n".join(lines) + "\n"
 

@@ -18,7 +18,7 @@ from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.evaluation.stats.paired_difference import ComparisonAnswer
 from promptiter.llm.models import any_simulated
 from promptiter.policies.paired_runs import describe_failed_runs
-from promptiter.runs.cost_wording import describe_uncertain_costs, spending_line
+from promptiter.runs.cost_wording import describe_uncertain_costs, describe_unknown_prices, spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.wording import dollars, format_score, join_names, path_from_here, plural
 from traces.model import Json
@@ -172,7 +172,7 @@ def describe_spending(trial: EditTrial, found: ProfileComparison) -> Iterator[st
         yield f"{plural(found.first_profile_calls, 'call')} {what}; later edits do not pay them"
     if found.before.rows and not whole:
         yield _NOT_RECORDED
-    yield from describe_uncertain_costs(costs)
+    yield from (*describe_unknown_prices(costs.unpriced), *describe_uncertain_costs(costs))
 
 
 def comparison_as_json(trial: EditTrial, found: ProfileComparison, *, wanted_gain: float, code: int) -> str:

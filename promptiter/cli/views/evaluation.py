@@ -21,7 +21,7 @@ from promptiter.evaluation.failure_details import describe_failures
 from promptiter.evaluation.result import CaseResult, CaseRow, Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import any_simulated
-from promptiter.runs.cost_wording import spending_line
+from promptiter.runs.cost_wording import describe_unknown_prices, spending_line
 from promptiter.runs.summary import summarize_costs
 from promptiter.terminal import SafeConsole
 from promptiter.wording import format_score, join_names, plural
@@ -72,7 +72,11 @@ def print_evaluation(screen: Console, evaluation: Evaluation, cases: EvalSet, ga
         )
     )
     costs = summarize_costs(gateway.ledger.snapshot())
-    screen.print(Text(f"{plural(len(evaluation.rows), 'run')}, {spending_line(costs)}", "dim"))
+    for line in (
+        f"{plural(len(evaluation.rows), 'run')}, {spending_line(costs)}",
+        *describe_unknown_prices(costs.unpriced),
+    ):
+        screen.print(Text(line, "dim"))
     if not evaluation.is_reliable:
         text = f"unreliable: {_share(evaluation.errored_fraction)} of the runs or scores failed"
         screen.print(Text(text, "bold red"))

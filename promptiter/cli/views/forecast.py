@@ -42,9 +42,11 @@ def print_forecast(screen: Console, forecast: Forecast) -> None:
     _print_costs(screen, "stage", [*forecast.stages.items(), ("all", forecast.total)])
     _print_costs(screen, "node", forecast.nodes.items())
     screen.print()
-    unpriced = ", ".join(_name_model(each) for each in forecast.total.unpriced if each not in forecast.uncounted)
+    unpriced = [each for each in forecast.total.unpriced if each not in forecast.uncounted]
     rows = [("Budget", each) for each in forecast.budget] or [("Budget", "no cap")]
-    rows += [("Price", f"unknown: {unpriced}")] if unpriced else []
+    if unpriced:
+        advice = "" if unpriced == [UNKNOWN_MODEL] else "; set `models.NAME.price`"
+        rows.append(("Price", f"unknown: {', '.join(map(_name_model, unpriced))}{advice}"))
     if forecast.uncounted:
         counted = "; a budget counts each such call at the most it may cost" if forecast.budget else ""
         rows.append(("Usage", f"unknown: {', '.join(forecast.uncounted)}{counted}"))

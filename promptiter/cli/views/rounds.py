@@ -1,6 +1,6 @@
 """`promptiter show --rounds`: every candidate with its decision, and the texts of rejected patches.
 
-The candidates of a pool have a paragraph each.
+If a round has several candidates, each has a paragraph. The iterations of GEPA have columns of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import hanging_indent
 from promptiter.runlog.results import SearchNote
+from promptiter.runs.iteration_rows import IterationRow, list_iterations
 from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.runs.summary_wording import shorten_reason
@@ -32,7 +33,9 @@ _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 def print_rounds(screen: Console, summary: RunSummary) -> None:
     """Print all rounds: as a table, or, if a round has several candidates, one by one."""
     print_heading(screen, "Rounds")
-    if any(len(each.candidates) > 1 for each in summary.rounds):
+    if summary.pool.candidates:
+        _print_iterations(screen, summary)
+    elif any(len(each.candidates) > 1 for each in summary.rounds):
         _print_pool(screen, summary)
     else:
         _print_table(screen, summary)
@@ -56,6 +59,30 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
         for text in (*_list_passes(each), *map(_format_note, each.notes)):
             table.add_row("", "", "", text)
     screen.print(table)
+
+
+def _print_iterations(screen: Console, summary: RunSummary) -> None:
+    table = new_table(">round", "kind", "from", "mini-batch", ">validation", gap=2)
+    table.add_column("decision", overflow="fold")
+    table.add_row("0", "", "", "", format_score(summary.pool.candidates[0].score), Text("#0 baseline", "dim"))
+    for note in summary.notes:
+        table.add_row("", "", "", "", "", _format_note(note))
+    for row, each in zip(list_iterations(summary), summary.rounds, strict=True):
+        score = "" if row.validation is None else format_score(row.validation)
+        table.add_row(str(row.round), row.kind, row.parents, row.minibatch, score, _format_iteration(row))
+        for note in each.notes:
+            table.add_row("", "", "", "", "", _format_note(note))
+    screen.print(table)
+
+
+def _format_iteration(row: IterationRow) -> Text:
+    """`#1 best draft#instruction: gain +0.125`."""
+    style = {"best": "green", "kept": "cyan", "rejected": "yellow"}.get(row.outcome, "dim")
+    if row.kind == "none":
+        return Text(f"{row.outcome}: {shorten_reason(row.reason)}", style)
+    reason = f"{one_line(join_names(row.components, limit=MAX_NAMES))}: {shorten_reason(row.reason)}"
+    parts = [(row.number, "bold"), (row.outcome, style), (reason, "")]
+    return Text(" ").join(Text(text, look) for text, look in parts if text)
 
 
 def _print_rejected(screen: Console, summary: RunSummary) -> None:

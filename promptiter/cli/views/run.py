@@ -20,7 +20,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.apply import ApplyReport
 from promptiter.runs.artifacts import REPORT
 from promptiter.runs.blame_summary import find_main_reason
-from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs
+from promptiter.runs.cost_wording import cost_line, describe_uncertain_costs, describe_unknown_prices
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import ChangeSummary, RunSummary
@@ -126,7 +126,7 @@ def _per_run_lines(summary: RunSummary) -> list[str]:
 
 def print_warnings(screen: Console, summary: RunSummary) -> None:
     """Print what is uncertain about the cost and the judges, and problems."""
-    for text in describe_uncertain_costs(summary.costs):
+    for text in (*describe_unknown_prices(summary.costs.unpriced), *describe_uncertain_costs(summary.costs)):
         print_indented(screen, Text(text, "yellow"))
     for note in summary.judges:
         print_indented(screen, Text(one_line(note), "yellow"))

@@ -16,8 +16,11 @@ from markupsafe import Markup
 
 from promptiter.profile import SurfaceChange
 from promptiter.runs.blame_summary import BlameSummary, find_main_reason
+from promptiter.runs.candidate_pool import describe_parents
 from promptiter.runs.cost_wording import cost_line, describe_usage
 from promptiter.runs.hunk_evidence import HunkEvidence, make_anchor
+from promptiter.runs.iteration_rows import IterationOutcome
+from promptiter.runs.report.candidate_tree import count_widest
 from promptiter.runs.report.case_changes import CaseEffect
 from promptiter.runs.report.charts import chart_trajectory, choose_points
 from promptiter.runs.report.evidence_cases import choose_gradients
@@ -40,6 +43,9 @@ MAX_ID = 60
 MOST_SCALED = 16
 """Nodes of a diagram that is scaled to the width of the page; a larger one is scrolled."""
 
+MOST_BESIDE = 8
+"""Candidates side by side in a tree that is scaled to the width of the page; a wider one is scrolled."""
+
 MOST_REJECTED = 100
 MOST_LISTED = 30
 """Rows of a table in Markdown; report.html has all."""
@@ -53,6 +59,10 @@ _FORBIDDEN: dict[int, str] = {
 
 EFFECT_TONES: dict[CaseEffect, str] = {"new fail": "bad", "down": "bad", "new pass": "good", "up": "good"}
 """The colours of what happened to a case."""
+
+
+ITERATION_TONES: dict[IterationOutcome, str] = {"best": "good", "kept": "", "rejected": "warn"}
+"""The colours of what became of an iteration's candidate."""
 
 
 class Piece(NamedTuple):
@@ -75,6 +85,8 @@ def render_html(report: RunReport) -> str:
             run=report.summary,
             chart=Markup(chart),
             diagrams=[Markup(to_svg(each, name=f"blame-{at}-")) for at, each in enumerate(report.diagrams)],
+            candidates=Markup("" if report.candidates is None else to_svg(report.candidates, name="candidates-")),
+            is_wide=report.candidates is not None and count_widest(report.candidates) > MOST_BESIDE,
             is_thinned=len(choose_points(points)) < len(points),
             step_anchors={
                 gradient.id: step.anchor
@@ -179,6 +191,8 @@ def _environment(*, is_html: bool) -> Environment:
         "case_anchor": lambda case_id: make_anchor("case", case_id),
         "blame_outcomes": BLAME_OUTCOMES,
         "effect_tones": EFFECT_TONES,
+        "iteration_tones": ITERATION_TONES,
+        "parents": describe_parents,
         "main_reason": _find_reason,
         "amount": format_amount,
         "change_as_text": lambda each: SurfaceChange(each.surface_id, each.before, each.after).as_text(),

@@ -20,12 +20,19 @@ from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.ledger import TOOL
 from promptiter.runlog.results import Ablation, RoundResult, RunResult
-from promptiter.runs.cost_wording import describe_difference, describe_uncertain_costs, tabulate_stages
+from promptiter.runs.cost_wording import (
+    describe_difference,
+    describe_uncertain_costs,
+    describe_unknown_prices,
+    tabulate_stages,
+)
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
 from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
+from promptiter.runs.iteration_rows import IterationRow, list_iterations
 from promptiter.runs.report.blame_diagram import BlamedTraces, draw_blame
+from promptiter.runs.report.candidate_tree import draw_candidates
 from promptiter.runs.report.case_changes import TEST_SET, CaseChange, list_case_changes
 from promptiter.runs.report.evidence_cases import EvidenceCase, collect_evidence
 from promptiter.runs.report.trajectory import Trajectory, TrajectoryPoint
@@ -65,8 +72,9 @@ class RunReport:
 
     `figures` are objectives and metrics on the cases of the search before and after, `sets` the mean score on each eval
     set if there are several, `usage` the tokens and dollars of a case run. `hunks` are the changes of each surface, and
-    `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces. `stages` is None without a
-    forecast. `inputs` are what the run was made from, and `caveats` what a reader should know about the method.
+    `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces, `candidates` the tree of a
+    pool, and `iterations` how the search came to it. `stages` is None without a forecast; `unpriced` says how to set
+    unknown prices. `inputs` are what the run was made from, and `caveats` what a reader should know about the method.
     """
 
     summary: RunSummary
@@ -77,11 +85,14 @@ class RunReport:
     hunks: Mapping[str, tuple[HunkEvidence, ...]]
     evidence: tuple[EvidenceCase, ...] = ()
     diagrams: tuple[Diagram, ...] = ()
+    candidates: Diagram | None = None
+    iterations: tuple[IterationRow, ...] = ()
     categories: tuple[FailureCategory, ...] = ()
     ablation: Ablation | None = None
     usage: tuple[FigureChange, ...] = ()
     stages: StageTable | None = None
     lost: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
     inputs: Mapping[str, str]
     caveats: tuple[str, ...] = ()
 
@@ -132,11 +143,14 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
         hunks=hunks,
         evidence=collect_evidence((hunk for found in hunks.values() for hunk in found), result.rounds, read_trace),
         diagrams=tuple(draw_blame(each, result.structure, read_trace(each.trace_digest)) for each in traces.choose()),
+        candidates=draw_candidates(summary.pool) if summary.pool.candidates else None,
+        iterations=tuple(list_iterations(summary)) if summary.pool.candidates else (),
         categories=categories.summarize(),
         ablation=result.ablation,
         usage=tuple(_list_usage(result.baseline, candidate)),
         stages=_compare_with_forecast(summary, folder),
         lost=tuple(describe_uncertain_costs(summary.costs)),
+        unpriced=tuple(describe_unknown_prices(summary.costs.unpriced)),
         inputs=dict(_list_inputs(header, _list_models(result))),
         caveats=tuple(_list_caveats(result, summary)),
     )
