@@ -96,7 +96,7 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
 
     def stop() -> None:
         if stopping.is_set() and task is not None:
-            task.cancel()  # the second time: do not wait for calls in progress
+            task.cancel()  # the second time: do not wait for calls under way
         stopping.set()
 
     try:
