@@ -137,7 +137,7 @@ class _RunBuilder:
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         place = "profile" if "initial_profile" in self.parsed.settings else "initial_profile"
         profile, teacher = load_profile(self.problems, place=place), load_teacher(self.problems)
-        if agent is not None and evaluator is not None:
+        if agent is not None and evaluator is not None and "models" not in self.parsed.broken:
             others = {"teacher": teacher if isinstance(teacher, str) else None}
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
         if self.problems.found or agent is None or evaluator is None or cases is None:

@@ -190,7 +190,7 @@ class EndpointSession:
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._join(), self._server.loop))
         except asyncio.CancelledError:
-            self._server.loop.call_soon_threadsafe(self._cancel)
+            self._server.loop.call_soon_threadsafe(self.cancel)
             raise
 
     async def _make(self, request: ModelRequest, node: str, number: int, conversation: str) -> EndpointCall:
@@ -242,7 +242,8 @@ class EndpointSession:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel the calls under way, which count as lost. Runs on the event loop of the server."""
         for task in self._tasks:
             task.cancel()
 
