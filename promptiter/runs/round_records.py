@@ -165,7 +165,7 @@ def _build_round(
     candidate, iteration, reflection = each.candidate, _read_iteration(each), get_reflection(each)
     validation, decision = _find_validation(each, result), each.decision
     began = times.began.get(each.round, 0.0)
-    changed = [surface_id for surface_id in each.patches.surface_ids if surface_id in names]
+    changed = [surface_id for surface_id in names if surface_id in each.patches.surface_ids]
     named = [name for name in iteration.components if name in names] or changed
     parents, own = iteration.parent_scores, iteration.candidate_scores
     return RoundRecord(
