@@ -235,7 +235,7 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
         return "ended before patches were written"
     if any(each.below_support for each in passes):
         return "no patch: the blame is too uncertain"
-    return "no patch: no surface was blamed" if passes else "no candidate was proposed"
+    return "no patch: no surface was blamed" if passes else "ended before a candidate was proposed"
 
 
 def describe_unmerged(signals: Sequence[AggregateResult]) -> str | None:
