@@ -71,7 +71,7 @@ async def optimize(
 ) -> OptimizeResult:
     """Search for better prompts, and test the result. The arguments are those of AgentOptimizer.
 
-    `call_agent` is an async function from a query to the answer, which reads the prompts anew in each call.
+    `call_agent` is an async function from a query to the answer, which reads the prompts again in each call.
     `update_source` writes an improvement to the sources. `verbose` is 0 (silent), 1 (progress) or 2 (gepa's log and the
     prompt of each reflection, too). A run that fails is returned with the status `FAILED`; one that is cancelled raises
     CancelledError, once its artifacts are written. ValueError or TypeError if an argument, or a file that it names,

@@ -115,11 +115,11 @@ class TargetPrompt:
             raise ValueError(f"the prompt {name!r} was added twice; give each its own name")
 
     def _check_prompts(self, prompts: Mapping[str, str]) -> None:
-        missing, strange = sorted(self._fields.keys() - prompts), sorted(prompts.keys() - self._fields)
-        if missing or strange:
+        missing, unknown = sorted(self._fields.keys() - prompts), sorted(prompts.keys() - self._fields)
+        if missing or unknown:
             raise ValueError(
                 f"write_all needs exactly the prompts {', '.join(self._fields) or 'none'}; "
-                f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(strange) or 'none'}"
+                f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
             )
         for name, text in prompts.items():
             _check_text(name, text)

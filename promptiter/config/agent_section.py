@@ -118,7 +118,7 @@ class AgentSection(Section):
     prompts: dict[str, PromptItem] = Field(default_factory=dict)
     """The prompts that may change, by name or surface id: each a file, another place, or a text."""
     name: str = "agent"
-    """The name of the agent as a whole, which is the node of what no prompt explains."""
+    """The name of the agent as a whole, which is the node of steps that belong to no prompt."""
     stdin: str | None = None
     """What a command gets on standard input; by default `{input}`, unless it is in an argument or a variable."""
     environment: SecretValues = Field(default_factory=dict)

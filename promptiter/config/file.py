@@ -50,11 +50,9 @@ from promptiter.config.sections import (
     LossPlacementEntry,
     Shares,
     SourceItem,
-    StageEntry,
-    Stages,
-    StagesEntry,
     Stop,
 )
+from promptiter.config.stages_section import StageEntry, Stages, StagesEntry
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.metrics.metric_files import MetricsFile

@@ -10,7 +10,7 @@ from promptiter.config.file import RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.config.parts import build_part, list_parameters, read_options
 from promptiter.config.policies import build_goal
-from promptiter.config.sections import StageEntry, Stages
+from promptiter.config.stages_section import StageEntry, Stages
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal

@@ -61,7 +61,7 @@ class EndpointHost:
             return self._running
 
     def release(self) -> None:
-        """Let the server stop in a moment, unless somebody else needs it."""
+        """Let the server stop in a moment, unless another session needs it."""
         with self._lock:
             self._users -= 1
             running = self._running

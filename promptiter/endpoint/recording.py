@@ -20,8 +20,6 @@ from traces.model import Snapshot, TraceStatus
 
 NODE = "agent"
 """The node of calls that name none."""
-
-
 PAUSE_S = 0.2
 """How long calls are collected before they are written."""
 WORK_SHARE = 0.1
@@ -63,7 +61,7 @@ class TraceFile:
 
 def build_traces(calls: Iterable[EndpointCall]) -> list[ExecutionTrace]:
     """A trace for each conversation, and one for all calls that name none."""
-    answered = [call for call in calls if not isinstance(call.request, EmbeddingRequest)]  # vectors are no text
+    answered = [call for call in calls if not isinstance(call.request, EmbeddingRequest)]  # embeddings are not steps
     grouped = group_by(answered, lambda call: call.conversation)
     return [_build_trace(name, sorted(each, key=lambda call: call.start_ns)) for name, each in sorted(grouped.items())]
 

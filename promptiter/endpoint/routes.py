@@ -1,4 +1,4 @@
-"""Which request of a client is answered how: its key, its path, and the protocol that the path belongs to."""
+"""How a request of a client is answered: by its key, its path, and the protocol that the path belongs to."""
 
 from __future__ import annotations
 

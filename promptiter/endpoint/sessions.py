@@ -77,7 +77,7 @@ OnCall: TypeAlias = Callable[[EndpointCall], None]
 
 
 class EndpointSession:
-    """The calls of one run of a case. Ends with the block that opened it; its key is worthless from then on."""
+    """The calls of one run of a case. Ends with the block that opened it; its key is refused from then on."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class EndpointSession:
         self.key = key or f"{SESSION_PREFIX}{secrets.token_urlsafe(32)}"
         self.base_url = f"{server.address}/{self.key}/v1"
         self.fatal: BaseException | None = None
-        """What ends the run, such as a spent budget, whatever the agent made of the HTTP error."""
+        """The error that ends the run, such as a spent budget, however the agent handled it."""
         self.conversations: dict[str, Json] = {}
         """The messages of each response of the Responses API, by its id."""
         self._server = server
@@ -129,9 +129,9 @@ class EndpointSession:
 
     @property
     def outages(self) -> list[Failure]:
-        """The errors of calls that a service failed to answer, also when the agent asked again, or another model.
+        """The errors of calls that a service failed to answer. They say nothing about the agent.
 
-        They say nothing about the agent.
+        A call does not count if the agent later got an answer to the same messages, maybe from another model.
         """
         failed = [call for call in self.calls if call.error is not None and call.error.is_outage]
         return [call.error for call in failed if call.error is not None and not self.was_answered_later(call)]
@@ -150,7 +150,7 @@ class EndpointSession:
         return self._gateway.redactor
 
     def raise_fatal(self) -> None:
-        """Raise what ends the run, if a call met it."""
+        """Raise the error that ends the run, if a call failed with it."""
         if self.fatal is not None:
             raise self.fatal
 
@@ -280,7 +280,7 @@ def list_sessions() -> list[EndpointSession]:
 async def open_session(context: SessionContext) -> AsyncIterator[EndpointSession]:
     """A session for one run of a case, through the active gateway. Its last calls are finished at the end.
 
-    Raises what ends the run if a call met it, such as a spent budget, whatever error the agent made of it.
+    Raises the error that ends the run, such as a spent budget, however the agent handled it.
     """
     gateway = current_gateway()
     async with _host.hold() as server:

@@ -1,6 +1,6 @@
 """A gateway served on its own, outside of runs: one key for all callers, until it is stopped.
 
-There is no case that calls belong to, so equal requests are one call: the second one is answered from the cache.
+Its calls belong to no case, so equal requests are one call: the second one is answered from the cache.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def count_calls(evaluations: Iterable[Evaluation]) -> int:
 
 
 class MetricCalls:
-    """Counts metric calls against a cap; None is no cap. `reserved` of them are for the final test."""
+    """Counts metric calls against a cap; None means no cap. `reserved` of them are for the final test."""
 
     def __init__(self, cap: int | None, *, reserved: int = 0) -> None:
         self.cap = cap

@@ -4,10 +4,10 @@
         def after_evaluate_case(self, ctx, args):
             print(args.result.eval_id, args.result.row.scores)
 
-Given is trpc-agent's `Callbacks` with what is registered there, or an object with methods of these names. A callback is
-called as `callback(ctx, args)`; it may be async. `ctx` is a dictionary with `run_id`, `round` and `phase`; what a
-callback returns as `CallbackResult(context=...)` is in `ctx["context"]` of the later ones of the same evaluation.
-`args` have the fields that trpc-agent documents, of which `result.row` is the row of a case here.
+Callbacks are registered in trpc-agent's `Callbacks`, or are methods of an object with the names of POINTS. They are
+called as `callback(ctx, args)` and may be async. `ctx` is a dictionary with `run_id`, `round` and `phase`; what one of
+them returns as `CallbackResult(context=...)` is in `ctx["context"]` of the later ones of the same evaluation. `args`
+have the fields that trpc-agent documents; `result.row` is the row of a case.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class EvaluationCallbacks:
             answer = hook(context, SimpleNamespace(**args))
             if inspect.isawaitable(answer):
                 answer = await answer
-            if (handed_on := getattr(answer, "context", None)) is not None:
-                context["context"] = handed_on
+            if (given_context := getattr(answer, "context", None)) is not None:
+                context["context"] = given_context
 
 
 def _as_observer(callbacks: object) -> Observer:

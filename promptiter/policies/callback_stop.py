@@ -42,7 +42,7 @@ class CallbackStop(ComposableStop):
     def __call__(self, state: Any = None) -> bool:
         return bool(self.callback(state))
 
-    def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002
+    def decide(self, progress: Progress) -> StopDecision:  # noqa: ARG002 - the callback decides alone
         return stop_if(self(), self.label, f"the stopper {self._name} asked for it")
 
     @property

@@ -1,4 +1,4 @@
-"""Layout001: the artifacts of AgentOptimizer, written while a run goes on and at its end. Each file is replaced whole.
+"""Layout001: the artifacts of AgentOptimizer, written during a run and at its end. Each file is replaced as a whole.
 
 result.json                 OptimizeResult, with camelCase keys
 summary.txt, run.log        for people, and for tools that search logs

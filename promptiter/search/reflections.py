@@ -215,6 +215,6 @@ class Reflections:
 
 
 def _describe_cases(surface_id: str, minibatch: Minibatch) -> AggregateResult:
-    """What a reviewer is told if there was no backward pass."""
+    """What a reviewer sees if there was no backward pass."""
     text = f"a reflection on {plural(len(minibatch.scores), 'case')}"
     return AggregateResult(surface_id=surface_id, text=text, case_ids=tuple(minibatch.scores))

@@ -27,10 +27,9 @@ from promptiter.config.sections import (
     LossPlacementEntry,
     Shares,
     SourceEntry,
-    StageEntry,
-    Stages,
     Stop,
 )
+from promptiter.config.stages_section import StageEntry, Stages
 from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
 from traces.model import Json

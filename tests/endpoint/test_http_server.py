@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, or what is not HTTP: each is refused, and holds up nobody else."""
+"""Clients that send too much, too slowly, or what is not HTTP: each is refused, and does not delay others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_body_of_100_mb_is_refused_by_the_endpoint_and_the_next_call_is_
 
 
 @pytest.mark.slow
-async def test_slow_senders_are_refused_and_hold_up_nobody() -> None:
+async def test_slow_senders_are_refused_and_delay_no_other() -> None:
     async with serve(body_timeout_s=0.3, head_timeout_s=0.3) as (_, port):
         slow_head = asyncio.create_task(exchange(port, b"POST / HT", pause_s=0.1))
         slow_body = asyncio.create_task(exchange(port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"))
@@ -106,7 +106,7 @@ async def test_slow_senders_are_refused_and_hold_up_nobody() -> None:
         assert await slow_head == b""
 
 
-async def test_a_slow_reader_is_disconnected_and_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_slow_reader_is_disconnected_and_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def answer(request: HttpRequest) -> HttpAnswer:
         return HttpAnswer(chunks=(b"x" * 50_000_000,)) if request.path == "/large" else HttpAnswer.of_json("small")
 

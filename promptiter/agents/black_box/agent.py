@@ -17,7 +17,7 @@ from promptiter.wording import join_names
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBoxAgent:
-    """An agent with prompts whose inside is unknown. `normalize` says where its answer is in what it returns.
+    """An agent of which only the prompts are known. `normalize` says where its answer is in what it returns.
 
     `is_in_place` if it reads its prompts from their sources itself: wrap it in an InPlaceAgent.
     """

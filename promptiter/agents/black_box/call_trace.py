@@ -59,8 +59,8 @@ class _Draft:
 def build_steps(run: BlackBoxRun) -> tuple[Step, ...]:
     """The steps of a run; one, of the agent as a whole, if no model call is visible."""
     matcher = PromptMatcher(run.snapshot, run.values, run.case.text)
-    answered = [call for call in run.calls if not isinstance(call.request, EmbeddingRequest)]  # vectors are no text
-    drafts = [_draft(loop, matcher, run.snapshot) for loop in find_tool_loops(answered)]
+    calls = [call for call in run.calls if not isinstance(call.request, EmbeddingRequest)]  # embeddings are not steps
+    drafts = [_draft(loop, matcher, run.snapshot) for loop in find_tool_loops(calls)]
     _find_sources(drafts, run)
     _find_triggers(drafts)
     _name(drafts)

@@ -55,7 +55,7 @@ def write_private_files(texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
 def _remove_abandoned(parent: str) -> None:
     """Remove the folders of processes that were killed; once in each process."""
     for folder in Path(parent).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, in use, or removed meanwhile
+        with suppress(OSError):  # another user's, in use, or removed meanwhile
             if time.time() - folder.lstat().st_mtime > _FRESH_S:
                 _remove_if_unused(folder)
 

@@ -99,8 +99,8 @@ async def run_black_box(
 def _explain(error: Failure | None, session: EndpointSession) -> Failure | None:
     """The error of a run, with that of its last failed model call, which many agents do not show.
 
-    A run that ended well without a call that a service failed to answer, or without any model because there is none
-    of that name, is an error, too: its answer says nothing about the prompts.
+    If a service failed to answer a call, or the model does not exist, the run is an error even if the agent reports
+    success: its answer says nothing about the prompts.
     """
     failed = [call.error for call in session.calls if call.error is not None]
     if error is not None:

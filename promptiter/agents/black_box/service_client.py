@@ -29,7 +29,7 @@ async def send(
     timeout_s: float,
     max_bytes: int,
 ) -> ServiceReply:
-    """Send a request. ServiceError if there is no usable answer; ModelUnavailableError if the service is not there.
+    """Send a request. ServiceError if there is no usable answer; ModelUnavailableError if it cannot be reached.
 
     Redirects are not followed: they could lead to another host with the headers of the request.
     """

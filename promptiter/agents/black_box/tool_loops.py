@@ -110,7 +110,7 @@ _Conversation: TypeAlias = "tuple[str, tuple[str, ...]]"
 
 
 def _find_start(call: EndpointCall) -> _Conversation:
-    """The talk that a call would continue: its messages without the results at their end and the turn before these."""
+    """The conversation that a call would continue: without the tool results at its end, and the turn before these."""
     messages = call.request.messages
     end = len(messages)
     while end and messages[end - 1].role == "tool":

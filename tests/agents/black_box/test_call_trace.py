@@ -200,7 +200,7 @@ def test_equal_calls_are_numbered_by_the_endpoint() -> None:
     assert list(build(*twice, answer="Yes.")) == ["plan", "plan~2", "bot"]
 
 
-def test_a_step_that_nobody_reads_is_followed_by_the_next() -> None:
+def test_a_step_that_no_other_reads_is_followed_by_the_next() -> None:
     check = call(PROMPTS["plan"], CASE, reply="ok", at=1)
     steps = build(check, call(filled(), CASE, reply="Yes.", at=5), answer="Yes.", prompts=PROMPTS)
     assert [(edge.source, edge.kind, edge.evidence) for edge in steps["write"].edges] == [("plan", "control", "time")]
