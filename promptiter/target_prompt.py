@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from promptiter.concurrency import is_async, is_in_loop, run_in_thread
 from promptiter.errors import RollbackError
@@ -137,7 +137,7 @@ class _Callbacks:
         )
 
 
-def _call_in(loop: asyncio.AbstractEventLoop | None, call: Callable[[], Awaitable[T]]) -> Any:
+def _call_in(loop: asyncio.AbstractEventLoop | None, call: Callable[[], Awaitable[T]]) -> T | Awaitable[T]:
     """The result of an async call in the loop of another thread; else the awaitable, for the source to wait for."""
     if loop is None or not loop.is_running() or is_in_loop():
         return call()

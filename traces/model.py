@@ -85,6 +85,10 @@ class Failure:
     where: str = field(default="", compare=False)
     is_outage: bool = field(default=False, compare=False, kw_only=True)
 
+    def __post_init__(self) -> None:
+        for name in ("type", "message", "where"):  # the code of a user may raise any text
+            object.__setattr__(self, name, escape_surrogates(getattr(self, name)))
+
     @property
     def is_cancellation(self) -> bool:
         """Whether the step was stopped from outside, usually because something else had failed."""
@@ -267,6 +271,11 @@ def _preview(snapshot: Snapshot) -> str:
         return orjson.dumps(snapshot.data, default=str)[: 2 * MAX_TEXT].decode(errors="ignore")
     except TypeError:  # orjson.JSONEncodeError: nested too deep
         return "…"
+
+
+def escape_surrogates(text: str) -> str:
+    """Escape lone surrogates, which UTF-8 cannot encode."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def digest(value: Json | bytes) -> str:

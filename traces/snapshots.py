@@ -16,7 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from traces.model import EMPTY, Blob, Json, Snapshot, digest
+from traces.model import EMPTY, Blob, Json, Snapshot, digest, escape_surrogates
 
 INLINE_LIMIT = 256 * 1024
 """Longest snapshot that is stored in the trace, in characters; a longer one is stored as a blob."""
@@ -107,11 +107,6 @@ def describe_value(value: object) -> str:
         return escape_surrogates(str(value) if isinstance(value, BaseException) else repr(value))
     except Exception:  # noqa: BLE001 - a broken __repr__ must not break the recorded run
         return f"<{type(value).__qualname__}>"
-
-
-def escape_surrogates(text: str) -> str:
-    """Escape lone surrogates, which UTF-8 cannot encode."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _to_key(key: object) -> str:

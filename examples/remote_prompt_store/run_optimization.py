@@ -24,12 +24,12 @@ async def main() -> None:
         train_dataset_path=HERE / "train.jsonl",
         validation_dataset_path=HERE / "val.jsonl",
         output_dir=HERE / "runs" / "latest",
-        update_source=False,  # the sandbox has its baseline again at the end
+        update_source=False,  # the baseline of the sandbox is restored at the end
         verbose=0,
     )
     print(f"pass rate {result.baseline_pass_rate:.0%} -> {result.best_pass_rate:.0%}, {result.stop_reason}")
     print("sandbox   ", await read_prompt())
-    await put("production/system_prompt", result.best_prompts["system_prompt"])  # once somebody has approved it
+    await put("production/system_prompt", result.best_prompts["system_prompt"])  # once it has been approved
     print("production", await get("production/system_prompt"))
 
 

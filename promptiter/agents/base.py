@@ -147,7 +147,24 @@ class ExternalAgent(Agent, Protocol):
         """What a user should know about how its cases are run. The engine reports it once in each run."""
 
     async def check_health(self) -> None:
-        """Called by the engine before anything is spent. Raises SetupError if the agent cannot be run."""
+        """Called by the engine before anything is spent. Raises SetupError if the agent cannot be run.
+
+        Once it has passed, it need not check again.
+        """
+
+
+@runtime_checkable
+class NeedsProgram(Protocol):
+    """An agent or a stage that starts a program."""
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program cannot be started, and what to do; None if it can. Called before anything is spent."""
+
+
+async def check_agent_health(agent: Agent) -> None:
+    """Check that an agent can be run, before anything is spent. Raises SetupError if it cannot."""
+    if isinstance(agent, ExternalAgent):
+        await agent.check_health()
 
 
 async def restore_agent(agent: Agent) -> None:

@@ -66,9 +66,8 @@ def build_run(
     `agent` takes the place of the one that the configuration names. `stoppers` end the search, besides its stop
     policies; `search_callbacks` get the events of a search that has its own.
     """
-    builder = _RunBuilder(parsed, os.environ if environ is None else environ, problems)
-    builder.agent, builder.stoppers, builder.search_callbacks = agent, stoppers, search_callbacks
-    return builder.build()
+    builder = _RunBuilder(parsed, os.environ if environ is None else environ, problems, agent=agent)
+    return builder.build(stoppers, search_callbacks)
 
 
 def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Evaluator:
@@ -87,26 +86,31 @@ def build_learning(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = 
 
 
 class _RunBuilder:
-    def __init__(self, parsed: ParsedConfig, environ: Mapping[str, str], problems: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        parsed: ParsedConfig,
+        environ: Mapping[str, str],
+        problems: Iterable[str] = (),
+        *,
+        agent: InPlaceAgent | None = None,
+    ) -> None:
         self.parsed = parsed
         self.config = parsed.config
         self.environ = environ
         self.problems = Problems(parsed, [*parsed.problems, *problems])
         self.attempt = self.problems.attempt
-        self.agent: InPlaceAgent | None = None
-        self.stoppers: Sequence[CallbackStop] = ()
-        self.search_callbacks: Sequence[Any] = ()
+        self.agent = agent
 
-    def build(self) -> ConfiguredRun:
+    def build(self, stoppers: Sequence[CallbackStop], search_callbacks: Sequence[Any]) -> ConfiguredRun:
         config = self.config
         self._make_importable()
         agent = self._load_agent()
         gateway = open_gateway(self.problems, self.environ)
         evaluator = self._build_evaluator(gateway)
         sets = load_eval_sets(self.problems)
-        given = {"extra_stop_callbacks": self.stoppers, "extra_callbacks": self.search_callbacks}
+        given = {"extra_stop_callbacks": stoppers, "extra_callbacks": search_callbacks}
         search = self.attempt(lambda: build_search(config, given={key: each for key, each in given.items() if each}))
-        request = build_request(self.problems, sets or {}, search=search, stoppers=self.stoppers)
+        request = build_request(self.problems, sets or {}, search=search, stoppers=stoppers)
         observers = self._build_observers()
         checked = engine = None
         if evaluator is not None:
@@ -133,7 +137,7 @@ class _RunBuilder:
         evaluator, cases = self._build_evaluator(gateway), load_one_set(self.problems, eval_set)
         place = "profile" if "initial_profile" in self.parsed.settings else "initial_profile"
         profile, teacher = load_profile(self.problems, place=place), load_teacher(self.problems)
-        if agent is not None and evaluator is not None:
+        if agent is not None and evaluator is not None and "models" not in self.parsed.broken:
             others = {"teacher": teacher if isinstance(teacher, str) else None}
             self.attempt(partial(check_models, agent, evaluator, profile=profile, others=others))
         if self.problems.found or agent is None or evaluator is None or cases is None:

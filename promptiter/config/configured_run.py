@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, check_agent_health
 from promptiter.agents.runner import Runner
 from promptiter.config.file import RunConfig
 from promptiter.engine.aa_test import measure_noise
@@ -167,6 +167,7 @@ class ConfiguredEvaluation:
 
     async def evaluate(self, case_ids: Collection[str] | None = None, *, on_row: OnRow | None = None) -> EvaluatedCases:
         """Run all cases, or those with these ids, once the teacher has written missing references, if there is one."""
+        await check_agent_health(self.agent)
         cases, errors = self.cases, tuple[tuple[str, str], ...]()
         if case_ids is not None:
             cases = replace(cases, cases=tuple(each for each in cases.cases if each.id in case_ids))

@@ -84,7 +84,8 @@ def check_configured_request(
         problems.add(f"review: only patches for the score are reviewed, but the goal is {request.goal.kind}; remove it")
     if agent is None:
         return None
-    problems.attempt(lambda: _check_models(problems, request, agent, evaluator))
+    if "models" not in problems.parsed.broken:  # the check would guess their settings, and report the same twice
+        problems.attempt(lambda: _check_models(problems, request, agent, evaluator))
     problems.attempt(lambda: _check_sources(problems, agent), place="sources")
     if is_complete:
         return problems.attempt(lambda: check_request(request, agent.describe(), evaluator))

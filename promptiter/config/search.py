@@ -127,7 +127,7 @@ def _build_command(role: str, entry: StageEntry) -> Any:
         raise SetupError(f"stages.{role}: cannot be a command; name a model, or your own stage as module:attr")
     if entry.options:
         raise SetupError(f"stages.{role}.options: a command has none; give it arguments, or variables as environment")
-    return kinds[role](
+    stage = kinds[role](
         command=entry.command,
         environment=reveal(entry.environment),
         inherit=entry.inherit,
@@ -135,6 +135,9 @@ def _build_command(role: str, entry: StageEntry) -> Any:
         timeout_s=entry.timeout_s,
         concurrency=entry.concurrency,
     )
+    if problem := stage.find_setup_problem():
+        raise SetupError(f"stages.{role}: {problem}")
+    return stage
 
 
 _ONLY_FOR_COMMANDS = ("environment", "inherit", "cwd", "timeout_s", "concurrency")

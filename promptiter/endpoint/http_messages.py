@@ -18,12 +18,14 @@ EVENTS_TYPE = "text/event-stream"
 class HttpRequest:
     """The head of a request. `path` is as it was sent; the names of `headers` are in lower case.
 
+    `repeated` are the names of headers that it has several times; `headers` has the last value of each.
     `read_body` is called at most once. It raises RefusedRequestError if the body is too large or too slow.
     """
 
     method: str
     path: str
     headers: Mapping[str, str]
+    repeated: frozenset[str] = frozenset()
     read_body: Callable[[], Awaitable[bytes]] = field(repr=False)
 
 

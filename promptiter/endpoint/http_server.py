@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from promptiter.endpoint.error_bodies import render_error
@@ -27,6 +28,18 @@ IDLE_TIMEOUT_S = 75.0
 """How long a connection without requests stays open."""
 
 logger = logging.getLogger(__name__)
+
+
+def _drop_refusals(record: logging.LogRecord) -> bool:
+    """Drop what aiohttp logs about requests that are not HTTP: they are answered, and their lines contain keys."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_connections = logging.getLogger(f"{__name__}.connections")
+_connections.addFilter(_drop_refusals)
 
 
 class HttpServer:
@@ -65,7 +78,7 @@ class HttpServer:
             access_log=None,
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=2.0,
-            logger=logger,
+            logger=_connections,
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -93,10 +106,12 @@ class HttpServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if (timer := self._unheard.pop(request.protocol, None)) is not None:
             timer.cancel()
+        names = Counter(name.lower() for name, _ in request.headers.items())  # iterating it skips repeated names
         received = HttpRequest(
             method=request.method,
             path=request.rel_url.raw_path,
             headers={name.lower(): value for name, value in request.headers.items()},
+            repeated=frozenset(name for name, count in names.items() if count > 1),
             read_body=lambda: self._read(request),
         )
         try:

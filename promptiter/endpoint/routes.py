@@ -21,6 +21,8 @@ NODE_HEADER = "x-promptiter-node"
 CONVERSATION_HEADER = "x-promptiter-conversation"
 
 _PATH = re.compile(r"/(?:(?P<key>[\w-]{16,128})/)?v1/(?P<what>[\w/.:%-]+)")
+_KEY_HEADERS = ("authorization", "x-api-key", "api-key")
+_ONCE = (*_KEY_HEADERS, NODE_HEADER, CONVERSATION_HEADER, "content-type")
 _LONGEST_LABEL = 100
 _AUTH = "authentication_error"
 MAX_CONVERSATIONS = 1000
@@ -71,11 +73,18 @@ async def answer_request(request: HttpRequest, find_session: FindSession) -> Htt
     protocol: WireProtocol = "anthropic" if what.startswith("messages") else "openai"
     redactor = None
     try:
+        _refuse_repeated(request)
         session = authenticate(request, path["key"] if path else None, find_session)
         redactor = session.redactor
         return await _dispatch(request, what, session)
     except Exception as error:  # noqa: BLE001 - the client gets it, and the session has kept it
         return render_error(error, protocol, redactor=redactor)
+
+
+def _refuse_repeated(request: HttpRequest) -> None:
+    """Refuse a request with several keys or names of the same kind: only one of them could be meant."""
+    if repeated := sorted(request.repeated.intersection(_ONCE)):
+        raise RefusedRequestError(400, f"the request has several headers {repeated[0]}; send one", param=repeated[0])
 
 
 def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSession) -> CallingSession:
@@ -99,8 +108,8 @@ def authenticate(request: HttpRequest, url_key: str | None, find_session: FindSe
 
 
 def _list_api_keys(request: HttpRequest) -> list[str]:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    scheme, *rest = request.headers.get("authorization", "").split(maxsplit=1) or [""]
+    bearer = rest[0].strip() if rest and scheme.lower() == "bearer" else ""
     return [key for key in (bearer, request.headers.get("x-api-key"), request.headers.get("api-key")) if key]
 
 

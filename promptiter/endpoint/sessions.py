@@ -58,7 +58,7 @@ class SessionContext(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCall:
-    """One model call that came through the endpoint. `node` is what the agent said about itself, or empty."""
+    """One model call that came through the endpoint. `node` is the one that its header names, or empty."""
 
     node: str
     request: ModelRequest
@@ -137,7 +137,7 @@ class EndpointSession:
         return [call.error for call in failed if call.error is not None and not self.was_answered_later(call)]
 
     def was_answered_later(self, failed: EndpointCall) -> bool:
-        """Whether the agent asked the same again, maybe another model, and got an answer."""
+        """Whether the agent later got an answer to the same messages, maybe from another model."""
         return any(
             call.reply is not None
             and call.start_ns >= failed.end_ns
@@ -186,11 +186,11 @@ class EndpointSession:
         self._is_open = False
 
     async def finish(self) -> None:
-        """Wait until the calls under way have ended. If that is cancelled, they are cancelled, and count as lost."""
+        """Wait until the calls in progress have ended. If that is cancelled, they are cancelled, and count as lost."""
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._join(), self._server.loop))
         except asyncio.CancelledError:
-            self._server.loop.call_soon_threadsafe(self._cancel)
+            self._server.loop.call_soon_threadsafe(self.cancel)
             raise
 
     async def _make(self, request: ModelRequest, node: str, number: int, conversation: str) -> EndpointCall:
@@ -242,7 +242,8 @@ class EndpointSession:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel the calls under way, which count as lost. Runs on the event loop of the server."""
         for task in self._tasks:
             task.cancel()
 

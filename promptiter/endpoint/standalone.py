@@ -49,7 +49,7 @@ async def serve_gateway(
 ) -> AsyncIterator[EndpointSession]:
     """Serve a gateway on an address, with this token as the key, or with a random one on loopback.
 
-    `on_call` is called with each call that has ended. Calls under way are finished at the end of the block.
+    `on_call` is called with each call that has ended. Calls in progress are finished at the end of the block.
     """
     check_address(host, token)
     sessions: dict[str, EndpointSession] = {}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, is_agent
+from promptiter.agents.base import Agent, check_agent_health, is_agent
 from promptiter.engine.engine import Engine
 from promptiter.engine.evaluations import RERUNS
 from promptiter.engine.interrupts import Interrupt
@@ -61,6 +61,7 @@ async def measure_noise(
     measurement = _NoiseMeasurement(
         engine.agent, checked, on_row or (lambda _: None), judge_repeats=judge_repeats, stronger=stronger
     )
+    await check_agent_health(engine.agent)
     async with engine.using_agent():
         with measurement.evaluator.gateway.active():
             return await measurement.report(repeats, interrupt or Interrupt())

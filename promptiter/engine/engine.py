@@ -29,6 +29,7 @@ from promptiter.structure import StructureSnapshot
 from promptiter.wording import shorten
 
 if TYPE_CHECKING:
+    from promptiter.engine.execution import Execution
     from promptiter.engine.request_checks import CheckedRequest
     from promptiter.engine.review import Reviewer
     from promptiter.engine.run import RunOutcome
@@ -91,6 +92,13 @@ class Engine:
 
         return check_request_for(self.agent, request, self.evaluator)
 
+    async def check_setup(self, checked: CheckedRequest) -> None:
+        """Check that what a run needs is there: models, programs, packages, services. Raises SetupError.
+
+        Nothing is spent. A run checks it, too; this is for what must not be done if it cannot start.
+        """
+        await self._make_execution().check_setup(checked, checked.evaluator)
+
     async def run(
         self,
         request: RunRequest | CheckedRequest,
@@ -152,10 +160,7 @@ class Engine:
 
         `finish` writes the files of the run, before its observers end.
         """
-        from promptiter.engine.execution import Execution
-
-        execution = Execution(self.agent, self.search, using_agent=self.using_agent, clock=self._clock, now=self._now)
-        return await execution.execute(
+        return await self._make_execution().execute(
             checked,
             services,
             observers=observers,
@@ -163,6 +168,11 @@ class Engine:
             reviewer=reviewer,
             finish=finish,
         )
+
+    def _make_execution(self) -> Execution:
+        from promptiter.engine.execution import Execution
+
+        return Execution(self.agent, self.search, using_agent=self.using_agent, clock=self._clock, now=self._now)
 
     @asynccontextmanager
     async def using_agent(self) -> AsyncIterator[None]:

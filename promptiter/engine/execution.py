@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
-from promptiter.agents.base import Agent, ExternalAgent
+from promptiter.agents.base import Agent, check_agent_health
 from promptiter.concurrency import run_in_thread
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.interrupts import Interrupt
@@ -72,9 +72,7 @@ class Execution:
         journal, request = services.journal, checked.request
         is_complete = is_finished(await journal.last())
         if not is_complete:
-            await run_in_thread(lambda: self._check_models(evaluator, request))
-            if isinstance(self.agent, ExternalAgent):
-                await self.agent.check_health()
+            await self.check_setup(checked, evaluator)
         started = self._now()
         run_id = request.run_id or new_run_id(started, checked)
         redactor = evaluator.gateway.redactor
@@ -105,6 +103,11 @@ class Execution:
         async with self._using_agent():
             with active.evaluator.gateway.active():
                 return await run.execute(started)
+
+    async def check_setup(self, checked: CheckedRequest, evaluator: Evaluator) -> None:
+        """Check that models, programs and services that the run needs are there. Raises SetupError; spends nothing."""
+        await run_in_thread(lambda: self._check_models(evaluator, checked.request))
+        await check_agent_health(self.agent)
 
     def _check_models(self, evaluator: Evaluator, request: RunRequest) -> None:
         others = {"teacher": request.teacher if isinstance(request.teacher, str) else None}

@@ -1,9 +1,9 @@
 """Metric calls: how many cases a run may evaluate, and what of that is reserved for its final test.
 
-A metric call is one case under one candidate, its repeats together. Rows that are known or come from the cache cost
-none. All phases count, also those after the search. The final test takes two for each of its cases, one per profile,
-however many blocks of repeats it needs. They are reserved from the start, so that the search ends while the test can
-still be run. Replays of a gradient check run no candidate, and do not count.
+A metric call is one case under one candidate, including its repeats. Rows that are known or come from the cache cost
+none. Calls after the search count, too. The final test takes two for each of its cases, one per profile, however many
+blocks of repeats it needs. They are reserved from the start, so that the search ends while the test can still be run.
+Replays of a gradient check run no candidate, and do not count.
 """
 
 from __future__ import annotations

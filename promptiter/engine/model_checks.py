@@ -1,5 +1,7 @@
 """Finds models that certainly cannot be called, before anything is paid: no key, or an unknown provider or name.
 
+Programs that are missing are found with them.
+
 Once the baseline has run, it also finds agents whose calls no budget limits.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from promptiter.agents.base import Agent
+from promptiter.agents.base import Agent, NeedsProgram
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.runner import Runner
 from promptiter.engine.outline import ModelCallingSearch
@@ -37,6 +39,7 @@ def check_models(
 ) -> None:
     """Raise a RequestError with one line for each model that cannot be called: of agent, metrics, search, and `others`.
 
+    A program of the agent or of a stage that is missing is such a line, too.
     `others` are models by the place that names them. An agent that is not a GraphAgent may call models without the
     gateway, so its models are not checked.
     """
@@ -48,7 +51,9 @@ def check_models(
         for problem in gateway.find_setup_problems([model])
     )
     of_search = search.find_setup_problems(gateway) if isinstance(search, ModelCallingSearch) else []
-    if problems := list(dict.fromkeys((*found, *of_search))):
+    program = agent.find_setup_problem() if isinstance(agent, NeedsProgram) else None
+    of_agent = [] if program is None else [f"agent: {program}"]
+    if problems := list(dict.fromkeys((*of_agent, *found, *of_search))):
         raise RequestError(problems)
 
 

@@ -52,7 +52,7 @@ class OutlinedSearch(Protocol):
 
 @runtime_checkable
 class ModelCallingSearch(Protocol):
-    """A search that can say before a run which of its models cannot be called, or have no price."""
+    """A search that can say before a run which of its models cannot be called, or have no price, and what it lacks."""
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each such model. `gateway` is that of the run. May block."""
+        """One line for each such model, program or package. `gateway` is that of the run. May block."""

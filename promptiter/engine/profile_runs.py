@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from promptiter.agents.base import Agent, check_agent, restore_agent
+from promptiter.agents.base import Agent, check_agent, check_agent_health, restore_agent
 from promptiter.engine.evaluations import EvaluationRequest, Evaluations
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
@@ -68,6 +68,7 @@ class ProfileRuns:
         self.evaluator.check(self._agent, [(self._cases, profile) for profile in self._profiles])
         for profile in self._profiles:
             await asyncio.to_thread(check_models, self._agent, self.evaluator, profile=profile)
+        await check_agent_health(self._agent)
         try:
             with self.evaluator.gateway.active():
                 yield

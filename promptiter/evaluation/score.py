@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from traces.model import Json
+from traces.model import Json, escape_surrogates
 
 FindingKind: TypeAlias = Literal["missing", "wrong", "unexpected", "violated"]
 
@@ -53,7 +53,9 @@ class Score:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", share_text(self.metric))
-        object.__setattr__(self, "reason", share_text(self.reason))
+        object.__setattr__(self, "reason", share_text(escape_surrogates(self.reason)))
+        if self.error is not None:
+            object.__setattr__(self, "error", escape_surrogates(self.error))
 
     @property
     def is_scored(self) -> bool:

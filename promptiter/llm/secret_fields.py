@@ -72,6 +72,13 @@ def _get_environ(info: ValidationInfo) -> Mapping[str, str]:
     return environ
 
 
+def _check_variables(text: str, info: ValidationInfo) -> str:
+    _expand(text, _get_environ(info))
+    return text
+
+
+CheckedText = Annotated[str, AfterValidator(_check_variables)]
+"""A text whose `${VAR}` must be set. It stays as it is, so that no file gets the value."""
 ExpandedText = Annotated[str, AfterValidator(_expand_variables)]
 SecretText = Annotated[InstanceOf[Secret] | None, BeforeValidator(_read_secret, json_schema_input_type=str | None)]
 SecretValues = Annotated[dict[str, Any], BeforeValidator(_read_secret_values, json_schema_input_type=dict[str, Any])]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from promptiter.concurrency import run_in_thread
 from promptiter.engine.engine import Engine
-from promptiter.engine.interrupts import Interrupt
+from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
@@ -77,13 +77,14 @@ class RunDirectory(ResumableRun):
         keep_best_only: bool = False,
         observers: Sequence[Observer] = (),
     ) -> RunDirectory:
-        """Create a new run in its own folder below `runs`; RequestError if the request is invalid.
+        """Create a new run in its own folder below `runs`; SetupError if the request is invalid or it cannot start.
 
         With `keep_best_only`, the folder of the finished run is thinned: see `drop_all_but_best`.
 
         `notes` of the run lists parts without a name: with these, `promptiter resume` cannot continue it.
         """
         checked = engine.check(request)
+        run_blocking(lambda: engine.check_setup(checked), Interrupt())
         header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
         path = create_run_folder(runs, header)
         checked = checked.with_run_id(path.name)

@@ -152,8 +152,9 @@ class StoredRun(ResumableRun):
         keep_traces: KeepTraces = "all",
         observers: Sequence[Observer] = (),
     ) -> StoredRun:
-        """Create a new run; RequestError if the request is invalid."""
+        """Create a new run; SetupError if the request is invalid, or the run cannot start."""
         checked = engine.check(request)
+        await engine.check_setup(checked)
         header = await store.create(
             new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
         )

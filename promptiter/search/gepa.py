@@ -38,7 +38,7 @@ from promptiter.search.gepa_run import GepaRun
 from promptiter.search.propose import PatchProposer
 from promptiter.search.reflections import Reflections
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.search.stage_models import find_model, find_stage_problems
 from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
@@ -175,7 +175,7 @@ class GepaSearch:
         except SetupError as error:
             found.append(str(error))
         stages = (find_blaming_stage(self.attributor), self._aggregator, self._writer)
-        return [*found, *find_model_problems(stages, gateway)]
+        return [*found, *find_stage_problems(stages, gateway)]
 
     @property
     def _minibatch(self) -> int:

@@ -88,7 +88,6 @@ def run_engine(
     from gepa.core.data_loader import ensure_loader
     from gepa.core.engine import GEPAEngine
     from gepa.logging.experiment_tracker import ExperimentTracker
-    from gepa.proposer.merge import MergeProposer
     from gepa.proposer.reflective_mutation.reflective_mutation import ReflectiveMutationProposer
     from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 
@@ -107,22 +106,7 @@ def run_engine(
         callbacks=list(callbacks),
     )
 
-    def evaluate(inputs: list[Any], candidate: dict[str, str]) -> tuple[Any, Any, Any]:
-        found = adapter.evaluate(inputs, candidate)
-        return found.outputs, found.scores, found.objective_scores
-
-    merge = None
-    if settings.use_merge:
-        merge = MergeProposer(
-            logger=logger,
-            valset=validation,
-            evaluator=evaluate,
-            use_merge=True,
-            max_merge_invocations=settings.max_merge_invocations,
-            val_overlap_floor=settings.merge_val_overlap_floor,
-            rng=_MergeRandom(rng, seed=settings.seed),
-            callbacks=list(callbacks),
-        )
+    merge = _build_merge(settings, rng, adapter, validation, logger, callbacks) if settings.use_merge else None
     engine = GEPAEngine(
         adapter=adapter,
         run_dir=None,
@@ -140,6 +124,27 @@ def run_engine(
         stop_callback=should_stop,
     )
     return engine.run()
+
+
+def _build_merge(
+    settings: GepaSettings, rng: Random, adapter: Any, validation: Any, logger: _Log, callbacks: Sequence[Any]
+) -> Any:
+    from gepa.proposer.merge import MergeProposer
+
+    def evaluate(inputs: list[Any], candidate: dict[str, str]) -> tuple[Any, Any, Any]:
+        found = adapter.evaluate(inputs, candidate)
+        return found.outputs, found.scores, found.objective_scores
+
+    return MergeProposer(
+        logger=logger,
+        valset=validation,
+        evaluator=evaluate,
+        use_merge=True,
+        max_merge_invocations=settings.max_merge_invocations,
+        val_overlap_floor=settings.merge_val_overlap_floor,
+        rng=_MergeRandom(rng, seed=settings.seed),
+        callbacks=list(callbacks),
+    )
 
 
 def _build_candidate_selector(settings: GepaSettings, rng: Random) -> Any:

@@ -28,7 +28,7 @@ from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_model_problems
+from promptiter.search.stage_models import find_model, find_stage_problems
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
@@ -158,10 +158,10 @@ class BackpropRounds:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called, or whose price is unknown."""
+        """One line for each model of a stage that cannot be called or has no price, and each missing program."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
-        return find_model_problems(stages, gateway)
+        return find_stage_problems(stages, gateway)
 
 
 async def _decide(

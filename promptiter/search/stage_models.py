@@ -1,9 +1,10 @@
-"""The models that the stages of a search call, for the forecast and for the checks before a run."""
+"""The models and programs that the stages of a search use, for the forecast and for the checks before a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from promptiter.agents.base import NeedsProgram
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.llm.gateway import Gateway
 from promptiter.stages.contracts import CallsModel, NamesModel
@@ -14,10 +15,12 @@ def find_model(stage: object) -> str | None:
     return stage.model if isinstance(stage, NamesModel) else UNKNOWN_MODEL
 
 
-def find_model_problems(stages: Iterable[object], gateway: Gateway) -> list[str]:
-    """One line for each model of a stage that cannot be called, or whose price is unknown."""
+def find_stage_problems(stages: Iterable[object], gateway: Gateway) -> list[str]:
+    """One line for each model of a stage that cannot be called or has no price, and each program that is missing."""
     found: list[str] = []
     for each in stages:
+        if isinstance(each, NeedsProgram) and (problem := each.find_setup_problem()):
+            found.append(f"{type(each).__name__}: {problem}")
         if isinstance(each, CallsModel) and each.model:
             own = each.gateway or gateway
             lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))

@@ -76,6 +76,14 @@ def test_parts_that_only_a_run_uses_may_lack_their_variables(run: Run, tmp_path:
     assert "'PROMPTITER_UNSET' is not set; export it" in run("evaluate", "--config", path, code=2)
 
 
+def test_a_service_that_gets_one_case_at_a_time_is_noted(run: Run, tmp_path: Path) -> None:
+    agent = "{http: 'http://127.0.0.1:9/chat', prompts: {reply: Be kind.}}"
+    path = tmp_path / "promptiter.yaml"
+    path.write_text(f"agent: {agent}\nvalidation: {CASES}\nmetrics: {METRICS}\n")
+    errors = run("evaluate", "--config", path, code=1)
+    assert errors.count("note: the service of agent 'agent' runs one case at a time: it is not sent {key}") == 1
+
+
 def test_json_has_rows_and_figures(run: Run, tmp_path: Path) -> None:
     run("evaluate", AGENT, *GIVEN, "--repeats", "2", "--json", "-o", tmp_path / "out.json", code=1)
     found = orjson.loads((tmp_path / "out.json").read_bytes())

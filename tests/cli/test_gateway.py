@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,39 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_served(run: R
 def test_a_wrong_configuration_is_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "promptiter.yaml").write_text("modles: {}\n")
     assert "modles" in run("gateway", tmp_path, code=2)
+
+
+SLOW_CLERK = """
+import time
+from pathlib import Path
+
+def answer(messages):
+    Path("asked").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_two_signals_at_once_end_it_without_waiting_for_calls_and_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "clerk.py").write_text(SLOW_CLERK)
+    (tmp_path / "promptiter.yaml").write_text("python_path: [.]\nmodels: {clerk: {model: clerk:answer}}\n")
+    command = [sys.executable, "-m", "promptiter", "gateway", "--port", "0"]
+    with (
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert process.stdout is not None
+        url = re.search(r"OPENAI_BASE_URL=(\S+)", "".join(process.stdout.readline() for _ in range(7)))
+        assert url is not None
+        call = pool.submit(lambda: httpx.post(f"{url[1]}/chat/completions", json=BODY, trust_env=False, timeout=50))
+        while not (tmp_path / "asked").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=50)
+        assert call.exception() is not None or call.result().status_code >= 400
+    assert (process.returncode, errors) == (0, "")
+    assert "0 model calls" in output
 
 
 def count_steps(path: Path) -> int:

@@ -15,7 +15,9 @@ from tests.llm.test_served_models import ModelList, serve
 pytestmark = pytest.mark.slow
 
 MINE = """
-from promptiter.agents import agent
+from promptiter.agents import CommandAgent, agent
+
+bot = CommandAgent(command=("no-such-bot", "{file:reply}"), prompts={"reply": "Answer."})
 
 @agent(instruction="Answer.")
 async def forgetful(question):
@@ -78,6 +80,74 @@ def test_a_mistake_is_found_before_anything_is_paid(
     errors = run("run", code=2)
     assert len(errors.splitlines()) == 2
     assert message in errors
+    assert not (desk / "runs").exists()
+
+
+def test_a_key_of_a_model_that_is_not_set_is_one_problem(run: Run, desk: Path) -> None:
+    edit(desk / "promptiter.yaml", "models:\n", "models:\n  gpt-4o-mini: {api_key: '${NOT_SET}'}\n")
+    edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nstages: gpt-4o-mini")
+    errors = run("run", code=2)
+    [line] = errors.splitlines()[1:]
+    assert line.endswith("models.gpt-4o-mini.api_key: the environment variable 'NOT_SET' is not set; export it")
+
+
+COMMAND = """agent:
+  command: [{program}, "{{file:reception}}"]
+  prompts: {{reception: Pass it on.}}
+  health: {health}
+# """
+NO_PROGRAM = "the command 'no-such-bot' cannot be started: it is not in PATH; install it, or name it with its path"
+
+
+def use_command(desk: Path, program: str, *, health: str = "null") -> None:
+    edit(desk / "promptiter.yaml", "agent: agent:agent ", COMMAND.format(program=program, health=health))
+
+
+@pytest.mark.parametrize(
+    "command", [("run",), ("run", "--dry-run"), ("evaluate",), ("check", "data/train.jsonl", "--agent", "mine:bot")]
+)
+def test_a_program_of_an_agent_that_is_missing_is_found_before_anything_is_spent(
+    run: Run, desk: Path, command: tuple[str, ...]
+) -> None:
+    use_command(desk, "no-such-bot")
+    errors = run(*command, code=2)
+    assert f"agent: {NO_PROGRAM}" in errors
+    assert len(errors.splitlines()) <= 2
+    assert not (desk / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [("run",), ("run", "--dry-run")])
+def test_a_program_of_a_stage_that_is_missing_is_found_before_anything_is_spent(
+    run: Run, desk: Path, command: tuple[str, ...]
+) -> None:
+    stages = "stages: {optimizer: {command: [no-such-bot, '{folder}']}, aggregator: {command: [./data]}}"
+    edit(desk / "promptiter.yaml", "max_rounds: 4", f"max_rounds: 4\n{stages}")
+    errors = run(*command, code=2)
+    assert "stages.aggregator: the command './data' cannot be started: it is a folder" in errors
+    assert not (desk / "runs").exists()
+    edit(desk / "promptiter.yaml", ", aggregator: {command: [./data]}", "")
+    assert f"stages.optimizer: {NO_PROGRAM}" in run(*command, code=2)
+
+
+@pytest.mark.parametrize("command", ["run", "evaluate"])
+def test_a_failed_health_check_is_found_before_there_is_a_folder(run: Run, desk: Path, command: str) -> None:
+    use_command(desk, "cat", health="[sh, -c, 'echo no license >&2; exit 3']")
+    errors = run(command, code=2)
+    assert "the health check of the agent failed: the command 'sh' ended with exit code 3: no license" in errors
+    assert "runs/" not in errors
+    assert not (desk / "runs").exists()
+
+
+def test_gepa_that_is_not_installed_is_found_before_there_is_a_folder(
+    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gepa"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    edit(desk / "promptiter.yaml", "max_rounds: 4", "max_rounds: 4\nsearch: gepa")
+    errors = run("run", code=2)
+    assert "run `pip install 'promptiter[gepa]'`" in errors
+    assert "runs/" not in errors
     assert not (desk / "runs").exists()
 
 

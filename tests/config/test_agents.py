@@ -50,7 +50,7 @@ def test_a_command_with_files_texts_and_fields(project: Path) -> None:
     (project / "bot.yaml").write_text("bot: {reply: Be kind.}\n")
     built = build(
         project,
-        """{command: [bot, "{prompt:note}", "{prompt:reply}", "{prompt:rules}"], name: desk, timeout_s: 3,
+        """{command: [echo, "{prompt:note}", "{prompt:reply}", "{prompt:rules}"], name: desk, timeout_s: 3,
         prompts: {note: prompts/note.md, reply: "bot.yaml:bot.reply", rules: Be honest., "bot#parameter.k": 3},
         environment: {TOKEN: "${TOKEN}", K: "{prompt:bot#parameter.k}"}, inherit: [PATH], max_output_bytes: 99}""",
         TOKEN="a-secret-token",
@@ -73,7 +73,7 @@ def test_a_command_with_files_texts_and_fields(project: Path) -> None:
 
 
 def test_new_prompts_are_applied_to_their_places_and_to_the_file_itself(project: Path) -> None:
-    agent = """{command: [bot, "{file:note}", "{file:a.b#tool.c}", "{file:rules}"],
+    agent = """{command: [echo, "{file:note}", "{file:a.b#tool.c}", "{file:rules}"],
         prompts: {note: prompts/note.md, "a.b#tool.c": {value: Be kind.}, rules: Be honest.}}"""
     built = build(project, agent)
     assert built.configuration is not None
@@ -111,7 +111,7 @@ def test_a_service_by_its_address_or_its_request(project: Path) -> None:
 
 
 def test_in_place_the_files_are_the_sources(project: Path) -> None:
-    agent = build(project, "{command: [bot], in_place: true, prompts: {note: prompts/note.md}}").engine.agent
+    agent = build(project, "{command: [cat], in_place: true, prompts: {note: prompts/note.md}}").engine.agent
     assert isinstance(agent, InPlaceAgent)
     assert agent.sources == {"note#instruction": FileSource(project / "prompts" / "note.md")}
 
@@ -158,13 +158,13 @@ def test_a_run_from_the_file_evaluates_the_command(project: Path) -> None:
 
 
 def test_a_stage_may_be_a_command(folder: Path) -> None:
-    stages = """{optimizer: {command: [fix, '{folder}'], environment: {KEY: '${KEY}'}, timeout_s: 5},
-        aggregator: {command: [merge]}, attributor: {command: [blame]}}"""
+    stages = """{optimizer: {command: [echo, '{folder}'], environment: {KEY: '${KEY}'}, timeout_s: 5},
+        aggregator: {command: ['true']}, attributor: {command: [cat]}}"""
     built = load_run(write_config(folder, f"{FILE}\nstages: {stages}"), environ={"KEY": "a-secret-key"})
     search = built.engine.search
     assert isinstance(search, BackpropRounds)
     assert isinstance(search.optimizer, CommandOptimizer)
-    assert search.optimizer.command == ("fix", "{folder}")
+    assert search.optimizer.command == ("echo", "{folder}")
     assert search.optimizer.environment == {"KEY": "a-secret-key"}
     assert (search.optimizer.timeout_s, search.optimizer.cwd) == (5, folder)
     assert built.gateway.redactor.redact_text("it is a-secret-key") == "it is ***"
@@ -178,8 +178,9 @@ def test_a_stage_may_be_a_command(folder: Path) -> None:
         ("{optimizer: {name: simulated, command: [a]}}", "stages.optimizer: needs exactly one of name and command"),
         ("{optimizer: {name: simulated, timeout_s: 3}}", "stages.optimizer.timeout_s: is only for commands"),
         ("{optimizer: {command: [a], options: {b: 1}}}", "stages.optimizer.options: a command has none"),
+        ("{optimizer: {command: [no-such-bot]}}", "stages.optimizer: the command 'no-such-bot' cannot be started"),
         ("{corrector: {command: [a]}}", "stages.corrector: cannot be a command"),
-        ("{attributor: {command: [a]}, backwarder: simulated}", "stages: backwarder and attributor both blame"),
+        ("{attributor: {command: [cat]}, backwarder: simulated}", "stages: backwarder and attributor both blame"),
     ],
 )
 def test_mistakes_of_stages_are_reported(folder: Path, stages: str, problem: str) -> None:

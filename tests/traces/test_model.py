@@ -14,6 +14,7 @@ from traces import (
     Edge,
     EmptyTraceError,
     ExecutionTrace,
+    Failure,
     Step,
     UnknownPredecessorError,
     Usage,
@@ -107,6 +108,11 @@ def test_traces_are_frozen_and_survive_pickle() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.status = "failed"  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_half_a_surrogate_pair_in_an_error_is_escaped() -> None:
+    failure = Failure("Error\ud800", "caf\u00e9 \udfff", where="\ud83d.py:1")
+    assert str(failure) == "Error\\ud800: caf\u00e9 \\udfff (\\ud83d.py:1)"
 
 
 def test_unknown_usage_is_not_zero() -> None:

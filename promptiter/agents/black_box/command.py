@@ -25,6 +25,7 @@ from promptiter.agents.black_box.private_files import write_private_files
 from promptiter.agents.black_box.process import (
     ProcessLimits,
     describe_exit,
+    find_start_problem,
     name_command,
     run_process,
     select_environment,
@@ -75,6 +76,14 @@ class CommandAgent(BlackBoxAgent):
     @property
     def notes(self) -> tuple[str, ...]:
         return ()
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program cannot be started; None if it can, or is named by a template."""
+        program = "".join(each for each in self._templates["command[0]"] if isinstance(each, str))
+        if program != self.command[0]:
+            return None
+        environment = {**select_environment(self.inherit), **self.environment}
+        return find_start_problem(self.command, environment=environment, cwd=self.cwd)
 
     async def check_health(self) -> None:
         """Run the health check, once. Raises SetupError if it fails."""

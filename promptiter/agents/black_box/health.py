@@ -29,21 +29,23 @@ def validate_health_check(health: HealthCheck | None) -> None:
 
 
 class HealthChecker:
-    """Checks the health of an agent once in each event loop, however many runs ask for it at the same time."""
+    """Checks the health of an agent until it has passed once, however many runs ask for it at the same time."""
 
     def __init__(self) -> None:
         self._checks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]] = WeakKeyDictionary()
+        self._has_passed = False
 
     async def check(
         self, health: HealthCheck | None, *, environment: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> None:
         """Wait for the check. Raises SetupError if it fails."""
-        if health is None:
+        if health is None or self._has_passed:
             return
         loop = asyncio.get_running_loop()
         if loop not in self._checks:
             self._checks[loop] = asyncio.ensure_future(check_health(health, environment=environment, cwd=cwd))
         await asyncio.shield(self._checks[loop])
+        self._has_passed = True
 
 
 async def check_health(

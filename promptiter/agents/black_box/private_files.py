@@ -1,7 +1,7 @@
 """Files that only this user can read, in a folder of their own that is removed afterwards.
 
-A process that is killed cannot remove its folders. The next one does: a folder is locked while it is in use, and the
-lock ends with its process.
+A process that is killed cannot remove its folders. The next one does: a folder is locked before it gets its name, and
+the lock ends with its process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,26 @@ from pathlib import Path
 from urllib.parse import quote
 
 PREFIX = "promptiter-private-"
+_NEW = "promptiter-new-"
 _FRESH_S = 60.0
-"""A younger folder may not be locked yet."""
+"""A younger folder without its name may not be locked yet."""
 
 
 @contextmanager
 def make_private_folder() -> Iterator[Path]:
     """A folder that only this user can read, for as long as the block."""
     _remove_abandoned(tempfile.gettempdir())
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:  # 0700
-        handle = os.open(folder, os.O_RDONLY)
+    new = Path(tempfile.mkdtemp(prefix=_NEW))  # 0700
+    handle = os.open(new, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder = new.rename(new.with_name(f"{PREFIX}{new.name.removeprefix(_NEW)}"))
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield Path(folder)
+            yield folder
         finally:
-            os.close(handle)
+            _remove(folder)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -54,16 +59,25 @@ def write_private_files(texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
 @cache
 def _remove_abandoned(parent: str) -> None:
     """Remove the folders of processes that were killed; once in each process."""
-    for folder in Path(parent).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, in use, or removed meanwhile
-            if time.time() - folder.lstat().st_mtime > _FRESH_S:
-                _remove_if_unused(folder)
+    for prefix, age_s in ((PREFIX, 0.0), (_NEW, _FRESH_S)):
+        for folder in Path(parent).glob(f"{prefix}*"):
+            with suppress(OSError):  # another user's, in use, or removed meanwhile
+                if time.time() - folder.lstat().st_mtime >= age_s:
+                    _remove_if_unused(folder)
 
 
 def _remove_if_unused(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        _remove(folder)
     finally:
         os.close(handle)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also if a command has protected folders inside of it."""
+    for inner, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(inner, 0o700)  # noqa: PTH101 - os.walk gives texts
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
 """Runs a command: an argument list, never a shell, in a process group of its own that is ended as a whole.
 
 Output is bounded in memory. A command that takes too long or writes too much is ended: SIGTERM for its group, and
-SIGKILL after a grace period. The same happens on cancellation, and to children that it leaves behind.
+SIGKILL after a grace period. The same happens on cancellation, to children that it leaves behind, and by the
+ProcessGuard if this process is killed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.agents.black_box.output import show_tail
+from promptiter.agents.black_box.process_guard import guard
 from promptiter.concurrency import finish_before_cancel
 from promptiter.errors import CommandError, SetupError
 from promptiter.wording import shorten
@@ -66,7 +69,7 @@ async def run_process(
         await _end(transport, watcher, limits.grace_s)
         raise
     except (OSError, ValueError) as error:
-        raise _explain_start(command, cwd, error) from error
+        raise _explain_start(command, environment, cwd, error) from error
     try:
         pipe = transport.get_pipe_transport(0)
         if isinstance(pipe, asyncio.WriteTransport):
@@ -87,6 +90,24 @@ async def run_process(
     return FinishedProcess(
         code=transport.get_returncode() or 0, stdout=bytes(watcher.stdout), stderr=bytes(watcher.stderr)
     )
+
+
+def find_start_problem(command: Sequence[str], *, environment: Mapping[str, str], cwd: Path | None) -> str | None:
+    """Why a command cannot be started, and what to do; None if its program is there."""
+    if cwd is not None and not cwd.is_dir():
+        return f"{name_command(command)} cannot be started: there is no folder {str(cwd)!r}; correct cwd"
+    program, what = command[0], f"the command {shorten(command[0])} cannot be started"
+    if "/" not in program:
+        places = environment.get("PATH", os.defpath)
+        return None if shutil.which(program, path=places) else f"{what}: it is not in PATH; {_INSTALL}"
+    file = (cwd or Path()) / program
+    if not file.is_file():
+        return f"{what}: {'it is a folder' if file.is_dir() else 'there is no such file'}; {_INSTALL}"
+    return None if os.access(file, os.X_OK) else f"{what}: it is not executable; {_MAKE_EXECUTABLE}"
+
+
+_INSTALL = "install it, or name it with its path"
+_MAKE_EXECUTABLE = "run `chmod +x` on it, or name its interpreter first"
 
 
 def describe_exit(command: Sequence[str], finished: FinishedProcess) -> str:
@@ -120,6 +141,10 @@ class _Watcher(asyncio.SubprocessProtocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self._limit = limit
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        guard.add(transport.get_pid())
+
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         stream, name = (self.stdout, "standard output") if fd == 1 else (self.stderr, "standard error")
         room = self._limit - len(stream)
@@ -144,7 +169,9 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher, grace_s: float) -> None:
     """End what is left of a command."""
-    await finish_before_cancel(_end_group(transport.get_pid(), grace_s))
+    group = transport.get_pid()
+    await finish_before_cancel(_end_group(group, grace_s))
+    guard.remove(group)
     await asyncio.wait([watcher.reaped], timeout=grace_s)
     transport.close()
 
@@ -170,7 +197,9 @@ def _signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def _explain_start(command: Sequence[str], cwd: Path | None, error: OSError | ValueError) -> SetupError | CommandError:
+def _explain_start(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, error: OSError | ValueError
+) -> SetupError | CommandError:
     if isinstance(error, UnicodeEncodeError):
         found = ascii(error.object[error.start])
         return CommandError(
@@ -187,10 +216,16 @@ def _explain_start(command: Sequence[str], cwd: Path | None, error: OSError | Va
             f"{name_command(command)} cannot be started: its arguments and variables are too long; pass long texts "
             "as files, {file:NAME}, or on standard input"
         )
-    if cwd is not None and not cwd.is_dir():
-        return SetupError(f"{name_command(command)} cannot be started: there is no folder {str(cwd)!r}; correct cwd")
-    hint = "; install it, or name it with its path" if isinstance(error, FileNotFoundError) else ""
+    if problem := find_start_problem(command, environment=environment, cwd=cwd):
+        return SetupError(problem)
+    hint = _START_HINTS.get(error.errno or 0, "")
     return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}{hint}")
+
+
+_START_HINTS = {
+    errno.ENOENT: "; its first line names an interpreter that does not exist",
+    errno.ENOEXEC: "; begin it with a line such as #!/bin/sh, or name its interpreter first",
+}
 
 
 def _describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits) -> str:

@@ -23,7 +23,16 @@ from types import TracebackType
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, ExternalAgent, RunContext, is_agent, run_agent
+from promptiter.agents.base import (
+    Agent,
+    AgentRun,
+    CaseInput,
+    ExternalAgent,
+    NeedsProgram,
+    RunContext,
+    is_agent,
+    run_agent,
+)
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at_exit, defer_signals
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
@@ -90,6 +99,11 @@ class InPlaceAgent:
     def notes(self) -> tuple[str, ...]:
         """Those of the wrapped agent."""
         return self._wrapped.notes if isinstance(self._wrapped, ExternalAgent) else ()
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program of the wrapped agent cannot be started."""
+        wrapped: object = self._wrapped
+        return wrapped.find_setup_problem() if isinstance(wrapped, NeedsProgram) else None
 
     async def check_health(self) -> None:
         """Check the health of the wrapped agent."""

@@ -10,6 +10,7 @@ as that of a model is, so a resumed run does not run it again.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,13 @@ from promptiter.agents.argument_checks import check_items, check_named
 from promptiter.agents.base import RunContext
 from promptiter.agents.black_box.command import INHERITED
 from promptiter.agents.black_box.private_files import make_private_folder
-from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process, select_environment
+from promptiter.agents.black_box.process import (
+    ProcessLimits,
+    describe_exit,
+    find_start_problem,
+    run_process,
+    select_environment,
+)
 from promptiter.backprop.command.evidence_files import (
     find_suffix,
     show_value,
@@ -86,6 +93,11 @@ class CommandStage:
     @cached_property
     def _slots(self) -> Slots:
         return Slots(self.concurrency)
+
+    def find_setup_problem(self) -> str | None:
+        """Why the program cannot be started; None if it can."""
+        environment = {**select_environment(self.inherit), **self.environment}
+        return find_start_problem(self.command, environment=environment, cwd=self.cwd)
 
     async def ask(
         self, request: object, files: Mapping[str, str], *, role: Role, answers: Sequence[str]
@@ -240,11 +252,14 @@ class CommandBackwarder(CommandStage):
 def _read_answer(path: Path) -> str | None:
     """The text of an answer; None if there is none. Links are not followed: they could lead to any file."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would wait for a writer
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CommandError(f"output/{path.name} cannot be read: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise CommandError(f"output/{path.name} is not a file; write the answer to a file of this name")
     with os.fdopen(handle, "rb") as file:
         raw = file.read(MAX_ANSWER_BYTES + 1)
     if len(raw) > MAX_ANSWER_BYTES:

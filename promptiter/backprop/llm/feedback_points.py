@@ -18,7 +18,7 @@ from promptiter.evaluation.data.near_duplicates import NEAR
 from promptiter.grouping import group_by
 from promptiter.stages.contracts import SignalPoint, SurfaceGradient
 from promptiter.stages.losses import Category, Severity
-from traces.snapshots import escape_surrogates
+from traces.model import escape_surrogates
 from traces.text import cut
 
 MARKS, MOST_COMPARED = 4, 4

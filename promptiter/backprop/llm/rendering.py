@@ -18,8 +18,7 @@ from promptiter.stages.optimizer import Rejection, StepExample
 from promptiter.stages.routes import MissedRoute
 from promptiter.structure import Surface
 from traces import Snapshot, Step, ToolCall
-from traces.model import Json
-from traces.snapshots import escape_surrogates
+from traces.model import Json, escape_surrogates
 
 SHORTEST_LITERAL, LONGEST_LITERAL, MOST_LITERALS = 2, 200, 50
 """Shorter literals occur too often, longer ones hardly ever."""

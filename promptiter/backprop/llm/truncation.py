@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from promptiter.evaluation.metrics.judge_prompts import quote_whole
-from traces.snapshots import escape_surrogates
+from traces.model import escape_surrogates
 
 SHORTEST_SHOWN = 60
 """Minimum room for a longer text: some words and a note. With less room it is left out."""

@@ -93,6 +93,7 @@ def evaluate(
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
     with divert_prints():
         built = build_evaluation(given, eval_set)
+        evaluation_view.show_notes(built.agent)
         gateway, total = built.gateway, len(built.cases.cases) * built.evaluator.options.repeats
         with evaluation_view.show_progress(total, built.cases.id) as on_row:
             done = asyncio.run(built.evaluate(on_row=on_row))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from promptiter.endpoint.recording import TraceFile
-    from promptiter.endpoint.sessions import EndpointCall
+    from promptiter.endpoint.sessions import EndpointCall, EndpointSession
     from promptiter.llm.gateway import Gateway
 
 
@@ -86,7 +86,6 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
     screen = console()
     file = TraceFile(record, gateway.redactor) if record is not None else None
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-    task = asyncio.current_task()
     writing = loop.create_task(file.keep_written()) if file is not None else None
 
     def on_call(call: EndpointCall) -> None:
@@ -94,15 +93,15 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
             file.add(call)
         _print_call(screen, call)
 
-    def stop() -> None:
-        if stopping.is_set() and task is not None:
-            task.cancel()  # the second time: do not wait for calls under way
+    def stop(session: EndpointSession) -> None:
+        if stopping.is_set():
+            session.cancel()  # the second time: do not wait for calls under way
         stopping.set()
 
     try:
         async with serve_gateway(gateway, host=host, port=port, token=token, on_call=on_call) as session:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop)
+                loop.add_signal_handler(number, stop, session)
             echo(f"Serving on {session.base_url}. Press Ctrl-C to stop.\n")
             for name, value in session.environment.items():
                 if name != "OPENAI_API_BASE":

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from promptiter.agents.base import Agent, ExternalAgent
 from promptiter.cli.junit import JUnitTest, suite_as_junit
 from promptiter.cli.output import echo, json_text, new_table
 from promptiter.cli.views.run import hanging_indent
@@ -53,6 +54,12 @@ def warn_of_uncounted_calls(evaluation: Evaluation, gateway: Gateway) -> None:
     """Print a warning to standard error if there is a budget that does not limit the agent."""
     if warning := find_uncounted_calls(evaluation, gateway):
         echo(f"warning: {warning}", err=True)
+
+
+def show_notes(agent: Agent) -> None:
+    """Print to standard error what a user should know about how the cases of an agent are run."""
+    for note in agent.notes if isinstance(agent, ExternalAgent) else ():
+        echo(f"note: {note}", color="yellow", err=True)
 
 
 def reaches_thresholds(evaluation: Evaluation) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from promptiter.llm.secret_fields import ExpandedText
+from promptiter.llm.secret_fields import CheckedText, ExpandedText
 from promptiter.search.gepa_library import CandidateSelection, FrontierType, ModuleSelector
 from promptiter.user_files import FileObject
 
@@ -34,7 +34,7 @@ class ReflectionModel(FileObject):
     """The model."""
     base_url: ExpandedText | None = None
     """Address of its server."""
-    api_key: str = Field(default="", repr=False)
+    api_key: CheckedText = Field(default="", repr=False)
     """Its key, best written as `${VAR}`."""
     generation_config: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Options of its calls, such as `max_tokens` and `temperature`."""

@@ -32,8 +32,7 @@ from promptiter.llm.ledger import count_calls
 from promptiter.llm.redaction import Redactor
 from promptiter.llm.secret import Secret
 from traces import Failure, digest
-from traces.model import Json
-from traces.snapshots import escape_surrogates
+from traces.model import Json, escape_surrogates
 
 
 class HostHandles:

@@ -35,11 +35,10 @@ def test_a_folder_of_a_killed_process_is_removed_by_the_next_and_one_in_use_is_n
         for _ in range(2)
     ]
     files = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout is not None]
-    foreign, fresh = folder / "promptiter-other", folder / f"{PREFIX}fresh"
-    foreign.mkdir()
-    for each in (*(file.parent for file in files), foreign):
-        os.utime(each, (0, 0))
-    fresh.mkdir()
+    foreign, fresh = folder / "promptiter-other", folder / "promptiter-new-fresh"
+    for each in (foreign, fresh):
+        each.mkdir()
+    os.utime(foreign, (0, 0))
     holders[0].kill()
     holders[0].wait()
     with write_private_files({"note#instruction": "Be kind."}):
@@ -64,3 +63,11 @@ def test_a_link_in_place_of_a_folder_is_left_alone(folder: Path, tmp_path_factor
     with make_private_folder() as made:
         assert made.stat().st_mode & 0o777 == 0o700
     assert (other / "file").exists()
+
+
+def test_a_folder_that_a_command_has_protected_is_removed(folder: Path) -> None:
+    with make_private_folder() as made:
+        (made / "inner").mkdir()
+        (made / "inner" / "file").touch()
+        (made / "inner").chmod(0o500)
+    assert list(folder.iterdir()) == []

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process, select_environment
+from promptiter.agents.black_box.process import (
+    ProcessLimits,
+    describe_exit,
+    find_start_problem,
+    run_process,
+    select_environment,
+)
 from promptiter.errors import CommandError, SetupError
 
 ENVIRONMENT = select_environment(("PATH",))
@@ -77,6 +83,29 @@ async def test_the_whole_group_is_ended_even_if_it_ignores_sigterm(tmp_path: Pat
     await wait_until(lambda: not any(map(is_alive, read_pids(pids))))
 
 
+RUNS_STUBBORN = """
+import asyncio, sys
+from promptiter.agents.black_box.process import run_process, select_environment
+
+async def main():
+    quick = [run_process(("true",), environment=select_environment(("PATH",))) for _ in range(3)]
+    await asyncio.gather(*quick, run_process(sys.argv[1:], environment=select_environment(("PATH",))))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_the_commands_of_a_killed_process_are_ended(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    command = (sys.executable, "-c", RUNS_STUBBORN, sys.executable, "-Sc", STUBBORN, str(pids))
+    process = await asyncio.create_subprocess_exec(*command)
+    await wait_until(lambda: len(read_pids(pids)) == 3)
+    process.kill()
+    await process.wait()
+    await wait_until(lambda: not any(map(is_alive, read_pids(pids))))
+
+
 async def test_children_that_are_left_behind_are_ended() -> None:
     code = "import os, time\nif (pid := os.fork()) == 0: time.sleep(60)\nprint(pid, flush=True)"
     limits = ProcessLimits(grace_s=0.2)
@@ -116,7 +145,10 @@ async def test_a_signal_is_named() -> None:
 @pytest.mark.parametrize(
     ("command", "cwd", "kind", "message"),
     [
-        (("no-such-program",), None, SetupError, "'no-such-program' cannot be started: No such file"),
+        (("no-such-program",), None, SetupError, "'no-such-program' cannot be started: it is not in PATH; install it"),
+        (("./no-such-program",), None, SetupError, "there is no such file; install it, or name it with its path"),
+        (("/etc",), None, SetupError, "cannot be started: it is a folder"),
+        (("/etc/passwd",), None, SetupError, "cannot be started: it is not executable; run `chmod"),
         (("true",), Path("/no/such/folder"), SetupError, "there is no folder '/no/such/folder'"),
         (("true", "a\0b"), None, CommandError, "contains a NUL character"),
         (("true", "a\ud800b"), None, CommandError, "half of a surrogate pair"),
@@ -128,6 +160,29 @@ async def test_a_command_that_cannot_be_started(
 ) -> None:
     with pytest.raises(kind, match=message):
         await run_process(command, environment=ENVIRONMENT, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#!/no/such/program\n", "its first line names an interpreter that does not exist"),
+        ("echo hello\n", "begin it with a line such as #!/bin/sh"),
+    ],
+)
+async def test_a_script_without_an_interpreter_cannot_be_started(tmp_path: Path, text: str, message: str) -> None:
+    script = tmp_path / "bot"
+    script.write_text(text)
+    script.chmod(0o700)
+    with pytest.raises(SetupError, match=message):
+        await run_process(("./bot",), environment=ENVIRONMENT, cwd=tmp_path)
+
+
+def test_a_program_is_looked_for_where_it_will_be_started(tmp_path: Path) -> None:
+    (tmp_path / "bot").touch(mode=0o700)
+    assert find_start_problem(("./bot",), environment={}, cwd=tmp_path) is None
+    assert find_start_problem(("bot",), environment={"PATH": str(tmp_path)}, cwd=None) is None
+    assert find_start_problem(("bot",), environment=ENVIRONMENT, cwd=tmp_path) is not None
+    assert find_start_problem(("true",), environment={}, cwd=None) is None  # the default path of the system
 
 
 def test_limits_must_be_above_0() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import promptiter
-from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
 from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.black_box.http import HttpAgent
+from promptiter.backprop.command.stages import CommandOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.errors import (
     BadRequestError,
@@ -26,6 +28,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.llm.retries import Retries
 from promptiter.profile import Profile
+from promptiter.runs.directory import RunDirectory
 from tests.worlds import desk
 from tests.worlds.triage_forms import PROMPTS, make_python_script
 from tests.worlds.triage_programs.desk import answer
@@ -152,7 +155,45 @@ def test_a_run_says_once_that_a_service_gets_one_case_at_a_time() -> None:
     assert notes == list(agent.notes)
 
 
-def test_a_failed_health_check_ends_a_run_before_anything_is_spent() -> None:
-    agent = CommandAgent(command=("bot", "{file:draft}"), prompts={"draft": "Draft."}, health=("false",))
-    with pytest.raises(promptiter.SetupError, match="the health check of the agent failed"):
-        Engine(agent, desk.evaluator(), search=desk.Tries()).run_sync(desk.request())
+def make_engine(agent: Agent, optimizer: CommandOptimizer | None = None) -> Engine:
+    if optimizer is not None:
+        return Engine(agent, desk.evaluator(), optimizer=optimizer)
+    return Engine(agent, desk.evaluator(), search=desk.Tries())
+
+
+def make_command(*command: str, **fields: Any) -> CommandAgent:
+    return CommandAgent(command=command, prompts={"draft": "Draft."}, environment={"DRAFT": "{prompt:draft}"}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("agent", "optimizer", "message"),
+    [
+        (make_command("true", health=("false",)), None, "the health check of the agent failed"),
+        (make_command("no-such-bot"), None, "agent: the command 'no-such-bot' cannot be started: it is not in PATH"),
+        (make_command("./bot", is_in_place=True), None, "agent: the command './bot' cannot be started: there is no"),
+        (
+            desk.agent(),
+            CommandOptimizer(command=("no-such-bot", "{folder}")),
+            "CommandOptimizer: the command 'no-such-bot' cannot be started: it is not in PATH; install it",
+        ),
+    ],
+)
+def test_what_cannot_be_started_is_found_before_anything_is_spent(
+    agent: Agent, optimizer: CommandOptimizer | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(promptiter.SetupError, match=message):
+        make_engine(agent, optimizer).run_sync(desk.request())
+    with pytest.raises(promptiter.SetupError, match=message):
+        RunDirectory.begin(tmp_path / "runs", make_engine(agent, optimizer), desk.request(run_id=""))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_with_half_a_surrogate_pair_is_an_error_of_the_case(tmp_path: Path) -> None:
+    def call_agent(query: str, prompts: Mapping[str, str]) -> str:
+        raise ValueError("half a \ud83d pair")
+
+    agent = CallAgent(call_agent, prompts={"draft": "Draft."})
+    result = RunDirectory.begin(tmp_path, make_engine(agent), desk.request(run_id="")).run_sync()
+    assert (result.status, result.verdict) == ("succeeded", "invalid_eval")
+    assert result.baseline is not None
+    assert {row.error and row.error.text for row in result.baseline.rows} == {"ValueError: half a \\ud83d pair"}

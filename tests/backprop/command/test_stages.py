@@ -131,6 +131,8 @@ async def test_a_number_is_written_as_json(gateway: Gateway) -> None:
         (python("os.symlink('/etc/passwd', 'output/value.txt')"), "output/value.txt cannot be read"),
         (python("open('output/value.txt', 'wb').write(b'\\xff')"), "output/value.txt is not UTF-8, at byte 0"),
         (python("open('output/value.txt', 'w').write('x' * 3_000_000)"), "has more than 2,000,000 bytes"),
+        (python("os.mkfifo('output/value.txt')"), "output/value.txt is not a file"),
+        (python("os.mkdir('output/value.txt')"), "output/value.txt is not a file"),
         (("sleep", "60"), "did not end in 0.2 s"),
     ],
 )

@@ -160,6 +160,10 @@ def test_any_registered_search_can_be_the_algorithm(tmp_path: Path) -> None:
         (make(reflection_lm=...), "optimize.algorithm.reflection_lm: is missing"),
         (make(reflection_lm={"model_name": ""}), "model_name: must not be empty"),
         (make(reflection_lm={"model_name": "${NOBODY}"}), "the environment variable 'NOBODY' is not set"),
+        (
+            make(reflection_lm={"model_name": "m", "api_key": "${NOBODY}"}),
+            "optimize.algorithm.reflection_lm.api_key: the environment variable 'NOBODY' is not set; export it",
+        ),
         (make(reflection_lm={"model_name": "m", "num_samples": 3}), "num_samples is 3, which is not supported"),
         (make(reflection_lm={"model_name": "m", "weight": 2.0}), "weight is 2.0, which is not supported"),
         (make(reflection_lm={"model_name": "m", "variant": "hunyuan"}), "variant is 'hunyuan', which is not supported"),
