@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from promptiter.errors import InvalidStructureError, SurfaceValueError, UnknownSurfaceError
@@ -20,6 +20,7 @@ from traces.model import Json
 
 if TYPE_CHECKING:
     import networkx as nx
+    from pydantic import TypeAdapter
 
 NodeKind: TypeAlias = Literal["agent", "llm", "function", "tool"]
 SurfaceType: TypeAlias = Literal[
@@ -172,24 +173,30 @@ class StructureSnapshot:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain data, as stored in files."""
-        from pydantic import TypeAdapter
-
-        plain: dict[str, Json] = TypeAdapter(StructureSnapshot).dump_python(self, mode="json", exclude_defaults=True)
+        plain: dict[str, Json] = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         return {"schema_version": 1, "structure_id": self.structure_id, "baseline_id": self.baseline_id, **plain}
 
     @staticmethod
     def from_json(data: Mapping[str, Json]) -> StructureSnapshot:
         """Return the snapshot of such plain data."""
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         fields = {key: value for key, value in data.items() if key not in _HEADER}
         try:
-            return TypeAdapter(StructureSnapshot).validate_python(fields)
+            return _adapter().validate_python(fields)
         except ValidationError as error:
             raise InvalidStructureError(f"this is not a structure: {error}") from error
 
 
 _HEADER = frozenset(("schema_version", "structure_id", "baseline_id"))
+
+
+@cache
+def _adapter() -> TypeAdapter[StructureSnapshot]:
+    """Built once: it takes about ten milliseconds, and every run writes and reads a structure."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(StructureSnapshot)
 
 
 def surface_id(node_id: str, surface_type: SurfaceType, part: str = "") -> str:

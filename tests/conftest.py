@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from traces.files import pause_gc
 
 # Machines are noisy: a slow example is not a failure. The examples are the same every time, in CI and on a laptop.
 settings.register_profile(
@@ -12,6 +16,22 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("steady"), max_examples=10)  # for `make quick`
 settings.load_profile("steady")
+
+SLOW_MODULE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """In `make quick`, leave out modules that are slow as a whole: they import the packages that take seconds."""
+    if not config.option.markexpr.startswith("not slow") or collection_path.suffix != ".py":
+        return None
+    return True if SLOW_MODULE.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests with the garbage collector paused: nearly all that is made here stays."""
+    with pause_gc(is_last=True):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,11 +8,14 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated, NoReturn
 
 import typer
 
-from promptiter.cli.commands import cache, trace
+from promptiter.cli.commands import cache as cache_commands
+from promptiter.cli.commands import trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.describe import describe
@@ -55,7 +58,7 @@ _COMMANDS = (
 )
 for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
-app.add_typer(cache.app, name="cache")
+app.add_typer(cache_commands.app, name="cache")
 app.add_typer(trace.app, name="trace")
 
 
@@ -76,6 +79,12 @@ def _options(
     pass
 
 
+@cache
+def build_command() -> Callable[[], None]:
+    """Return the command line that typer builds of `app`. Building it takes longer than many commands: do it once."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line. Errors that a user can fix are printed on one line."""
     if isinstance(logging.lastResort, logging.Handler):
@@ -84,7 +93,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal can print box drawing
     try:
-        app()
+        build_command()()
     except SystemExit as error:
         if error.code == CANCELLED:
             _exit_at_once(CANCELLED)

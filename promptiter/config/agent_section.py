@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from promptiter.agents.black_box.command import INHERITED
-from promptiter.config.fields import Above0, Count, File, Flag, Names, Section
+from promptiter.config.fields import Above0, Count, File, Finite, Flag, Names, Section
 from promptiter.errors import SetupError
 from promptiter.llm.secret_fields import SecretValues
 from promptiter.sources.place import parse_place
+from promptiter.structure import Limits
 from traces.model import Json
 
 KINDS = ("python", "call", "command", "http")
@@ -77,6 +79,25 @@ class PromptEntry(Section):
     """Where it is stored: a file, `prompts.md#Heading`, `config.yaml:field`, `agent.py:NAME`, or `module:attr`."""
     encoding: str | None = None
     """The encoding of the file; by default that of its byte order mark, else UTF-8."""
+    max_chars: Count | None = None
+    """Maximum length of a new text."""
+    placeholders: Names = ()
+    """Names that a new text must contain in braces, such as `name` for `{name}`."""
+    locked: Names = ()
+    """Parts that must stay in the text as they are."""
+    minimum: Finite | None = None
+    """Smallest value of a parameter."""
+    maximum: Finite | None = None
+    """Largest value of a parameter."""
+    choices: tuple[Any, ...] = ()
+    """The values that a parameter or a model may have."""
+    max_examples: Count | None = None
+    """Maximum number of messages of examples."""
+
+    @property
+    def limits(self) -> Limits:
+        """What new values must respect."""
+        return Limits(**{each.name: getattr(self, each.name) for each in fields(Limits) if each.name != "kind"})
 
 
 PromptItem = Annotated[PromptEntry, BeforeValidator(_parse_prompt, json_schema_input_type=Any)]

@@ -22,6 +22,7 @@ from promptiter.sources import Source
 from promptiter.sources.field import FieldSource, join_path
 from promptiter.sources.place import open_place
 from promptiter.sources.yaml_field import YamlField
+from promptiter.structure import NO_LIMITS
 
 _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     "prompts": ("call", "command", "http"),
@@ -58,6 +59,7 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
         "name": section.name,
         "normalize": _load_normalize(section.normalize),
         "is_in_place": section.in_place,
+        "limits": {name: each.limits for name, each in section.prompts.items() if each.limits != NO_LIMITS},
     }
     agent: CallAgent | CommandAgent | HttpAgent
     if kind == "call":

@@ -21,6 +21,7 @@ from promptiter.config.file import RunConfig, read_config
 from promptiter.config.run_project import open_project
 from promptiter.search.rounds import BackpropRounds
 from promptiter.sources import FileSource
+from promptiter.structure import Limits
 from tests.config.conftest import FILE, problems, write_config
 
 OTHERS = FILE.partition("\n")[2].partition("\n")[2]
@@ -86,6 +87,24 @@ def test_new_prompts_are_applied_to_their_places_and_to_the_file_itself(project:
     assert prompts == {"note": "prompts/note.md", "a.b#tool.c": {"value": "Be nice."}, "rules": "Be frank."}
 
 
+def test_prompts_may_have_limits(project: Path) -> None:
+    prompts = """{note: {place: prompts/note.md, max_chars: 40, locked: [brief]}, rules: {value: Be honest.},
+        "bot#parameter.k": {value: 3, minimum: 1, maximum: 9}}"""
+    agent = build(
+        project,
+        f"""{{command: [echo, "{{file:note}}", "{{file:rules}}", "{{prompt:bot#parameter.k}}"], prompts: {prompts}}}""",
+    ).engine.agent
+    assert {each.id: each.limits for each in agent.describe().surfaces} == {
+        "note#instruction": Limits(max_chars=40, locked=("brief",)),
+        "rules#instruction": Limits(),
+        "bot#parameter.k": Limits(minimum=1, maximum=9),
+    }
+    in_place = build(
+        project, "{command: [cat], in_place: true, prompts: {note: {place: prompts/note.md, max_chars: 40}}}"
+    )
+    assert in_place.engine.agent.describe().surface("note#instruction").limits == Limits(max_chars=40)
+
+
 def test_a_function_and_what_normalizes_its_answer(project: Path) -> None:
     built = build(project, "{call: 'echo_bot:call', normalize: 'echo_bot:clean', prompts: {note: prompts/note.md}}")
     agent = built.engine.agent
@@ -136,6 +155,12 @@ def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> N
         ("{command: [a], prompst: {n: Be kind.}}", "agent: unknown key 'prompst' (did you mean 'prompts'?)"),
         ("{call: 'echo_bot:call', stdin: x, prompts: {n: a b}}", "agent.stdin: an agent with the key 'call' does not"),
         ("{call: 'echo_bot:cal', prompts: {n: a b}}", "agent: the function 'echo_bot:cal': 'echo_bot' has no 'cal'"),
+        ("{command: [a, '{file:n}'], prompts: {n: {value: a b, max_chars: 0}}}", "agent.prompts.n.max_chars: must be"),
+        (
+            "{command: [a, '{file:n}'], prompts: {n: {value: a b, minimum: 1}}}",
+            "agent: agent 'agent': minimum is not a limit of 'n#instruction'; it takes max_chars",
+        ),
+        ("{command: [cat, '{file:n}'], prompts: {n: {value: a b, max_chars: 2}}}", "surface 'n#instruction'"),
         (
             "{command: [a], in_place: true, prompts: {n: Be kind.}}",
             "agent.in_place: the prompt 'n#instruction' is a text",

@@ -421,6 +421,7 @@ def test_checking_no_gradients_is_written_as_off(folder: Path) -> None:
         assert found.startswith("stages.check_gradients: must be auto, off or a whole number of at least 1, not ")
 
 
+@pytest.mark.slow
 async def test_budget_prices_and_rates_reach_the_gateway(folder: Path) -> None:
     run = load(
         folder,
@@ -463,6 +464,7 @@ def test_the_offline_model_has_settings(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_teacher_is_a_model_or_an_agent(folder: Path) -> None:
     assert load(folder, "teacher: ollama/llama3:8b").request.teacher == "ollama/llama3:8b"
     teacher = load(folder, "teacher: config_agent:agent").request.teacher
@@ -550,6 +552,7 @@ def test_a_goal_is_a_name_or_a_mapping(folder: Path) -> None:
     assert build_effective_config(run).document["targets"] == ["echo#examples", "echo#instruction"]
 
 
+@pytest.mark.slow
 def test_the_goal_of_a_cheaper_model_names_models_and_needs_their_prices(folder: Path) -> None:
     priced = "{price: {input_usd_per_million: 1, output_usd_per_million: 2}}"
     goal = "goal: {cheaper: {models: [small], margin: 0.02}}\n"
@@ -611,6 +614,7 @@ def test_missing_keys_and_unknown_models_are_found_before_a_run(folder: Path) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_keys")
 def test_models_with_a_key_an_address_or_cached_answers_are_not_refused(folder: Path) -> None:
     (folder / "config_agent.py").write_text(AGENT.replace('name="echo", ins', 'name="echo", model="gpt-4o-mini", ins'))
@@ -662,8 +666,16 @@ def test_models_of_your_own_are_named_in_nodes_and_in_the_file(folder: Path) -> 
         ("own_models:nope", "stages: the model 'own_models:nope': 'own_models' has no 'nope'"),
         ("own_models:price", "stages: the model 'own_models:price' is 3; give a function of the messages, or a model"),
         ("nowhere:clerk", "stages: the model 'nowhere:clerk': cannot import 'nowhere': ModuleNotFoundError"),
-        ("gpt-4o", "models.expert: model is 'gpt-4o'; name your own model as module:attr, such as my_models:clerk"),
-        ("own_models:clerk, api_base: x", "models.expert: api_base is for models of a service, and own_models:clerk"),
+        pytest.param(
+            "gpt-4o",
+            "models.expert: model is 'gpt-4o'; name your own model as module:attr, such as my_models:clerk",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "own_models:clerk, api_base: x",
+            "models.expert: api_base is for models of a service, and own_models:clerk",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_models_of_your_own_that_cannot_be_used_are_reported(folder: Path, setting: str, message: str) -> None:

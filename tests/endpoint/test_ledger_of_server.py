@@ -1,4 +1,7 @@
-"""The endpoint counts what the model's server counts: with streams, faults, and agents killed in the middle."""
+"""The endpoint counts what the model's server counts: with streams, faults, and agents killed in the middle.
+
+Once with clients in this process, once with an agent that is a command.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import asyncio
 import contextlib
 import random
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
+from promptiter.agents.black_box.command import CommandAgent
 from promptiter.endpoint import EndpointSession, open_session
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -122,3 +127,73 @@ async def test_200_cases_with_faults_and_killed_agents_are_counted_as_the_server
         total = gateway.ledger.snapshot().total
         assert len(server.billed) == total.calls + total.lost_calls
         assert len(server.arrivals) - calls < 60  # only what the killed agents had not asked before
+
+
+DESK = """
+import http.client, json, os, signal, sys, time
+from urllib.parse import urlsplit
+
+question = sys.stdin.read()
+number = int(question.split()[-1])
+
+def ask(text, *, fate=""):
+    url = urlsplit(os.environ["OPENAI_BASE_URL"])
+    body = {"model": "openai/clerk", "stream": True, "messages": [{"role": "user", "content": text}]}
+    connection = http.client.HTTPConnection(url.netloc)
+    connection.request("POST", url.path + "/chat/completions", json.dumps(body))
+    if fate == "hangs":
+        time.sleep(600)
+    if fate == "dies at once":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = connection.getresponse()
+    if fate == "dies while it reads":
+        answer.read(10)
+        os.kill(os.getpid(), signal.SIGKILL)
+    events = [line[6:] for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", events
+    return "".join(json.loads(each)["choices"][0]["delta"].get("content", "") for each in events[:-1])
+
+fate = {3: "hangs", 7: "dies at once", 11: "dies while it reads"}.get(number % 25, "")
+first = ask(question, fate=fate if number % 2 else "")
+print(first, "/", ask(question + " again", fate=fate))
+"""
+
+
+@pytest.mark.long
+async def test_a_ledger_with_commands_that_are_killed_is_what_the_server_counts() -> None:
+    cases = tuple(EvalCase(id=str(number), turns=(Turn(user=f"question {number}"),)) for number in range(200))
+    tested = CommandAgent(
+        command=(sys.executable, "-Sc", DESK),
+        prompts={"reply": "Repeat."},
+        environment={"REPLY": "{prompt:reply}"},
+        timeout_s=20,
+        grace_s=0.5,
+    )
+    settings = LoopbackServer(answer=lambda body: f"You said: {body['messages'][-1]['content']}", fault_rate=0.3)
+    with run_server(settings) as server:
+        gateway = Gateway(
+            models={MODEL: LiteLLMModel(api_base=server.url, api_key="sk-x")},
+            retries=Retries(attempts=6, first_delay_s=0.005),
+        )
+        evaluator = Evaluator(
+            [FunctionMetric(name="any", function=has_output)],
+            gateway=gateway,
+            executor=LocalExecutor(concurrency=32),
+            options=EvaluationOptions(),
+        )
+        first = await evaluator.evaluate(tested, EvalSet(id="s", cases=cases))
+        errors = Counter(row.error.message.partition(" ")[2][:60] for row in first.rows if row.error is not None)
+        assert sum(errors.values()) == 24, errors
+        assert sum(count for error, count in errors.items() if "did not end in 20 s" in error) == 8, errors
+        assert sum(count for error, count in errors.items() if "was ended by SIGKILL" in error) == 16, errors
+        answered = {row.case_id: row.output for row in first.rows if row.error is None}
+        assert answered == {each: f"You said: question {each} / You said: question {each} again" for each in answered}
+        total = gateway.ledger.snapshot().total
+        assert len(server.billed) == total.calls + total.lost_calls
+        assert len(server.faults) > 50
+        calls = len(server.arrivals)
+        second = await evaluator.evaluate(tested, EvalSet(id="s", cases=cases))
+        assert {row.case_id: row.output for row in second.rows if row.error is None} == answered
+        total = gateway.ledger.snapshot().total
+        assert len(server.billed) == total.calls + total.lost_calls
+        assert len(server.arrivals) - calls < 20  # only what commands that died at once had not sent before

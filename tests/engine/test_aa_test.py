@@ -229,6 +229,7 @@ async def test_a_model_that_the_agent_cannot_be_given_reaches_nothing() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_stronger_model_that_cannot_be_called_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     subject = Wavering()

@@ -31,7 +31,7 @@ def count(result: RunResult) -> int:
     return count_calls((*result.evaluations, *(each for one in result.rounds for each in one.all_evaluations)))
 
 
-@pytest.mark.parametrize("test", [None, TEST])
+@pytest.mark.parametrize("test", [None, pytest.param(TEST, marks=pytest.mark.slow)])
 async def test_a_run_never_evaluates_more_cases_than_allowed_and_the_final_test_is_always_run(
     test: EvalSet | None,
 ) -> None:

@@ -42,6 +42,7 @@ async def test_a_run_from_python_does_not_start_without_a_key() -> None:
     assert (refused.value.problems, watcher.events) == ((f"bot#model: {LINE}",), [])
 
 
+@pytest.mark.slow
 def test_the_model_of_the_initial_profile_is_checked() -> None:
     evaluator = desk.evaluator(Gateway(models={"own": lambda _: "hello"}))
     own = Profile.of(AGENT.describe(), {"bot#model": "own"})

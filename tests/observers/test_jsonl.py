@@ -9,6 +9,7 @@ import pytest
 
 from promptiter.observers.jsonl import JsonlObserver
 from promptiter.testing.store_hooks import Killed
+from tests.worlds import desk
 from tests.worlds.starter import SmallShop, kill_runs_at
 
 
@@ -49,7 +50,7 @@ def test_a_resumed_run_appends_what_its_file_lacks(tmp_path: Path) -> None:
 
 def test_a_file_can_hold_several_runs(tmp_path: Path) -> None:
     observer = JsonlObserver(path=str(tmp_path / "progress.jsonl"))
-    results = [SmallShop().run(tmp_path / name, observers=(observer,)) for name in ("a", "b")]
+    results = [desk.engine().run_sync(desk.request(run_id=name), observers=[observer]) for name in ("a", "b")]
     ends = [line for line in read(tmp_path / "progress.jsonl") if line["type"] == "run_completed"]
     assert len(ends) == len({result.run_id for result in results})
 

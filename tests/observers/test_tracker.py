@@ -13,7 +13,9 @@ from promptiter.errors import SetupError
 from promptiter.observers import tracker as tracker_module
 from promptiter.observers.points import Point
 from promptiter.observers.tracker import TrackedRun, Tracker
+from promptiter.runlog.results import RunResult
 from promptiter.testing.store_hooks import Killed
+from tests.worlds import desk
 from tests.worlds.starter import SmallShop, kill_runs_at
 
 
@@ -45,6 +47,11 @@ class ListTracker(Tracker):
         self.files = [str(each.relative_to(self.folder or Path())) for each in tracker_module.list_files(self.folder)]
 
 
+def run_desk(tracker: Tracker) -> RunResult:
+    """A small run that has every kind of point."""
+    return desk.engine(desk.DRAFT).run_sync(desk.request(), observers=[tracker])
+
+
 def list_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
@@ -60,17 +67,17 @@ def test_a_tracker_gets_all_points_and_the_end_once_the_files_are_written(tmp_pa
 
 
 def test_a_tracker_works_without_a_folder() -> None:
-    tracker, shop = ListTracker(), SmallShop()
-    result = shop.engine.run_sync(shop.request, observers=[tracker])
+    tracker = ListTracker()
+    result = run_desk(tracker)
     assert (tracker.folder, tracker.files) == (None, [])
     assert tracker.end is not None
     assert tracker.end.figures["result/best"] == result.accepted_score
 
 
-def test_one_tracker_can_watch_several_runs(tmp_path: Path) -> None:
+def test_one_tracker_can_watch_several_runs() -> None:
     tracker = ListTracker()
-    for name in ("a", "b"):
-        SmallShop().run(tmp_path / name, observers=(tracker,))
+    for _ in range(2):
+        run_desk(tracker)
     assert tracker.opened == 2
 
 
@@ -111,27 +118,27 @@ def fail_at(kind: str, error: BaseException) -> Callable[[Point], object]:
 
 
 @pytest.mark.parametrize("kind", ["run_started", "round_completed", "conclusion"])
-def test_a_tracker_that_fails_costs_one_warning(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_fails_costs_one_warning(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     tracker = ListTracker(fail_at(kind, ConnectionError("no route\nto host")))
-    result = SmallShop().run(tmp_path, observers=(tracker,))
+    result = run_desk(tracker)
     assert result.status == "succeeded"
     [warning] = list_warnings(caplog)
     assert "list failed, the run continues without it: ConnectionError: no route to host" in warning
     assert tracker.end is None
 
 
-def test_a_tracker_that_ends_its_process_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    result = SmallShop().run(tmp_path, observers=(ListTracker(fail_at("run_started", SystemExit(3))),))
+def test_a_tracker_that_ends_its_process_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    result = run_desk(ListTracker(fail_at("run_started", SystemExit(3))))
     assert result.status == "succeeded"
     [warning] = list_warnings(caplog)
     assert "it tried to end the process" in warning
 
 
-def test_a_tracker_that_hangs_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_hangs_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     hanging = threading.Event()
     tracker = ListTracker(lambda _: hanging.wait(60), timeout_s=0.05)
     try:
-        result = SmallShop().run(tmp_path, observers=(tracker,))
+        result = run_desk(tracker)
     finally:
         hanging.set()
     assert result.status == "succeeded"
@@ -139,9 +146,9 @@ def test_a_tracker_that_hangs_costs_one_warning(tmp_path: Path, caplog: pytest.L
     assert "list did not finish within 0.05 s" in warning
 
 
-def test_a_secret_in_the_error_of_a_tracker_is_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_in_the_error_of_a_tracker_is_masked(caplog: pytest.LogCaptureFixture) -> None:
     error = ConnectionError("https://user:hunter2hunter2@tracker.example/api refused")
-    SmallShop().run(tmp_path, observers=(ListTracker(fail_at("conclusion", error)),))
+    run_desk(ListTracker(fail_at("conclusion", error)))
     [warning] = list_warnings(caplog)
     assert "hunter2" not in warning
 

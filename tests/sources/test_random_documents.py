@@ -35,7 +35,7 @@ TREES = st.dictionaries(
     max_size=4,
 )
 List = Callable[[str], Iterator[tuple[str, str]]]
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=3 * settings().max_examples, suppress_health_check=list(HealthCheck))
 
 
 def set_value(tree: Json, path: str, value: Json) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from promptiter.errors import AgentError, SetupError
@@ -97,7 +97,6 @@ def test_any_value_is_held_exactly_or_refused(shape: Shape) -> None:
 @pytest.mark.parametrize(
     "name", ["py: constant", "py: triple quotes", "py: raw", "py: adjacent strings", "py: u prefix"]
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXT)
 @example(text="\x00")
 def test_python_holds_any_text(name: str, text: str) -> None:
@@ -108,13 +107,12 @@ def test_python_holds_any_text(name: str, text: str) -> None:
     "name",
     ["yaml: plain", "yaml: literal", "yaml: folded", "yaml: single quotes", "yaml: double quotes", "json: escapes"],
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXT)
 def test_yaml_and_json_hold_any_text(name: str, text: str) -> None:
     assert check(next(each for each in SHAPES if each.name == name), text)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6 * settings().max_examples)
 @given(shape=st.sampled_from(SHAPES), text=TEXT)
 def test_a_text_is_held_exactly_or_refused(shape: Shape, text: str) -> None:
     check(shape, text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from promptiter.agents.argument_checks import check_named
 from promptiter.agents.black_box.output import Normalize, check_normalize
 from promptiter.agents.black_box.prompts import Prompt, PromptSet
 from promptiter.agents.black_box.templates import Placeholder
 from promptiter.errors import SetupError
 from promptiter.sources import Source
-from promptiter.structure import StructureSnapshot
+from promptiter.structure import Limits, StructureSnapshot
 from promptiter.wording import join_names
 
 
@@ -19,6 +20,7 @@ from promptiter.wording import join_names
 class BlackBoxAgent:
     """An agent of which only the prompts are known. `normalize` says where its answer is in what it returns.
 
+    `limits` has what new values of prompts must respect, by the name of the prompt.
     `is_in_place` if it reads its prompts from their sources itself: wrap it in an InPlaceAgent.
     """
 
@@ -26,10 +28,12 @@ class BlackBoxAgent:
     name: str = "agent"
     normalize: Normalize | None = None
     is_in_place: bool = False
+    limits: Mapping[str, Limits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_normalize(self.normalize)
-        _ = self._prompts.ids
+        check_named(f"agent {self.name!r}: limits", self.limits, Limits, wanted="Limits by the name of a prompt")
+        _ = self._prompts.limits
 
     def describe(self) -> StructureSnapshot:
         return self._prompts.snapshot
@@ -41,7 +45,7 @@ class BlackBoxAgent:
 
     @cached_property
     def _prompts(self) -> PromptSet:
-        return PromptSet(self.name, self.prompts)
+        return PromptSet(self.name, self.prompts, self.limits)
 
     def _check_placeholders(
         self, used: Collection[Placeholder], *, what: str, kinds: Sequence[str], places: str

@@ -7,17 +7,26 @@ their ids: `answer#tool.terms`, `bot#parameter.top_k`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from promptiter.agents.in_place.source_values import decode_surface, parse_surface_id
-from promptiter.errors import SetupError
+from promptiter.errors import SetupError, nearest
 from promptiter.profile import Profile
 from promptiter.sources import FileSource, Source
-from promptiter.structure import Node, StructureSnapshot, Surface, surface_id
-from promptiter.wording import shorten
+from promptiter.structure import (
+    NO_LIMITS,
+    TEXT_TYPES,
+    Limits,
+    Node,
+    StructureSnapshot,
+    Surface,
+    SurfaceType,
+    surface_id,
+)
+from promptiter.wording import join_names, shorten
 from traces.model import Json
 
 Prompt: TypeAlias = "str | Path | Source | Json"
@@ -30,6 +39,7 @@ class PromptSet:
 
     agent_name: str
     given: Mapping[str, Prompt]
+    given_limits: Mapping[str, Limits] = field(default_factory=dict)
 
     @cached_property
     def ids(self) -> dict[str, str]:
@@ -45,6 +55,24 @@ class PromptSet:
         if repeated := sorted({each for each in ids if ids.count(each) > 1}):
             raise SetupError(f"agent {self.agent_name!r}: several prompts are the surface {repeated[0]!r}; keep one")
         return {**by_name, **{each: each for each in ids}}
+
+    @cached_property
+    def limits(self) -> dict[str, Limits]:
+        """What new values must respect, by surface. SetupError if a limit is not one of the surface's type."""
+        found = {}
+        for name, limits in self.given_limits.items():
+            if name not in self.ids:
+                hint = nearest(name, self.given)
+                raise SetupError(f"agent {self.agent_name!r}: limits are given for {name!r}, which is no prompt{hint}")
+            surface = parse_surface_id(self.ids[name])
+            usable = list_limits(surface.type)
+            if unused := [each for each in asdict(limits) if each not in usable and _is_given(limits, each)]:
+                raise SetupError(
+                    f"agent {self.agent_name!r}: {unused[0]} is not a limit of {surface.id!r}; it takes "
+                    f"{join_names(usable, limit=5)}"
+                )
+            found[surface.id] = limits
+        return found
 
     @cached_property
     def sources(self) -> dict[str, Source]:
@@ -71,10 +99,22 @@ class PromptSet:
     def _read_surfaces(self) -> Iterator[Surface]:
         for name, given in self.given.items():
             wanted, source = self.ids[name], self.sources.get(self.ids[name])
+            limits = self.limits.get(wanted, NO_LIMITS)
             if source is not None:
-                yield decode_surface(wanted, source.read())
+                yield replace(decode_surface(wanted, source.read()), limits=limits)
             else:
-                yield replace(parse_surface_id(wanted), value=given)
+                yield replace(parse_surface_id(wanted), value=given, limits=limits)
+
+
+def list_limits(kind: SurfaceType) -> tuple[str, ...]:
+    """The limits that values of surfaces of a type can have."""
+    if kind in TEXT_TYPES:
+        return ("max_chars", "placeholders", "locked")
+    return {"model": ("choices",), "examples": ("max_examples",)}.get(kind, ("kind", "minimum", "maximum", "choices"))
+
+
+def _is_given(limits: Limits, name: str) -> bool:
+    return bool(getattr(limits, name) != getattr(NO_LIMITS, name))
 
 
 def find_surface_id(name: Any) -> str:

@@ -13,11 +13,12 @@ import pytest
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
-from promptiter.errors import SetupError
+from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.evaluation.workers.wire_format import Packer, Unpacker
 from promptiter.llm.messages import Message
 from promptiter.profile import Profile
 from promptiter.sources import CallbackSource, FileSource
+from promptiter.structure import Limits
 
 SHOW = """
 import json, os, stat, sys
@@ -184,6 +185,24 @@ def test_prompts_are_read_from_their_sources(tmp_path: Path) -> None:
     assert file.read_text() == "Be brief.\n"
 
 
+def test_new_values_must_respect_limits(tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("Be brief, {name}.")
+    prompts = {"note": tmp_path / "note.md", "bot#parameter.top_k": 3}
+    limits = {"note": Limits(max_chars=20, placeholders=("name",)), "bot#parameter.top_k": Limits(maximum=9)}
+    agent = show("{file:note}", "{prompt:bot#parameter.top_k}", prompts=prompts, limits=limits)
+    snapshot = agent.describe()
+    for name, value, problem in (
+        ("note#instruction", "Be very, very brief, {name}.", "at most 20 are allowed"),
+        ("note#instruction", "Be brief.", "the placeholder {name} is missing"),
+        ("bot#parameter.top_k", 10, "10 is not between None and 9"),
+    ):
+        with pytest.raises(SurfaceValueError, match=problem):
+            Profile.of(snapshot, {name: value})
+    (tmp_path / "note.md").write_text("Be brief.")
+    with pytest.raises(SurfaceValueError, match=r"the placeholder {name} is missing"):
+        show("{file:note}", prompts={"note": tmp_path / "note.md"}, limits={"note": limits["note"]}).describe()
+
+
 def test_in_place_the_command_reads_its_own_file(tmp_path: Path) -> None:
     file = tmp_path / "note.md"
     file.write_text("Be brief.")
@@ -225,6 +244,12 @@ def test_the_health_check_runs_once_and_before_the_first_case(tmp_path: Path) ->
         ({"normalize": "answer"}, "'answer' is not a JSON path"),
         ({"health": "bot --check"}, "health is 'bot --check'; give an address"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
+        (
+            {"limits": {"nose": Limits(max_chars=9)}},
+            "limits are given for 'nose', which is no prompt .did you mean 'note'",
+        ),
+        ({"limits": {"note": Limits(minimum=1)}}, "minimum is not a limit of 'note#instruction'; it takes max_chars"),
+        ({"limits": {"note": 9}}, "limits"),
     ],
 )
 def test_mistakes_are_found_when_the_agent_is_built(fields: dict[str, Any], message: str) -> None:
@@ -236,7 +261,10 @@ def test_another_process_builds_the_same_agent(tmp_path: Path) -> None:
     file = tmp_path / "note.md"
     file.write_text("Be brief.")
     agent = show(
-        "{file:note}", prompts={"note": file, "bot#parameter.top_k": 3}, stdin="{input}{prompt:bot#parameter.top_k}"
+        "{file:note}",
+        prompts={"note": file, "bot#parameter.top_k": 3},
+        stdin="{input}{prompt:bot#parameter.top_k}",
+        limits={"note": Limits(max_chars=90, placeholders=()), "bot#parameter.top_k": Limits(minimum=1, maximum=9)},
     )
     handles: Any = None
     again = Unpacker(handles).unpack(orjson.loads(Packer(handles).dump(agent, "the agent")))

@@ -186,6 +186,7 @@ def test_a_judge_of_the_wrong_kind_is_found_when_metrics_are_built() -> None:
 JUDGE = GraphAgent(name="judge", nodes=(ModelNode(name="judge", instruction="Be strict.", model="nobody/knows"),))
 
 
+@pytest.mark.slow
 def test_the_models_of_a_judging_agent_are_checked_before_anything_is_paid() -> None:
     gateway = Gateway()
     evaluator = Evaluator(build_metrics(short(f"{HERE}:JUDGE"), gateway=gateway), gateway=gateway)

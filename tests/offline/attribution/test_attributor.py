@@ -773,7 +773,7 @@ ANYTHING = st.recursive(
     st.none() | st.text(max_size=20),
     st.lists(st.text(max_size=15), min_size=2, max_size=5),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 def test_whatever_a_metric_reports_blame_is_on_steps_of_the_trace(
     findings: list[Finding], expected: str | None, texts: list[str]
 ) -> None:
