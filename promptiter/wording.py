@@ -48,6 +48,15 @@ def count_model_calls(calls: int, *, cached: int) -> str:
     return plural(calls, "model call") + (f" ({cached:,} cached)" if cached and not calls else "")
 
 
+def describe_tokens(tokens: int, *, calls: int, uncounted: int) -> str:
+    """`5,200 tokens + 3 calls of unknown usage`, as far as they are known."""
+    if not uncounted:
+        return f"{tokens:,} tokens"
+    return (
+        "tokens unknown" if uncounted == calls else f"{tokens:,} tokens + {plural(uncounted, 'call')} of unknown usage"
+    )
+
+
 def count_unknown_costs(*, unpriced: int, uncounted: int) -> str:
     """` + 2 calls of unknown usage + 1 call of unknown price`, or nothing. A call without usage has no cost either."""
     by_usage = min(unpriced, uncounted)

@@ -24,9 +24,13 @@ SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagesMeasured:
-    """What model calls of the search itself cost: those of its stages and of a reflection model."""
+    """What model calls of the search itself cost: those of its stages and of a reflection model.
+
+    The tokens of `uncounted_calls` are unknown and not among the others.
+    """
 
     calls: int = 0
+    uncounted_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = 0.0
@@ -37,6 +41,7 @@ class StagesMeasured:
         spent = sum((each.spent for each in (after - before).entries if each.role in SEARCH_ROLES), NOTHING)
         return StagesMeasured(
             calls=spent.calls,
+            uncounted_calls=spent.uncounted_calls,
             input_tokens=spent.input_tokens,
             output_tokens=spent.output_tokens,
             cost_usd=spent.cost_usd,
@@ -47,6 +52,7 @@ class StagesMeasured:
         known = [each.cost_usd for each in (self, other) if each.calls and each.cost_usd is not None]
         return StagesMeasured(
             calls=self.calls + other.calls,
+            uncounted_calls=self.uncounted_calls + other.uncounted_calls,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cost_usd=sum(known) if known or not self.calls + other.calls else None,
@@ -235,7 +241,7 @@ def explain_missing_patches(passes: Sequence[PassResult]) -> str:
         return "ended before patches were written"
     if any(each.below_support for each in passes):
         return "no patch: the blame is too uncertain"
-    return "no patch: no surface was blamed" if passes else "no candidate was proposed"
+    return "no patch: no surface was blamed" if passes else "ended before a candidate was proposed"
 
 
 def describe_unmerged(signals: Sequence[AggregateResult]) -> str | None:

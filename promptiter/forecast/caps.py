@@ -1,4 +1,4 @@
-"""How caps of a budget limit a run: what fits, how many rounds that is, and what is reserved for the final test."""
+"""How caps limit a run: what fits, how many rounds that is, and what is reserved for the final test."""
 
 from __future__ import annotations
 
@@ -47,6 +47,31 @@ def describe_cap(estimate: Estimate, figure: Figure, cap: float) -> str:
     counts = str(most) if most == least else f"{max(0, least)} to {most}"
     sentence += f" allows {counts} of {plural(rounds, 'round')}" if most else " allows only the baseline"
     return f"{sentence}; {_amount(figure, reserved)} is reserved for the final test" if reserved else sentence
+
+
+def count_allowed_rounds(estimate: Estimate) -> Range | None:
+    """How many rounds `max_metric_calls` allows besides the final test: fewest if each takes most. None without it."""
+    workload = estimate.workload
+    cap, rounds = workload.request.max_metric_calls, min(workload.request.max_rounds, MAX_ROUNDS)
+    if cap is None:
+        return None
+    left = cap - workload.reserved_metric_calls
+    needed = [estimate.count_metric_calls(Range.exactly(number)) for number in range(1, rounds + 1)]
+    return Range(
+        sum(each.high <= left for each in needed),
+        sum(each.typical <= left for each in needed),
+        sum(each.low <= left for each in needed),
+    )
+
+
+def describe_metric_calls(estimate: Estimate, allowed: Range) -> str:
+    """`max_metric_calls 60 allows 3 to 12 rounds; 8 are reserved for the final test`."""
+    workload = estimate.workload
+    counts = f"{allowed.low:.0f}" if allowed.low == allowed.high else f"{allowed.low:.0f} to {allowed.high:.0f}"
+    word = "round" if counts == "1" else "rounds"
+    reserved = workload.reserved_metric_calls
+    rest = f"; {reserved:,} are reserved for the final test" if reserved else ""
+    return f"max_metric_calls {workload.request.max_metric_calls:,} allows {counts} {word}{rest}"
 
 
 def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:

@@ -7,7 +7,7 @@ only from the changed node on: the cache answers what precedes it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptiter.engine.final_test import count_test_runs
@@ -25,6 +25,18 @@ Costs: TypeAlias = dict[tuple[Stage, str], Cost]
 
 ROUNDS = Range(1, 1, 6)
 """How many rounds a run takes, if no earlier run shows it."""
+
+ITERATIONS = Range(2, 8, 30)
+"""The same of a search whose rounds are iterations, such as GEPA."""
+
+NEW_IN_MINIBATCH = Range(0.4, 0.8, 1.0)
+"""The share of the cases of a mini-batch that its parent has not run yet."""
+
+PROPOSED = Range(0.6, 1.0, 1.0)
+"""The share of iterations that propose a child."""
+
+PASSED = Range(0.1, 0.4, 0.8)
+"""The share of iterations whose child is better on its mini-batch, and is validated."""
 
 SURFACES = Range(1, 2, 5)
 """How many surfaces are changed."""
@@ -59,6 +71,25 @@ PAID_AGAIN = Range(0.67, 1.0, 1.0)
 STAGE_CONCURRENCY = 16
 
 
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """How many case runs rounds take, and how many calls of each stage."""
+
+    case_runs: CaseRuns
+    calls: Mapping[ModelStage, Range]
+
+    @property
+    def all_runs(self) -> Range:
+        return sum((whole + changed for whole, changed in self.case_runs.values()), ZERO)
+
+    def times(self, share: Range) -> _Counts:
+        """A share of all this."""
+        return _Counts(
+            {stage: (whole * share, changed * share) for stage, (whole, changed) in self.case_runs.items()},
+            {stage: calls * share for stage, calls in self.calls.items()},
+        )
+
+
 class Estimate:
     """What the parts of a run cost. `rounds` is how many it takes if no budget cuts it."""
 
@@ -67,7 +98,9 @@ class Estimate:
         self._units = units
         self._failing = FAILING if units.failing is None else Range.exactly(units.failing)
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
-        self.rounds = ZERO if has_nothing_to_do else (units.rounds or ROUNDS).at_most(workload.request.max_rounds)
+        is_iterating = workload.outline is not None and workload.outline.rewrites is not None
+        expected = units.rounds or (ITERATIONS if is_iterating else ROUNDS)
+        self.rounds = ZERO if has_nothing_to_do else expected.at_most(workload.request.max_rounds)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
         changed = [len(nodes) // 8, len(nodes) // 2, 3 * len(nodes) // 4]
         known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
@@ -86,15 +119,77 @@ class Estimate:
             costs[place] = costs.get(place, NO_COST) + cost
         return costs
 
+    def limit_rounds(self, allowed: Range) -> None:
+        """Expect no more rounds than these."""
+        self.rounds = self.rounds.combine(allowed, min)
+
     def search(self, rounds: Range) -> Costs:
-        """The costs of the baseline and these rounds, each of which validates one candidate."""
-        workload, outline = self.workload, self.workload.outline or SearchOutline()
-        baseline = Range.exactly(workload.validation * workload.repeats)
+        """The costs of the baseline and these rounds, each of which makes one candidate."""
+        workload = self.workload
+        case_runs: dict[AgentStage, tuple[Range, Range]] = {"baseline": (self._baseline_runs, ZERO)}
         calls = {each: Range.exactly(each.calls) for each in workload.models_of("teacher")}
-        if not rounds.high:
-            return self._price({"baseline": (baseline, ZERO)}, calls)
+        if rounds.high:
+            found = self._count_rounds(rounds)
+            found = found.times(self._share_of_cap(found))
+            case_runs |= found.case_runs
+            calls |= {each: found.calls[each.stage] for each in workload.stage_models if not each.name}
+        return self._price(case_runs, calls)
+
+    def count_metric_calls(self, rounds: Range) -> Range:
+        """The metric calls of the baseline and these rounds, if no cap cuts them."""
+        return (self._baseline_runs + self._count_rounds(rounds).all_runs) * (1 / self.workload.repeats)
+
+    @property
+    def _baseline_runs(self) -> Range:
+        return Range.exactly(self.workload.validation * self.workload.repeats)
+
+    def _share_of_cap(self, found: _Counts) -> Range:
+        """How much of these case runs `max_metric_calls` allows, besides the baseline and the final test."""
+        workload = self.workload
+        if workload.request.max_metric_calls is None:
+            return Range.exactly(1)
+        left = workload.request.max_metric_calls - workload.reserved_metric_calls - workload.validation
+        most = max(0, left) * workload.repeats
+        return found.all_runs.map(lambda wanted: most / wanted if wanted > most else 1.0)
+
+    def _count_rounds(self, rounds: Range) -> _Counts:
+        outline = self.workload.outline or SearchOutline()
+        if outline.rewrites is None:
+            return self._count_backprop_rounds(rounds, outline)
+        return self._count_iterations(rounds, outline)
+
+    def _count_iterations(self, rounds: Range, outline: SearchOutline) -> _Counts:
+        """Rounds that run a mini-batch under a parent and a child, and validate the child if it is better."""
+        workload, repeats = self.workload, self.workload.repeats
+        cases = min(outline.minibatch or workload.train, workload.train)
+        validated = rounds * self._reached * PASSED * (workload.validation * repeats)
+        parents = rounds * NEW_IN_MINIBATCH * (cases * repeats)
+        whole = parents.at_most(workload.train * repeats)
+        rewritten = {
+            "one": Range.exactly(1),
+            "blamed": SURFACES.at_most(workload.targets),
+            "all": Range.exactly(workload.targets),
+        }[outline.rewrites or "one"]
+        failed = (self._failing * cases).at_least(1) * rounds
+        return _Counts(
+            {
+                "train": (whole, parents + whole * -1),
+                "rerun": (ZERO, rounds * PROPOSED * (cases * repeats)),
+                "validation": (validated if workload.shape != "two_sets" else ZERO, validated),
+            },
+            {
+                "backwarder": failed * Range(1, repeats, repeats) * self._calls_per_trace(outline),
+                "aggregator": rewritten * rounds * MERGED,
+                "optimizer": rewritten * rounds * PROPOSED,
+            },
+        )
+
+    def _count_backprop_rounds(self, rounds: Range, outline: SearchOutline) -> _Counts:
+        """Rounds that run the train cases, and validate one candidate each."""
+        workload = self.workload
         cases = self._count_train_cases(outline.minibatch)
-        failed, validated = (self._failing * cases).at_least(1), baseline * self._reached
+        failed = (self._failing * cases).at_least(1)
+        validated = self._reached * (workload.validation * workload.repeats)
         checked = failed.at_most(outline.max_checked) * CHECKED
         is_one_set = workload.shape != "two_sets"  # its baseline is the first train evaluation, too
         train = again = cases * workload.repeats
@@ -107,20 +202,18 @@ class Estimate:
         if outline.screened_cases is not None:
             train = again = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
             rerun = train * FAILING * (outline.screenings * len(workload.downstream))
-        stage_calls: dict[ModelStage, Range] = {
-            "backwarder": failed * Range(1, workload.repeats, workload.repeats) * self._calls_per_trace(outline),
-            "aggregator": SURFACES * rounds * MERGED,
-            "optimizer": SURFACES * rounds * outline.width,
-            "corrector": checked,
-        }
-        case_runs: CaseRuns = {
-            "baseline": (baseline, ZERO),
-            "train": (train, checked + again * ACCEPTED * more_rounds),
-            "rerun": (ZERO, rerun),
-            "validation": (validated * compared, validated * rounds),
-        }
-        return self._price(
-            case_runs, calls | {each: stage_calls[each.stage] for each in workload.stage_models if not each.name}
+        return _Counts(
+            {
+                "train": (train, checked + again * ACCEPTED * more_rounds),
+                "rerun": (ZERO, rerun),
+                "validation": (validated * compared, validated * rounds),
+            },
+            {
+                "backwarder": failed * Range(1, workload.repeats, workload.repeats) * self._calls_per_trace(outline),
+                "aggregator": SURFACES * rounds * MERGED,
+                "optimizer": SURFACES * rounds * outline.width,
+                "corrector": checked,
+            },
         )
 
     def _calls_per_trace(self, outline: SearchOutline) -> Range:

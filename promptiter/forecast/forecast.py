@@ -17,7 +17,13 @@ from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
-from promptiter.forecast.caps import describe_cap, fit_into_cap, read_caps
+from promptiter.forecast.caps import (
+    count_allowed_rounds,
+    describe_cap,
+    describe_metric_calls,
+    fit_into_cap,
+    read_caps,
+)
 from promptiter.forecast.estimate import Estimate
 from promptiter.forecast.history import measure_unit_costs
 from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs
@@ -51,6 +57,9 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
     guessed = guess_unit_costs(workload, gateway)
     units = replace(measured, nodes=measured.nodes or guessed.nodes, calls={**guessed.calls, **measured.calls})
     estimate, caps = Estimate(workload, units), read_caps(gateway.budget)
+    allowed = count_allowed_rounds(estimate)
+    if allowed is not None:
+        estimate.limit_rounds(allowed)
     costs = estimate.run()
     whole = sum(costs.values(), NO_COST).round()
     for figure, cap in caps.items():
@@ -64,7 +73,10 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
         rounds=estimate.rounds,
         stages={stage: sum(each, NO_COST).round() for stage, each in stages.items() if each},
         nodes={name: sum(each, NO_COST).round() for name, each in nodes.items()},
-        budget=tuple(describe_cap(estimate, figure, cap) for figure, cap in caps.items()),
+        budget=(
+            *(describe_cap(estimate, figure, cap) for figure, cap in caps.items()),
+            *(() if allowed is None else (describe_metric_calls(estimate, allowed),)),
+        ),
         needed={figure: whole.figure(figure) for figure in caps},
         source=f"based on {plural(len(units.runs), 'earlier run')}: {', '.join(units.runs)}" if units.runs else RULES,
         runs=units.runs,

@@ -44,7 +44,8 @@ class Workload:
     """One run before it starts.
 
     `models` are the models of the nodes that ask one. `downstream` has, for each node with a target, the nodes that are
-    paid again when it changes. `outline` is None if the search has none.
+    paid again when it changes. `outline` is None if the search has none. `reserved_metric_calls` are those that
+    `max_metric_calls` of the request reserves for the final test.
     """
 
     request: RunRequest
@@ -61,6 +62,8 @@ class Workload:
     models: Mapping[str, str]
     downstream: Mapping[str, frozenset[str]]
     stage_models: tuple[StageModel, ...]
+    targets: int
+    reserved_metric_calls: int
 
     def models_of(self, *stages: ModelStage) -> list[StageModel]:
         """The models that these stages ask."""
@@ -90,6 +93,8 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
         models={} if checked.shape == "scorer" else _find_models(snapshot, profile),
         downstream=find_downstream(snapshot, checked.targets),
         stage_models=(*_search_models(outline), *_case_models(evaluator, cases), *_teacher_models(request, cases)),
+        targets=len(checked.targets),
+        reserved_metric_calls=checked.count_metric_calls().reserved,
     )
 
 

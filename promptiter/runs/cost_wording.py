@@ -9,7 +9,14 @@ from promptiter.runs.cost_ranges import NO_COST, Cost, Figure, Range
 from promptiter.runs.forecast_file import Forecast
 from promptiter.runs.stage_costs import STAGES, Stage
 from promptiter.runs.summary import CostSummary
-from promptiter.wording import count_model_calls, count_unknown_costs, dollars, join_names, plural
+from promptiter.wording import (
+    count_model_calls,
+    count_unknown_costs,
+    describe_tokens,
+    dollars,
+    join_names,
+    plural,
+)
 
 
 def cost_line(costs: CostSummary) -> str:
@@ -70,12 +77,7 @@ def describe_usage(spent: Spending) -> str:
 
 
 def _describe_tokens(spent: Spending) -> str:
-    """`5,200 tokens + 3 calls of unknown usage`, as far as they are known."""
-    if not spent.uncounted_calls:
-        return f"{spent.tokens:,} tokens"
-    if spent.uncounted_calls == spent.calls:
-        return "tokens unknown"
-    return f"{spent.tokens:,} tokens + {plural(spent.uncounted_calls, 'call')} of unknown usage"
+    return describe_tokens(spent.tokens, calls=spent.calls, uncounted=spent.uncounted_calls)
 
 
 def price(spent: Spending) -> str:

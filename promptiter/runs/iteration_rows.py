@@ -12,7 +12,7 @@ from promptiter.backprop.record import StagesMeasured
 from promptiter.runs.candidate_pool import PoolSummary, describe_parents
 from promptiter.runs.round_summary import CandidateSummary
 from promptiter.runs.summary import RunSummary
-from promptiter.wording import format_score, plural
+from promptiter.wording import describe_tokens, format_score, plural
 
 IterationOutcome: TypeAlias = Literal["best", "kept", "rejected", "no candidate", "undecided"]
 
@@ -85,4 +85,7 @@ def _describe_minibatch(iteration: Iteration) -> str:
 def _describe_reflection(measured: StagesMeasured) -> str:
     if not measured.calls:
         return ""
-    return f"{plural(measured.calls, 'call')}, {measured.input_tokens + measured.output_tokens:,} tokens"
+    tokens = describe_tokens(
+        measured.input_tokens + measured.output_tokens, calls=measured.calls, uncounted=measured.uncounted_calls
+    )
+    return f"{plural(measured.calls, 'call')}, {tokens}"

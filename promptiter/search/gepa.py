@@ -8,9 +8,9 @@ and its final test. The frontier needs the scores of the validation cases, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.iteration_record import SearchStopChecked
@@ -45,6 +45,14 @@ from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 from promptiter.structure import TEXT_TYPES
 from promptiter.wording import join_names
+
+REWRITES: Mapping[ModuleSelector, Literal["one", "blamed", "all"]] = {
+    "round_robin": "one",
+    "random": "one",
+    "blame": "blamed",
+    "all": "all",
+}
+"""Which texts an iteration rewrites, for the forecast."""
 
 MAX_HISTORY = 5
 """The most earlier answers to a case that a reflection model can be shown."""
@@ -152,11 +160,11 @@ class GepaSearch:
         blames = self.module_selector == "blame" or self.reflector is None
         return SearchOutline(
             minibatch=self._minibatch,
-            max_rerun=self._minibatch,
             backwarder=find_model(find_blaming_stage(self.attributor)) if blames else None,
             aggregator=find_model(self._aggregator) if blames else None,
             optimizer=find_model(self._writer),
             reads_validation=True,
+            rewrites=REWRITES[self.module_selector],
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:

@@ -193,7 +193,7 @@ class GepaRun:
         """Record the iteration, and complete the round."""
         opened, session = self._open, self._session
         if not opened.is_decided:
-            await session.skip_round(opened.record.skipped or "no candidate was proposed")
+            await session.skip_round(opened.record.skipped or "nothing was proposed")
         await session.note(IterationFinished(iteration=opened.record))
         await session.complete_round()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def test_each_iteration_has_a_line(folder: Path) -> None:
         "#1 best draft#instruction: gain +0.125",
     ]
     assert any("merge       #1 + #2  0.700 and 0.550 → 1.000       1.000  #3 best" in line for line in lines)
+
+
+def test_a_pool_without_a_candidate_has_no_tree(folder: Path) -> None:
+    summary = read_summary(folder)
+    baseline = replace(summary.pool, candidates=summary.pool.candidates[:1])
+    assert show(replace(summary, pool=baseline)) == ["Candidates", "  none was kept; --rounds shows each iteration"]
 
 
 def test_the_report_has_the_tree_and_the_iterations(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -25,7 +26,7 @@ from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric, build_metrics
 from promptiter.evaluation.metrics.metric_config import parse_eval_config
-from promptiter.forecast.estimate import BATCHED, BLAMED, BLOCKS, ROUNDS, SURFACES
+from promptiter.forecast.estimate import BATCHED, BLAMED, BLOCKS, ITERATIONS, PASSED, PROPOSED, ROUNDS, SURFACES
 from promptiter.forecast.forecast import forecast_run, make_forecast
 from promptiter.forecast.unit_costs import UnitCosts
 from promptiter.forecast.workload import find_downstream, read_workload
@@ -39,6 +40,8 @@ from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runs.cost_ranges import Cost, Range
 from promptiter.runs.forecast_file import Forecast, read_forecast, write_forecast
+from promptiter.search.gepa import GepaSearch
+from promptiter.search.gepa_library import ModuleSelector
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.rounds import BackpropRounds
 from tests.worlds import desk
@@ -308,6 +311,46 @@ def test_an_own_search_is_forecast_by_its_outline_or_by_rounds() -> None:
     outlined = forecast(Engine(chain(*NODES), desk.evaluator(gateway()), search=Own()), request(), measured())
     assert outlined.stages["optimizer"].calls.low == 1
     assert outlined.stages["rerun"].calls.high == outlined.rounds.high * 3 * 4
+
+
+def gepa(**options: Any) -> Engine:
+    search = GepaSearch(reflection_model="scripted", **options)
+    evaluator = Evaluator([FunctionMetric(name="right", function=desk.score)], gateway=gateway())
+    return Engine(chain(*NODES), evaluator, search=search)
+
+
+def test_gepa_runs_a_mini_batch_under_a_parent_and_a_child_and_validates_some_children() -> None:
+    found = forecast(gepa(), request(max_rounds=10), measured())
+    assert found.rounds == Range(ITERATIONS.low, ITERATIONS.typical, 10)
+    calls = {stage: cost.calls for stage, cost in found.stages.items()}
+    assert calls["rerun"].high == 10 * 3 * len(NODES), "a mini-batch of 3 cases per round"
+    assert calls["train"].high == 10 * 3 * len(NODES)
+    assert calls["validation"].high == 10 * PASSED.high * VALIDATION * len(NODES)
+    assert calls["optimizer"] == Range(round(2 * PROPOSED.low), ITERATIONS.typical, 10)
+    assert "backwarder" not in calls
+
+
+@pytest.mark.parametrize(("selector", "texts"), [("round_robin", 1), ("random", 1), ("all", 4)])
+def test_gepa_reflects_on_as_many_texts_as_its_selector_chooses(selector: ModuleSelector, texts: int) -> None:
+    found = forecast(gepa(module_selector=selector), request(max_rounds=10), measured())
+    assert found.stages["optimizer"].calls.high == 10 * texts
+
+
+def test_a_cap_on_metric_calls_limits_the_rounds_and_what_they_take() -> None:
+    whole = forecast(gepa(), request(max_rounds=30), measured())
+    found = forecast(gepa(), request(max_rounds=30, max_metric_calls=60), measured())
+    assert whole.rounds == ITERATIONS
+    assert found.budget == ("max_metric_calls 60 allows 5 to 14 rounds; 8 are reserved for the final test",)
+    assert found.rounds == Range(ITERATIONS.low, 6, 14)
+    searched = sum(found.stages[stage].calls.high for stage in ("baseline", "train", "rerun", "validation"))
+    assert searched == pytest.approx((60 - 8) * len(NODES), abs=2), "each stage is rounded"
+    assert whole.total.calls.high > 2 * found.total.calls.high
+
+
+def test_a_cap_on_metric_calls_limits_other_searches_too() -> None:
+    found = forecast(engine(), request(max_rounds=6, max_metric_calls=40), measured())
+    assert found.budget == ("max_metric_calls 40 allows 1 round; 8 are reserved for the final test",)
+    assert found.rounds == Range(1, 1, 1)
 
 
 def test_judges_and_teachers_are_stages() -> None:

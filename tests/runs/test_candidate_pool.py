@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptiter.backprop.record import StagesMeasured
 from promptiter.engine.engine import Engine
 from promptiter.llm.budget import Budget
 from promptiter.runlog.results import RunResult
@@ -71,6 +72,13 @@ def test_an_iteration_has_a_row_with_its_scores_and_what_became_of_its_candidate
     assert rows[0].components == ("draft#instruction",)
     assert rows[1].reason.startswith("kept on the frontier: ")
     assert [each.reflection for each in rows] == ["1 call, 120 tokens", "1 call, 120 tokens", ""]
+
+
+def test_the_tokens_of_a_reflection_are_unknown_if_its_model_does_not_report_them(merged: RunResult) -> None:
+    summary = summarize(merged)
+    silent = replace(summary.rounds[0], reflection=StagesMeasured(calls=2, uncounted_calls=2, cost_usd=None))
+    [first] = list_iterations(replace(summary, rounds=(silent,)))
+    assert first.reflection == "2 calls, tokens unknown"
 
 
 def test_an_iteration_that_the_budget_ended_has_what_is_known_of_it() -> None:

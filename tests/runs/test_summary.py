@@ -286,7 +286,7 @@ def test_a_round_without_a_candidate_says_why(improved: RunResult) -> None:
         "no patch: the blame is too uncertain",
         "ended before patches were written",
         "no patch: no surface was blamed",
-        "no candidate was proposed",
+        "ended before a candidate was proposed",
     ]
 
 

@@ -13,6 +13,7 @@ from promptiter.backprop.iteration_record import Iteration, get_iteration, get_r
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.record import get_passes
 from promptiter.engine.engine import Engine
+from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
@@ -26,6 +27,8 @@ from promptiter.registry import SEARCHES
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
+from promptiter.runs.iteration_rows import list_iterations
+from promptiter.runs.summary import summarize
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.gepa_library import CandidateSelection, FrontierType, ModuleSelector
 from tests.worlds import desk_stages
@@ -246,7 +249,7 @@ async def test_a_scorer_is_one_case() -> None:
 async def test_repeats_of_a_minibatch_are_new_without_the_cache() -> None:
     result = await build_engine(search(cache_evaluation=False)).run(build_request(max_rounds=3))
     rows = [
-        row for each in result.rounds for one in each.all_evaluations for row in one.rows if one.phase == "minibatch"
+        row for each in result.rounds for one in each.all_evaluations for row in one.rows if "minibatch" in one.phase
     ]
     assert min(row.repeat for row in rows) > 0
     assert all(row.origin != "kept" for row in rows)
@@ -382,6 +385,35 @@ async def test_a_cancelled_run_ends_its_thread_and_resumes() -> None:
         await task
     resumed = await build_engine(search()).run(build_request(), journal=journal)
     assert resumed == expected
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "reason"),
+    [
+        ("minibatch", "no candidate", "ended before a candidate was proposed"),
+        ("child_minibatch", "undecided", "ended before a decision"),
+        ("frontier", "undecided", "ended before a decision"),
+    ],
+)
+async def test_a_run_that_is_stopped_in_the_middle_of_an_iteration_leaves_it_open_and_resumes(
+    phase: str, outcome: str, reason: str
+) -> None:
+    class Stops:
+        async def observe(self, event: Event) -> None:
+            if event.phase == phase and event.round == 2:
+                interrupt.stop("a button")
+
+    interrupt, journal = Interrupt(), MemoryJournal()
+    expected = await build_engine(search()).run(build_request())
+    stopped = await build_engine(search()).run(
+        build_request(), journal=journal, observers=[Stops()], interrupt=interrupt
+    )
+    assert (stopped.status, stopped.verdict, stopped.stop_reason) == ("succeeded", "no_evidence", "user_stop")
+    assert not stopped.is_final
+    assert [get_iteration(each) is None for each in stopped.rounds] == [False, True]
+    *_, last = list_iterations(summarize(stopped))
+    assert (last.outcome, last.reason) == (outcome, reason)
+    assert await build_engine(search()).run(build_request(), journal=journal) == expected
 
 
 async def test_the_answers_of_stop_callbacks_are_recorded() -> None:

@@ -25,6 +25,9 @@ def print_candidates(screen: Console, summary: RunSummary) -> None:
     print_heading(screen, "Candidates")
     shown = pool.choose(MOST_SHOWN)
     first, *others = shown
+    if not others:
+        screen.print("  none was kept; --rounds shows each iteration", style="dim")
+        return
     root = Tree(_describe(first, pool), guide_style="dim")
     branches = {first.number: root}
     for each in others:  # a merge is below the first of its parents

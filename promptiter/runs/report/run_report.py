@@ -72,9 +72,10 @@ class RunReport:
 
     `figures` are objectives and metrics on the cases of the search before and after, `sets` the mean score on each eval
     set if there are several, `usage` the tokens and dollars of a case run. `hunks` are the changes of each surface, and
-    `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces, `candidates` the tree of a
-    pool, and `iterations` how the search came to it. `stages` is None without a forecast; `unpriced` says how to set
-    unknown prices. `inputs` are what the run was made from, and `caveats` what a reader should know about the method.
+    `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces, `candidates` the tree of
+    those that a search kept, if any, and `iterations` how it came to them. `stages` is None without a forecast;
+    `unpriced` says how to set unknown prices. `inputs` are what the run was made from, and `caveats` what a reader
+    should know about the method.
     """
 
     summary: RunSummary
@@ -143,7 +144,7 @@ def collect_report(result: RunResult, folder: Path) -> RunReport:
         hunks=hunks,
         evidence=collect_evidence((hunk for found in hunks.values() for hunk in found), result.rounds, read_trace),
         diagrams=tuple(draw_blame(each, result.structure, read_trace(each.trace_digest)) for each in traces.choose()),
-        candidates=draw_candidates(summary.pool) if summary.pool.candidates else None,
+        candidates=draw_candidates(summary.pool) if len(summary.pool.candidates) > 1 else None,
         iterations=tuple(list_iterations(summary)) if summary.pool.candidates else (),
         categories=categories.summarize(),
         ablation=result.ablation,
