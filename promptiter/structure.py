@@ -193,7 +193,7 @@ _HEADER = frozenset(("schema_version", "structure_id", "baseline_id"))
 
 @cache
 def _adapter() -> TypeAdapter[StructureSnapshot]:
-    """Built once: it takes about ten milliseconds, and every run writes and reads a structure."""
+    """Built once: it takes milliseconds, and every run writes and reads a structure."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(StructureSnapshot)

@@ -19,6 +19,8 @@ from promptiter.runlog.events import Event
 from promptiter.runs.optimize_result import OptimizeResult, RoundRecord
 from tests.worlds.prompt_bot import GEPA, METRIC, PromptBot
 
+pytestmark = pytest.mark.slow
+
 BETTER = "Answer in one line. Always include the order id from the input in your output.\n"
 
 

@@ -16,6 +16,8 @@ from promptiter.endpoint import EndpointSession
 from tests.endpoint.clients import HELLO, run_case
 from tests.endpoint.test_http_server import exchange, serve
 
+pytestmark = pytest.mark.slow
+
 BODY = orjson.dumps({"model": "clerk", "messages": HELLO})
 
 
@@ -293,7 +295,6 @@ async def test_refusals_of_what_is_not_http_are_not_logged_with_their_keys(caplo
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.slow
 async def test_drops_of_a_head_or_a_body_do_not_keep_a_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promptiter.endpoint.http_server.IDLE_TIMEOUT_S", 0.4)
 

@@ -12,6 +12,8 @@ from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.starter import SmallShop, kill_runs_at
 
+pytestmark = pytest.mark.slow
+
 
 def read(path: Path) -> list[dict[str, object]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
@@ -55,7 +57,6 @@ def test_a_file_can_hold_several_runs(tmp_path: Path) -> None:
     assert len(ends) == len({result.run_id for result in results})
 
 
-@pytest.mark.slow
 def test_the_stream_is_standard_output(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.worlds.starter import SmallShop; "

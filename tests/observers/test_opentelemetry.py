@@ -12,6 +12,8 @@ from tests.observers import stores
 from tests.observers.stopping import StopAt
 from tests.worlds.starter import SmallShop
 
+pytestmark = pytest.mark.slow
+
 IN_A_ROUND, IN_THE_ABLATION = 30, 50
 
 

@@ -18,6 +18,8 @@ from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.starter import SmallShop, kill_runs_at
 
+pytestmark = pytest.mark.slow
+
 
 class ListTracker(Tracker):
     """Keeps the points of its runs, and does something first for each."""

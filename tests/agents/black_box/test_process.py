@@ -19,6 +19,8 @@ from promptiter.agents.black_box.process import (
 )
 from promptiter.errors import CommandError, SetupError
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = select_environment(("PATH",))
 STUBBORN = """
 import os, signal, sys, time
@@ -95,7 +97,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 async def test_the_commands_of_a_killed_process_are_ended(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = (sys.executable, "-c", RUNS_STUBBORN, sys.executable, "-Sc", STUBBORN, str(pids))

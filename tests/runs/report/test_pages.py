@@ -28,6 +28,8 @@ from promptiter.search.cheaper import ModelDownsizing
 from tests.worlds import desk, desk_stages, shop
 from tests.worlds.desk_stages import Writes
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<script>alert('x')</script><img src=x onerror=\"y\">&amp;`|*"
 
 
