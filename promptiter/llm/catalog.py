@@ -42,11 +42,13 @@ class ModelCatalog:
         self._timeout_s = timeout_s
         self._models: dict[str, ServedModel] = {}
         self._references: dict[str, str] = {}
+        self._checked: set[str] = set()
         for name, model in (models or {}).items():
             self.add(name, model)
 
     def add(self, name: str, model: GivenModel) -> None:
         """Serve a name by this model, by this function of the messages, or by what `module:attr` names."""
+        self._checked.discard(name)
         if isinstance(model, str) and is_reference(model):
             self._references[name] = model
             return
@@ -104,14 +106,22 @@ class ModelCatalog:
         return most_output_tokens(name) if self._serve(name).is_of_litellm else None
 
     def find_setup_problem(self, name: str) -> str | None:
-        """Why a call of a model must fail: no such module, an unknown provider, no key, no server, or a wrong name."""
+        """Why a call of a model must fail: no such module, an unknown provider, no key, no server, or a wrong name.
+
+        A model that has passed is not checked again: a run is checked when it is configured and when it starts.
+        """
+        if name in self._checked:
+            return None
         try:
             model = self.get(name)
         except SetupError as error:
             return str(error)
-        if not isinstance(model, LiteLLMModel):
-            return None
-        return model.find_setup_problem(name) or model.find_problem_of_server(name)
+        problem = None
+        if isinstance(model, LiteLLMModel):
+            problem = model.find_setup_problem(name) or model.find_problem_of_server(name)
+        if problem is None:
+            self._checked.add(name)
+        return problem
 
     def _serve(self, name: str) -> ServedModel:
         if name not in self._models:

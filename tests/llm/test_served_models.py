@@ -27,7 +27,7 @@ class ModelList:
 
     def __init__(self, *listed: str) -> None:
         self.listed = listed
-        self.received: set[str] = set()
+        self.received: list[str] = []
         self.keys: set[str] = set()
 
 
@@ -35,14 +35,14 @@ class ModelList:
 def serve(models: ModelList) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            models.received.add(self.requestline)
+            models.received.append(self.requestline)
             models.keys.add(self.headers["Authorization"])
             self.send_response(200 if models.listed else 404)
             self.end_headers()
             self.wfile.write(orjson.dumps({"data": [{"id": name} for name in models.listed]} if models.listed else {}))
 
         def do_POST(self) -> None:
-            models.received.add(self.requestline)
+            models.received.append(self.requestline)
             self.send_error(500)
 
         def log_message(self, *_: object) -> None: ...
@@ -68,7 +68,16 @@ def test_a_misspelled_name_is_found_before_a_run_without_a_call_of_a_model() -> 
         problems = gateway(url, "openai/tiny", "openai/exprt").find_setup_problems(["openai/tiny", "openai/exprt"])
     assert problems == [f"{url} does not list the model 'exprt' (did you mean 'expert'?); it has expert, tiny"]
     assert models.keys == {"Bearer sk-house"}
-    assert models.received == {"GET /v1/models HTTP/1.1"}
+    assert models.received == ["GET /v1/models HTTP/1.1"] * 2
+
+
+def test_a_model_that_passed_is_not_checked_again() -> None:
+    models = ModelList("tiny")
+    with serve(models) as url:
+        checked = gateway(url, "openai/tiny", "openai/tny")
+        for _ in range(3):
+            assert len(checked.find_setup_problems(["openai/tiny", "openai/tny"])) == 1
+    assert len(models.received) == 1 + 3  # the misspelled one may be served by now
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
