@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -41,6 +42,7 @@ from promptiter.runlog.payloads import (
     EvaluationStarted,
     FinalTestBegun,
     FinalTestFinished,
+    RoundCompleted,
     RoundStarted,
     RunCompleted,
     RunStarted,
@@ -89,6 +91,7 @@ class ProgressState:
     repeats: int = 1
     all_runs: int = 0
     runs_in_round: int = 0
+    runs_of_rounds: list[int] = field(default_factory=list)
     candidates: dict[str, float | None] = field(default_factory=dict)
     labels: CandidateLabels = field(default_factory=CandidateLabels)
     initial_profile: str = ""
@@ -113,6 +116,8 @@ class ProgressState:
                 return self._start_run(started)
             case RoundStarted():
                 self.runs_in_round, self.has_stopped = 0, False
+            case RoundCompleted():
+                self.runs_of_rounds.append(self.runs_in_round)
             case EvaluationStarted() as evaluation:
                 self._start_evaluation(evaluation)
             case CaseFinished(row=row):
@@ -183,13 +188,18 @@ class ProgressState:
         return Text("  ".join(parts), "dim", no_wrap=True, overflow="ellipsis")
 
     def _seconds_left(self, seconds: float) -> float | None:
-        """An estimate at the speed so far, if all rounds are needed and a typical final test follows."""
+        """An estimate at the speed so far, if all rounds are needed and a typical final test follows.
+
+        The rounds to come are like those that ended; before the first ends, like one that runs all train cases.
+        """
         if self.all_runs < MIN_CASE_RUNS or self.phase in _LABELS:
             return None
         train, validation = self.sizes
-        a_round = (train + min(MAX_RERUN, 2 * train) + validation) * self.repeats
+        a_round: float = (train + min(MAX_RERUN, 2 * train) + validation) * self.repeats
+        if self.runs_of_rounds:
+            a_round = fmean(self.runs_of_rounds)
         whole = validation * self.repeats + self.max_rounds * a_round + FINAL_TEST_RUNS * validation
-        done = self.runs_in_round
+        done: float = self.runs_in_round
         if self.round:
             done = validation * self.repeats + (self.round - 1) * a_round + min(self.runs_in_round, a_round)
         return max(0, whole - done) * seconds / self.all_runs

@@ -32,6 +32,7 @@ from promptiter.runlog.payloads import (
     EvaluationFinished,
     EvaluationStarted,
     FinalTestBegun,
+    RoundCompleted,
     RoundStarted,
     RunCompleted,
     RunStarted,
@@ -178,6 +179,19 @@ async def test_the_current_stage_fits_80_columns() -> None:
     assert bar.endswith("  1/2  mean 0.250")
     # 4 of 3 + 2 * (2 + 4 + 3) + 4 * 3 case runs in 8 s: 29 more take 58 s
     assert figures == "best 0.500 (baseline 0.500)  7 calls  $0.2500  0:08  up to about 0:58 left"
+
+
+async def test_rounds_to_come_are_expected_to_be_like_those_that_ended() -> None:
+    watching = Watching()
+    await watching.see(STARTED)
+    await watching.evaluate("baseline", [1.0, 0.0, 0.5])
+    await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=1)
+    await watching.evaluate("train", [0.25], round_=1)
+    await watching.see(RoundCompleted(), round_=1)
+    await watching.see(RoundStarted(profile_digest="a"), phase="train", round_=2)
+    watching.clock.now += 8
+    # 4 of 3 + 2 * 1 + 4 * 3 case runs in 8 s: 13 more take 26 s
+    assert watching.shown[1].endswith("up to about 0:26 left")
 
 
 async def test_the_time_left_needs_a_few_cases_and_an_unknown_price_is_unknown() -> None:
