@@ -69,6 +69,9 @@ async def call_any(function: Callable[..., Any], /, *arguments: Any, **keywords:
     return await answer if inspect.isawaitable(answer) else answer
 
 
+_STOPPED = "the function raised StopIteration; give `next` a default, or catch it"
+
+
 class _Threads:
     """Threads for blocking work, as many as are needed at a time. One that is idle is used again.
 
@@ -88,6 +91,8 @@ class _Threads:
         def run() -> None:
             try:
                 finished.set_result(here.run(work))
+            except StopIteration as error:  # asyncio cannot pass it on: whoever waits for it would wait forever
+                finished.set_exception(RuntimeError(_STOPPED).with_traceback(error.__traceback__))
             except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
                 finished.set_exception(error)
 

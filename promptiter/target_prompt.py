@@ -106,8 +106,8 @@ class TargetPrompt:
             raise KeyError(f"there is no prompt {name!r}; known are {', '.join(self._fields) or 'none'}")
         return self._fields[name]
 
-    def _check_name(self, name: str) -> None:
-        if not _NAME.fullmatch(str(name)):
+    def _check_name(self, name: object) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"the name of a prompt is {shorten(name)}; use letters, digits, '_', '-' and '.': it names files"
             )

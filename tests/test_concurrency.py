@@ -139,3 +139,8 @@ async def test_call_any_awaits_functions_and_objects_however_they_are_async() ->
     assert await call_any(lambda function: threading.current_thread().name + function, function="!") == (
         "promptiter-call!"
     )
+
+
+async def test_stop_iteration_of_a_function_in_a_thread_is_raised_as_another_error() -> None:
+    with pytest.raises(RuntimeError, match="the function raised StopIteration"):
+        await call_any(lambda: next(iter(())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,12 @@ def test_names_are_unique_and_can_be_file_names(tmp_path: Path) -> None:
             target.add_path(name, tmp_path / "other.md")
     with pytest.raises(ValueError, match="is empty"):
         target.add_path("other", "")
+
+
+@pytest.mark.parametrize("name", [None, 5])
+def test_names_are_texts(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the name of a prompt is"):
+        TargetPrompt().add_path(name, tmp_path / "a.md")
 
 
 def test_callbacks_must_be_async() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
-from typing import Any
+from typing import Any, cast
 
 from promptiter.concurrency import is_async
 from promptiter.errors import SetupError
@@ -16,6 +16,13 @@ def check_value(place: str, value: object, kind: type | UnionType, *, wanted: st
     """Raise SetupError if a value is of another type."""
     if not isinstance(value, kind):
         raise SetupError(f"{place} is {shorten(value)}; give {wanted}")
+
+
+def check_above_zero(place: str, value: object, kind: type | UnionType = int | float) -> None:
+    """Raise SetupError if a value is not a number above 0; with `int`, a whole one."""
+    if isinstance(value, bool) or not isinstance(value, kind) or not cast("float", value) > 0:
+        wanted = "a whole number above 0" if kind is int else "above 0"
+        raise SetupError(f"{place} must be {wanted}, got {value!r}")
 
 
 def check_items(place: str, values: object, kind: type | UnionType, *, wanted: str) -> None:

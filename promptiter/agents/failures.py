@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sysconfig
 import traceback
 from pathlib import Path
@@ -12,6 +13,7 @@ from promptiter.outages import is_outage
 from promptiter.wording import path_from_here
 from traces import Failure
 
+CANCELLED = "the agent awaited a task that was cancelled"
 _OURS = (Path(__file__).parents[1], Path(traces.__file__).parent)
 _PYTHON = (Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib")))
 _PACKAGES = {"site-packages", "dist-packages"}
@@ -20,7 +22,8 @@ _PACKAGES = {"site-packages", "dist-packages"}
 def describe_error(error: BaseException) -> Failure:
     """An exception as the error of a case run. Errors of promptiter say themselves what to do and have no line."""
     where = "" if isinstance(error, PromptiterError) else find_line(error)
-    return Failure(type(error).__name__, str(error), where=where, is_outage=is_outage(error))
+    message = CANCELLED if isinstance(error, asyncio.CancelledError) and not error.args else str(error)
+    return Failure(type(error).__name__, message, where=where, is_outage=is_outage(error))
 
 
 def find_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.agents.failures import describe_error
-from promptiter.concurrency import call_any, run_together
+from promptiter.concurrency import call_any, is_cancelled, run_together
 from promptiter.errors import FATAL_ERRORS, BudgetEndedError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
@@ -128,7 +128,9 @@ async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
         return check_score(await call_any(metric, case, run), metric)
     except (BudgetEndedError, UnexpectedCallError):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric is user code; a failure is unscored
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_cancelled(error):
+            raise
         return report_exception(metric, error)
 
 
@@ -150,7 +152,9 @@ class _GuardedAgent:
                 return await run_agent(self.agent, case, profile, context)
         except FATAL_ERRORS:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if is_cancelled(error):
+                raise
             if limit is not None and limit.expired():
                 return AgentRun(error=describe_timeout(context.deadline_s))
             return AgentRun(error=describe_error(error))

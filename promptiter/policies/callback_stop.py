@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from promptiter.concurrency import is_async
 from promptiter.errors import SetupError
 from promptiter.policies.stop_decision import StopDecision, stop_if
 from promptiter.policies.stopping import ComposableStop, Progress
@@ -28,6 +29,8 @@ class CallbackStop(ComposableStop):
     def __post_init__(self) -> None:
         if not callable(self.callback):
             raise SetupError(f"a stopper is {shorten(self.callback)}; give a function that returns whether to stop")
+        if is_async(self.callback):
+            raise SetupError(f"the stopper {self._name} is async; give a function that returns whether to stop at once")
 
     @staticmethod
     def of(callback: Callable[[Any], object]) -> CallbackStop:

@@ -16,7 +16,7 @@ from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_b
 from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.reflector import LLMReflector
 from promptiter.backprop.support_aggregator import SupportAggregator
-from promptiter.concurrency import call_in_thread
+from promptiter.concurrency import call_any
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError, StageError
@@ -237,7 +237,7 @@ class GepaSearch:
 
         async def ask() -> SearchStopChecked:
             for each in self.extra_stop_callbacks:
-                if await call_in_thread(each, state):
+                if await call_any(each, state):
                     return SearchStopChecked(reason=str(getattr(each, "reason", None) or type(each).__name__))
             return SearchStopChecked()
 

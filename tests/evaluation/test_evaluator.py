@@ -577,3 +577,16 @@ def test_an_executor_keeps_its_concurrency_unless_the_options_change_theirs() ->
     assert changed.concurrency == 4
     threads = Evaluator(executor=ThreadExecutor(threads=2))
     assert threads.with_options(EvaluationOptions(concurrency=4)).executor is threads.executor
+
+
+async def test_a_metric_whose_own_task_is_cancelled_is_unscored() -> None:
+    async def judge(_case: EvalCase, _run: AgentRun) -> float:
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+        return 1.0
+
+    [row] = (await evaluator(metric(judge)).evaluate(shout, questions(1))).rows
+    [score] = row.scores
+    assert score.value is None
+    assert "CancelledError" in str(score.error)

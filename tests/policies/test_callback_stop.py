@@ -57,3 +57,11 @@ def test_it_reads_like_the_code_that_creates_it() -> None:
 def test_something_else_than_a_function_is_refused() -> None:
     with pytest.raises(SetupError, match="a stopper is 'night'; give a function"):
         CallbackStop.of("night")  # type: ignore[arg-type]
+
+
+def test_an_async_function_is_refused_because_a_coroutine_is_always_true() -> None:
+    async def keeps_going(_: Any) -> bool:
+        return False
+
+    with pytest.raises(SetupError, match="the stopper keeps_going is async; give a function"):
+        CallbackStop.of(keeps_going)

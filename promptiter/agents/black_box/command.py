@@ -11,6 +11,7 @@ the case is on standard input. The answer is what the command writes to standard
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,7 @@ from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_b
 from promptiter.agents.black_box.templates import Placeholder, fill_text, parse_template
 from promptiter.errors import CommandError, SetupError
 from promptiter.profile import Profile
+from promptiter.wording import shorten
 from traces.model import Json
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
@@ -63,6 +65,11 @@ class CommandAgent(BlackBoxAgent):
         check_items(f"{place} command", self.command, str, wanted="arguments, such as ('python', 'bot.py')")
         check_items(f"{place} inherit", self.inherit, str, wanted="names of variables")
         check_named(f"{place} environment", self.environment, str, wanted="texts by name, such as {'MODE': 'test'}")
+        if unusable := [each for each in self.environment if not each or "=" in each or "\0" in each]:
+            raise SetupError(f"{place} environment has {shorten(unusable[0])}, which is not the name of a variable")
+        check_value(f"{place} cwd", self.cwd, str | os.PathLike | None, wanted="a folder")
+        if self.cwd is not None:
+            object.__setattr__(self, "cwd", Path(self.cwd))
         check_value(f"{place} stdin", self.stdin, str | None, wanted="a text, such as '{input}'")
         if not self.command or not self.command[0]:
             raise SetupError(f"{place} the command is empty; give its program and arguments")

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from promptiter.agents.argument_checks import check_named, check_value
+from promptiter.agents.argument_checks import check_above_zero, check_named, check_value
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
 from promptiter.agents.black_box.agent import BlackBoxAgent
 from promptiter.agents.black_box.health import HealthCheck, HealthChecker, validate_health_check
@@ -42,7 +42,7 @@ _OUTAGES = (
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -65,12 +65,14 @@ class HttpAgent(BlackBoxAgent):
         place = f"agent {self.name!r}:"
         check_value(f"{place} url", self.url, str, wanted="an address, such as http://localhost:8080/chat")
         check_named(f"{place} headers", self.headers, str, wanted="texts by name, such as {'X-Mode': 'test'}")
-        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
+        check_value(f"{place} method", self.method, str, wanted="a method, such as POST")
+        if not _TOKEN.fullmatch(self.method):
+            raise SetupError(f"{place} method is {shorten(self.method)}; give a method, such as POST")
+        if not _is_address(self.url):
             raise SetupError(f"{place} url is {shorten(self.url)}; give an address, such as http://localhost:8080/chat")
-        for each in ("timeout_s", "max_output_bytes"):
-            if not getattr(self, each) > 0:
-                raise SetupError(f"{place} {each} must be above 0, got {getattr(self, each)!r}")
-        if unusable := [each for each in self.headers if not _HEADER_NAME.fullmatch(each)]:
+        check_above_zero(f"{place} timeout_s", self.timeout_s)
+        check_above_zero(f"{place} max_output_bytes", self.max_output_bytes, int)
+        if unusable := [each for each in self.headers if not _TOKEN.fullmatch(each)]:
             raise SetupError(f"{place} {shorten(unusable[0])} is not the name of a header")
         super().__post_init__()
         validate_health_check(self.health)
@@ -156,6 +158,14 @@ class HttpAgent(BlackBoxAgent):
     @property
     def _forwards_key(self) -> bool:
         return any(each.kind in ("key", "base_url") for each in self._placeholders)  # the address contains the key
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # half of an IPv6 address
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _check_status(url: str, reply: ServiceReply) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptiter.agents.argument_checks import check_above_zero
 from promptiter.agents.black_box.output import show_tail
 from promptiter.agents.black_box.process_guard import guard
 from promptiter.concurrency import finish_before_cancel
@@ -34,9 +35,9 @@ class ProcessLimits:
     max_output_bytes: int = 10_000_000
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "grace_s", "max_output_bytes"):
-            if not getattr(self, name) > 0:
-                raise SetupError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        check_above_zero("timeout_s", self.timeout_s)
+        check_above_zero("grace_s", self.grace_s)
+        check_above_zero("max_output_bytes", self.max_output_bytes, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

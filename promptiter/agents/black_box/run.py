@@ -12,6 +12,7 @@ from promptiter.agents.black_box.call_trace import BlackBoxRun, build_steps
 from promptiter.agents.black_box.prompts import PromptSet
 from promptiter.agents.black_box.templates import Placeholder
 from promptiter.agents.failures import describe_error
+from promptiter.concurrency import is_cancelled
 from promptiter.endpoint.sessions import EndpointSession, open_session
 from promptiter.errors import FATAL_ERRORS, ModelNotFoundError
 from promptiter.llm.redaction import MASK
@@ -129,7 +130,9 @@ async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> t
             return await call(given), None
     except FATAL_ERRORS:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing case is a result
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_cancelled(error):
+            raise
         if limit is not None and limit.expired():
             return nothing, Failure("TimeoutError", f"no answer in {deadline_s} s")
         return nothing, describe_error(error)

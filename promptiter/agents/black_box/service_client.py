@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ async def send(
     encoded = [(each.encode(), value.encode()) for each, value in (headers or {}).items()]  # httpx takes ASCII only
     try:
         async with (
+            asyncio.timeout(timeout_s),  # that of httpx is for each read alone
             httpx.AsyncClient(verify=_make_ssl_context(), timeout=timeout_s) as client,
             client.stream(method, url, headers=encoded, content=body) as answer,
         ):
@@ -48,10 +50,12 @@ async def send(
                 if len(received) > max_bytes:
                     raise ServiceError(f"{name} answered with more than {max_bytes:,} bytes; raise max_output_bytes")
             encoding, status = answer.charset_encoding or "utf-8", answer.status_code
-    except httpx.TimeoutException as error:
+    except (httpx.TimeoutException, TimeoutError) as error:
         raise ServiceError(f"{name} did not answer in {timeout_s:g} s") from error
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
         raise ServiceError(f"{name} cannot be called: {error}") from error
+    except httpx.DecodingError as error:
+        raise ServiceError(f"{name} answered with what cannot be decompressed: {error}") from error
     except httpx.TransportError as error:
         raise ModelUnavailableError(f"{name} cannot be reached: {str(error) or type(error).__name__}") from error
     try:

@@ -102,17 +102,31 @@ def test_what_a_function_changes_in_its_prompts_is_its_own() -> None:
         ("divide", "ZeroDivisionError: division by zero"),
         ("nothing", "AnswerError: 'agent' returned None; return the answer, as a text or as data"),
         ("exit", "SystemExit: 3"),
+        ("first", "RuntimeError: the function raised StopIteration; give `next` a default, or catch it"),
     ],
 )
 def test_a_failure_is_the_error_of_the_case(query: str, error: str) -> None:
     def call(query: str, prompts: Mapping[str, str]) -> str | None:
         if query == "exit":
             sys.exit(3)
+        if query == "first":
+            return str(next(iter(())))
         return str(1 / len(prompts.get("other", ""))) if query == "divide" else None
 
     done = run(CallAgent(call, prompts=PROMPTS), CaseInput(text=query))
     assert done.error is not None
     assert done.error.text == error
+
+
+def test_a_task_that_the_agent_cancelled_itself_is_the_error_of_the_case() -> None:
+    async def call(query: str, prompts: Mapping[str, str]) -> str:
+        task = asyncio.create_task(asyncio.sleep(60, query + prompts["note"]))
+        task.cancel()
+        return await task
+
+    done = run(CallAgent(call, prompts=PROMPTS))
+    assert done.error is not None
+    assert done.error.text == "CancelledError: the agent awaited a task that was cancelled"
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,11 @@ def test_the_health_check_runs_once_and_before_the_first_case(tmp_path: Path) ->
         ({"normalize": "answer"}, "'answer' is not a JSON path"),
         ({"health": "bot --check"}, "health is 'bot --check'; give an address"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"timeout_s": "5"}, "timeout_s must be above 0, got '5'"),
+        ({"grace_s": None}, "grace_s must be above 0, got None"),
+        ({"max_output_bytes": 1.5}, "max_output_bytes must be a whole number above 0, got 1.5"),
+        ({"environment": {"A=B": "x"}}, "environment has 'A=B', which is not the name of a variable"),
+        ({"cwd": 5}, "cwd is 5; give a folder"),
         (
             {"limits": {"nose": Limits(max_chars=9)}},
             "limits are given for 'nose', which is no prompt .did you mean 'note'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.running += 1
             self.server.most = max(self.server.most, self.server.running)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        encoding: dict[str, str] = {}
         status, answer = 200, orjson.dumps({"path": self.path, "headers": dict(self.headers), "body": body.decode()})
         match self.path.strip("/").split("/"):
             case ["status", number]:
@@ -53,12 +55,28 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(0.05)
             case ["stuck"]:
                 time.sleep(1)
+            case ["drip"]:
+                self.drip()
+                return
+            case ["gzip"]:
+                encoding = {"Content-Encoding": "gzip"}
         with self.server.lock:
             self.server.running -= 1
         self.send_response(status)
-        self.send_header("Content-Length", str(len(answer)))
+        for name, value in {"Content-Length": str(len(answer)), **encoding}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer)
+
+    def drip(self) -> None:
+        """Write a byte at a time, each long before the limit of a read, until the client gives up."""
+        self.send_response(200)
+        self.send_header("Content-Length", "500")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                self.wfile.write(b"x")
+                time.sleep(0.02)
 
     do_GET = do_POST = handle_one  # noqa: N815 - the names of http.server
 
@@ -134,6 +152,26 @@ def test_limits_of_time_and_size(service: Service) -> None:
     assert "did not answer in 0.1 s" in stuck.error.message
 
 
+def test_the_limit_of_time_is_that_of_the_whole_answer(service: Service) -> None:
+    [done] = run(HttpAgent(url=f"{service.url}/drip", prompts=NOTE, timeout_s=0.2), "a")
+    assert done.error is not None
+    assert "did not answer in 0.2 s" in done.error.message
+
+
+def test_an_answer_that_cannot_be_decompressed_is_an_error_of_the_service(service: Service) -> None:
+    [done] = run(HttpAgent(url=f"{service.url}/gzip", prompts=NOTE), "a")
+    assert done.error is not None
+    assert done.error.type == "ServiceError"
+    assert "answered with what cannot be decompressed" in done.error.message
+
+
+def test_a_header_that_cannot_be_sent_is_not_an_outage(service: Service) -> None:
+    [done] = run(HttpAgent(url=service.url, prompts=NOTE, headers={"X-Note": "{prompt:note}"}), "a", note=" kind ")
+    assert done.error is not None
+    assert "cannot be called: Illegal header value" in done.error.message
+    assert not done.error.is_outage
+
+
 def test_a_service_that_is_down_is_an_outage() -> None:
     [done] = run(HttpAgent(url="http://127.0.0.1:9/chat", prompts=NOTE), "a")
     assert done.error is not None
@@ -168,6 +206,11 @@ def test_the_health_check_is_an_address(service: Service) -> None:
         ({"body": {"text": "{prompt:note}"}}, "does not get the message of the case"),
         ({"body": {"text": "{file:note}"}}, "{file:note} is not a placeholder"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"timeout_s": "5"}, "timeout_s must be above 0, got '5'"),
+        ({"max_output_bytes": 1.5}, "max_output_bytes must be a whole number above 0, got 1.5"),
+        ({"url": "http://[::1"}, "give an address"),
+        ({"method": "GE T"}, "method is 'GE T'; give a method"),
+        ({"method": 5}, "method is 5; give a method"),
     ],
 )
 def test_mistakes_are_found_when_the_agent_is_built(fields: dict[str, Any], message: str) -> None:
