@@ -6,6 +6,7 @@ Its calls belong to no case, so equal requests are one call: the second one is a
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -61,7 +62,10 @@ async def serve_gateway(
     try:
         found = await server.start(host=host, port=port)
     except OSError as error:
-        raise SetupError(f"port {port} of {host!r} cannot be used: {error.strerror}; give another one") from error
+        why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise SetupError(
+            f"port {port} of {host!r} cannot be used: {why}; give another port, or 0 for a free one"
+        ) from error
     try:
         place = f"[{host}]" if ":" in host else host
         running = RunningServer(f"http://{place}:{found}", asyncio.get_running_loop(), threading.current_thread())

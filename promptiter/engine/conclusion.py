@@ -114,6 +114,8 @@ def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
     if not shared:
         return ()
     what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
+    if len({active.snapshot.surface(surface_id).node_id for surface_id in shared}) > 1:  # read by the agent as a whole
+        return (f"{what}; let the agent call its models through promptiter's gateway, so that each call is a step",)
     return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
 
 

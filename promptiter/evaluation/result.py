@@ -270,7 +270,8 @@ class Evaluation:
             if not row.is_scored
         )
         return "; ".join(
-            f"{error[:200]} (×{count})" if count > 1 else error[:200] for error, count in errors.most_common(3)
+            f"{_shorten_middle(error)} (×{count})" if count > 1 else _shorten_middle(error)
+            for error, count in errors.most_common(3)
         )
 
     @property
@@ -307,3 +308,8 @@ def merge_evaluations(evaluations: Iterable[Evaluation]) -> Evaluation | None:
 def _average(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def _shorten_middle(error: str, *, start: int = 500, end: int = 250) -> str:
+    """An error without its middle if it is long: the cause is often at the end, after what a program printed."""
+    return error if len(error) <= start + end else f"{error[:start].rstrip()} … {error[-end:].lstrip()}"

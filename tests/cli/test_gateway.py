@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,17 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_served(run: R
 def test_a_wrong_configuration_is_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "promptiter.yaml").write_text("modles: {}\n")
     assert "modles" in run("gateway", tmp_path, code=2)
+
+
+def test_a_port_that_is_in_use_is_an_error_and_no_summary(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of '127.0.0.1' cannot be used" in run("gateway", "--port", str(port), code=2)
+        assert run("gateway", "--port", str(port), "--record", "calls.jsonl", code=2, stream="out") == ""
+    assert not (tmp_path / "calls.jsonl").exists()
 
 
 SLOW_CLERK = """

@@ -44,7 +44,9 @@ async def test_a_spent_budget_is_an_answer_and_not_an_end() -> None:
 async def test_a_port_that_is_in_use_is_named() -> None:
     async with serve_gateway(build_gateway()) as session:
         port = int(session.base_url.split(":")[2].split("/")[0])
-        with pytest.raises(SetupError, match=f"port {port} of '127.0.0.1' cannot be used"):
+        with pytest.raises(
+            SetupError, match=f"^port {port} of '127.0.0.1' cannot be used: it is in use; give another port"
+        ):
             async with serve_gateway(build_gateway(), port=port):
                 pass
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import traces
+from promptiter.agents import CallAgent
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.function import agent
 from promptiter.agents.graph import GraphAgent
@@ -418,6 +419,17 @@ async def test_prompts_that_one_step_reads_are_advised_to_have_their_own(
         "apart; open a step around each prompt: `with traces.step(...):`"
     )
     assert [each for each in result.conclusion.reasons if "traces.step" in each] == [advice] * is_advised
+
+
+async def test_prompts_of_an_agent_whose_model_calls_are_unseen_are_advised_to_go_through_the_gateway() -> None:
+    hidden = CallAgent(lambda query, prompts: query + prompts["plan"], prompts={"plan": "Plan.", "draft": "Draft."})
+    result = await Engine(hidden, desk.evaluator(), search=Tries({})).run(desk.request())
+    assert result.conclusion is not None
+    advice = (
+        "one step reads several prompts (draft#instruction, plan#instruction), so blame cannot tell them apart; "
+        "let the agent call its models through promptiter's gateway, so that each call is a step"
+    )
+    assert [each for each in result.conclusion.reasons if "several prompts" in each] == [advice]
 
 
 async def test_a_listed_run_has_the_scores_of_its_final_test() -> None:

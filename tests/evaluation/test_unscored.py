@@ -43,3 +43,14 @@ def test_a_run_that_failed_counts_for_the_agent_and_not_for_its_metrics() -> Non
     assert describe_unscored(evaluate(failed), noun="scorer") == (
         "1 of 1 scorer is unscored: the scorer failed with KeyError: 'y' (bot.py:12)",
     )
+
+
+def test_a_long_error_is_shortened_in_its_middle_and_keeps_what_is_at_its_end() -> None:
+    trace = "at Module._load (node:internal/modules/cjs/loader:1210) " * 20
+    error = Failure("CommandError", f"exit code 1: {trace}; its last failed model call: no model 'tinny'")
+    shown = evaluate(*(CaseRow(case_id=name, error=error) for name in "ab")).commonest_errors
+    assert shown.startswith("CommandError: exit code 1: at Module._load")
+    assert shown.endswith("; its last failed model call: no model 'tinny' (×2)")
+    assert len(shown) < 770
+    short = Failure("CommandError", "exit code 1: " + "x" * 500)
+    assert evaluate(CaseRow(case_id="a", error=short)).commonest_errors == short.text

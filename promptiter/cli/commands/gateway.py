@@ -85,7 +85,7 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
 
     screen = console()
     file = TraceFile(record, gateway.redactor) if record is not None else None
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopping, loop, is_served = asyncio.Event(), asyncio.get_running_loop(), False
     writing = loop.create_task(file.keep_written()) if file is not None else None
 
     def on_call(call: EndpointCall) -> None:
@@ -100,6 +100,7 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
 
     try:
         async with serve_gateway(gateway, host=host, port=port, token=token, on_call=on_call) as session:
+            is_served = True
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop, session)
             echo(f"Serving on {session.base_url}. Press Ctrl-C to stop.\n")
@@ -111,7 +112,8 @@ async def _serve(gateway: Gateway, *, host: str, port: int, token: str | None, r
     finally:
         if writing is not None:
             writing.cancel()
-        _print_end(gateway, file)
+        if is_served:
+            _print_end(gateway, file)
 
 
 def _print_call(screen: Console, call: EndpointCall) -> None:
