@@ -1,8 +1,8 @@
-"""Runs a command: an argument list, never a shell, in a process group of its own that is ended as a whole.
+"""Runs a command: an argument list that no shell reads, in a process group of its own that is ended as a whole.
 
 Output is bounded in memory. A command that takes too long or writes too much is ended: SIGTERM for its group, and
 SIGKILL after a grace period. The same happens on cancellation, to children that it leaves behind, and by the
-ProcessGuard if this process is killed.
+ProcessGuard if this process is killed. A command starts only once the guard knows it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from promptiter.errors import CommandError, SetupError
 from promptiter.wording import shorten
 
 _POLL_S = 0.02
+
+_START = 'IFS= read -r promptiter_start || exit 1; unset promptiter_start{others}; exec "$@"'
+"""Waits for a line on standard input, then becomes the command. If this process is killed before, none comes."""
+_SET_BY_SHELLS = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +63,13 @@ async def run_process(
 ) -> FinishedProcess:
     """Run a command to its end. Raises CommandError if it is ended, SetupError if it cannot be started."""
     limits = limits or ProcessLimits()
+    if problem := find_start_problem(command, environment=environment, cwd=cwd):
+        raise SetupError(problem)
     loop = asyncio.get_running_loop()
     watcher = _Watcher(loop, limits.max_output_bytes)
-    start = loop.subprocess_exec(lambda: watcher, *command, env=dict(environment), cwd=cwd, start_new_session=True)
+    others = "".join(f" {name}" for name in _SET_BY_SHELLS if name not in environment)
+    waiting = ("/bin/sh", "-c", _START.format(others=others), "sh", *command)
+    start = loop.subprocess_exec(lambda: watcher, *waiting, env=dict(environment), cwd=cwd, start_new_session=True)
     starting = asyncio.ensure_future(start)
     try:
         transport, _ = await asyncio.shield(starting)
@@ -70,11 +78,11 @@ async def run_process(
         await _end(transport, watcher, limits.grace_s)
         raise
     except (OSError, ValueError) as error:
-        raise _explain_start(command, environment, cwd, error) from error
+        raise _explain_start(command, error) from error
     try:
         pipe = transport.get_pipe_transport(0)
         if isinstance(pipe, asyncio.WriteTransport):
-            pipe.write(stdin)
+            pipe.write(b"\n" + stdin)
             pipe.close()
         try:
             async with asyncio.timeout(limits.timeout_s):
@@ -104,11 +112,29 @@ def find_start_problem(command: Sequence[str], *, environment: Mapping[str, str]
     file = (cwd or Path()) / program
     if not file.is_file():
         return f"{what}: {'it is a folder' if file.is_dir() else 'there is no such file'}; {_INSTALL}"
-    return None if os.access(file, os.X_OK) else f"{what}: it is not executable; {_MAKE_EXECUTABLE}"
+    if not os.access(file, os.X_OK):
+        return f"{what}: it is not executable; run `chmod +x` on it, or name its interpreter first"
+    problem = _find_script_problem(file)
+    return None if problem is None else f"{what}: {problem}"
 
 
 _INSTALL = "install it, or name it with its path"
-_MAKE_EXECUTABLE = "run `chmod +x` on it, or name its interpreter first"
+
+
+def _find_script_problem(file: Path) -> str | None:
+    """Why a file cannot be started if it is a script; None if it can, is a binary, or cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(256)
+    except OSError:
+        return None
+    if not start.startswith(b"#!"):
+        no_interpreter = "it is a text; begin it with a line such as #!/bin/sh, or name its interpreter first"
+        return None if b"\0" in start else no_interpreter
+    words = start[2:].split(b"\n")[0].split()
+    if words and Path(os.fsdecode(words[0])).exists():
+        return None
+    return "its first line names an interpreter that does not exist"
 
 
 def describe_exit(command: Sequence[str], finished: FinishedProcess) -> str:
@@ -198,9 +224,7 @@ def _signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def _explain_start(
-    command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, error: OSError | ValueError
-) -> SetupError | CommandError:
+def _explain_start(command: Sequence[str], error: OSError | ValueError) -> SetupError | CommandError:
     if isinstance(error, UnicodeEncodeError):
         found = ascii(error.object[error.start])
         return CommandError(
@@ -217,16 +241,7 @@ def _explain_start(
             f"{name_command(command)} cannot be started: its arguments and variables are too long; pass long texts "
             "as files, {file:NAME}, or on standard input"
         )
-    if problem := find_start_problem(command, environment=environment, cwd=cwd):
-        return SetupError(problem)
-    hint = _START_HINTS.get(error.errno or 0, "")
-    return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}{hint}")
-
-
-_START_HINTS = {
-    errno.ENOENT: "; its first line names an interpreter that does not exist",
-    errno.ENOEXEC: "; begin it with a line such as #!/bin/sh, or name its interpreter first",
-}
+    return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}")
 
 
 def _describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits) -> str:

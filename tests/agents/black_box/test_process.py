@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -107,6 +108,31 @@ async def test_the_commands_of_a_killed_process_are_ended(tmp_path: Path) -> Non
     await wait_until(lambda: not any(map(is_alive, read_pids(pids))))
 
 
+KILLED_AT_A_START = """
+import asyncio, os, signal, sys
+from promptiter.agents.black_box import process
+
+process.guard.add = lambda group: os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(process.run_process(("touch", sys.argv[1]), environment=process.select_environment(("PATH",))))
+"""
+
+
+async def test_a_command_that_the_guard_does_not_know_yet_is_not_started(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    command = (sys.executable, "-c", KILLED_AT_A_START, str(touched))
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == -signal.SIGKILL
+    await asyncio.sleep(0.2)
+    assert not touched.exists()
+
+
+async def test_the_variables_of_a_command_are_those_that_were_given() -> None:
+    code = "import os, sys; sys.stdout.write(' '.join(sorted({*os.environ} - {'_'})))"  # bash sets it in any case
+    given = {"A": "1", "PWD": "/somewhere", "LC_ALL": "C.UTF-8"}  # Python sets one itself without it
+    finished = await run_process((sys.executable, "-Sc", code), environment=given)
+    assert finished.stdout == b"A LC_ALL PWD"
+
+
 async def test_children_that_are_left_behind_are_ended() -> None:
     code = "import os, time\nif (pid := os.fork()) == 0: time.sleep(60)\nprint(pid, flush=True)"
     limits = ProcessLimits(grace_s=0.2)
@@ -179,7 +205,8 @@ async def test_a_script_without_an_interpreter_cannot_be_started(tmp_path: Path,
 
 
 def test_a_program_is_looked_for_where_it_will_be_started(tmp_path: Path) -> None:
-    (tmp_path / "bot").touch(mode=0o700)
+    (tmp_path / "bot").write_text("#!/bin/sh\n")
+    (tmp_path / "bot").chmod(0o700)
     assert find_start_problem(("./bot",), environment={}, cwd=tmp_path) is None
     assert find_start_problem(("bot",), environment={"PATH": str(tmp_path)}, cwd=None) is None
     assert find_start_problem(("bot",), environment=ENVIRONMENT, cwd=tmp_path) is not None
