@@ -91,7 +91,7 @@ class _Threads:
         def run() -> None:
             try:
                 finished.set_result(here.run(work))
-            except StopIteration as error:  # asyncio cannot pass it on: whoever waits for it would wait forever
+            except StopIteration as error:  # asyncio cannot pass it on, so the waiting task would hang
                 finished.set_exception(RuntimeError(_STOPPED).with_traceback(error.__traceback__))
             except BaseException as error:  # noqa: BLE001 - it is raised in the waiting task
                 finished.set_exception(error)

@@ -1,4 +1,4 @@
-"""Raw bytes against the endpoint: what is refused spends nothing, reaches no other run, and holds up nobody."""
+"""Raw bytes against the endpoint: what is refused spends nothing, reaches no other run, and delays no other client."""
 
 from __future__ import annotations
 

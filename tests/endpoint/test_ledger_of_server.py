@@ -93,22 +93,28 @@ def has_output(case: EvalCase, run: AgentRun) -> float:
     return float(bool(run.output))
 
 
+def make_faulty_server() -> LoopbackServer:
+    return LoopbackServer(answer=lambda body: f"You said: {body['messages'][-1]['content']}", fault_rate=0.3)
+
+
+def build_evaluator(url: str) -> Evaluator:
+    gateway = Gateway(
+        models={MODEL: LiteLLMModel(api_base=url, api_key="sk-x")}, retries=Retries(attempts=6, first_delay_s=0.005)
+    )
+    return Evaluator(
+        [FunctionMetric(name="any", function=has_output)],
+        gateway=gateway,
+        executor=LocalExecutor(concurrency=32),
+        options=EvaluationOptions(),
+    )
+
+
 @pytest.mark.long
 async def test_200_cases_with_faults_and_killed_agents_are_counted_as_the_server_counts() -> None:
     cases = tuple(EvalCase(id=str(number), turns=(Turn(user=f"question {number}"),)) for number in range(200))
     tested = StreamingAgent()
-    settings = LoopbackServer(answer=lambda body: f"You said: {body['messages'][-1]['content']}", fault_rate=0.3)
-    with run_server(settings) as server:
-        gateway = Gateway(
-            models={MODEL: LiteLLMModel(api_base=server.url, api_key="sk-x")},
-            retries=Retries(attempts=6, first_delay_s=0.005),
-        )
-        evaluator = Evaluator(
-            [FunctionMetric(name="any", function=has_output)],
-            gateway=gateway,
-            executor=LocalExecutor(concurrency=32),
-            options=EvaluationOptions(),
-        )
+    with run_server(make_faulty_server()) as server:
+        evaluator = build_evaluator(server.url)
         first = await evaluator.evaluate(tested, EvalSet(id="s", cases=cases))
         assert {row.error for row in first.rows} == {None}
         assert tested.killed == 48
@@ -118,13 +124,13 @@ async def test_200_cases_with_faults_and_killed_agents_are_counted_as_the_server
             row.output == f"You said: {text} / You said: {text} again"
             for row, text in zip(answered, (f"question {row.case_id}" for row in answered), strict=True)
         )
-        total = gateway.ledger.snapshot().total
+        total = evaluator.gateway.ledger.snapshot().total
         assert len(server.billed) == total.calls + total.lost_calls
         assert len(server.faults) > 50
         calls = len(server.arrivals)
         second = await evaluator.evaluate(StreamingAgent(), EvalSet(id="s", cases=cases))
         assert [row.output for row in second.rows if row.output != "killed"] == [row.output for row in answered]
-        total = gateway.ledger.snapshot().total
+        total = evaluator.gateway.ledger.snapshot().total
         assert len(server.billed) == total.calls + total.lost_calls
         assert len(server.arrivals) - calls < 60  # only what the killed agents had not asked before
 
@@ -169,18 +175,8 @@ async def test_a_ledger_with_commands_that_are_killed_is_what_the_server_counts(
         timeout_s=20,
         grace_s=0.5,
     )
-    settings = LoopbackServer(answer=lambda body: f"You said: {body['messages'][-1]['content']}", fault_rate=0.3)
-    with run_server(settings) as server:
-        gateway = Gateway(
-            models={MODEL: LiteLLMModel(api_base=server.url, api_key="sk-x")},
-            retries=Retries(attempts=6, first_delay_s=0.005),
-        )
-        evaluator = Evaluator(
-            [FunctionMetric(name="any", function=has_output)],
-            gateway=gateway,
-            executor=LocalExecutor(concurrency=32),
-            options=EvaluationOptions(),
-        )
+    with run_server(make_faulty_server()) as server:
+        evaluator = build_evaluator(server.url)
         first = await evaluator.evaluate(tested, EvalSet(id="s", cases=cases))
         errors = Counter(row.error.message.partition(" ")[2][:60] for row in first.rows if row.error is not None)
         assert sum(errors.values()) == 24, errors
@@ -188,12 +184,12 @@ async def test_a_ledger_with_commands_that_are_killed_is_what_the_server_counts(
         assert sum(count for error, count in errors.items() if "was ended by SIGKILL" in error) == 16, errors
         answered = {row.case_id: row.output for row in first.rows if row.error is None}
         assert answered == {each: f"You said: question {each} / You said: question {each} again" for each in answered}
-        total = gateway.ledger.snapshot().total
+        total = evaluator.gateway.ledger.snapshot().total
         assert len(server.billed) == total.calls + total.lost_calls
         assert len(server.faults) > 50
         calls = len(server.arrivals)
         second = await evaluator.evaluate(tested, EvalSet(id="s", cases=cases))
         assert {row.case_id: row.output for row in second.rows if row.error is None} == answered
-        total = gateway.ledger.snapshot().total
+        total = evaluator.gateway.ledger.snapshot().total
         assert len(server.billed) == total.calls + total.lost_calls
         assert len(server.arrivals) - calls < 20  # only what commands that died at once had not sent before

@@ -14,22 +14,13 @@ from promptiter.runs.candidate_pool import PoolCandidate, PoolSummary
 from promptiter.runs.iteration_rows import list_iterations
 from promptiter.runs.report.candidate_tree import count_widest, draw_candidates
 from promptiter.runs.summary import summarize
-from promptiter.search.gepa import GepaSearch
-from tests.worlds import desk, desk_stages
-from tests.worlds.two_cares import EDITOR, build_engine, build_request, is_fair
+from tests.worlds import desk
+from tests.worlds.two_cares import build_engine, build_merging_search, build_request, is_fair
 
 
 def gepa(budget: Budget | None = None) -> Engine:
     """Two candidates that are best on one half of the cases each, and their merge."""
-    search = GepaSearch(
-        desk_stages.Blames(),
-        desk_stages.Merges(),
-        reflection_model=EDITOR,
-        use_merge=True,
-        merge_val_overlap_floor=2,
-        seed=3,
-    )
-    return build_engine(search, second=is_fair, budget=budget)
+    return build_engine(build_merging_search(), second=is_fair, budget=budget)
 
 
 @pytest.fixture(scope="module")

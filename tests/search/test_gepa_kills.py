@@ -18,13 +18,11 @@ from promptiter.llm.models import ScriptedModel
 from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
-from promptiter.search.gepa import GepaSearch
 from promptiter.testing.store_hooks import Killed
 from tests.marks import take_some
-from tests.worlds import desk_stages
 from tests.worlds.results import drop_measured, read_unmeasured
 from tests.worlds.starter import How, kill_runs_at
-from tests.worlds.two_cares import EDITOR, Editor, answer, build_engine, build_request, is_fair
+from tests.worlds.two_cares import Editor, answer, build_engine, build_merging_search, build_request, is_fair
 
 pytestmark = pytest.mark.slow
 CHUNKS = 40
@@ -32,16 +30,8 @@ CHUNKS = 40
 
 def run(folder: Path, *, concurrency: int = 4) -> tuple[RunResult, int]:
     """Start a run below a folder, or resume the existing one; returns the result, and how many calls were made."""
-    search = GepaSearch(
-        desk_stages.Blames(),
-        desk_stages.Merges(),
-        reflection_model=EDITOR,
-        use_merge=True,
-        merge_val_overlap_floor=2,
-        seed=3,
-    )
     task, editor = ScriptedModel(answer), Editor()
-    engine = build_engine(search, editor, task=task, second=is_fair, concurrency=concurrency)
+    engine = build_engine(build_merging_search(), editor, task=task, second=is_fair, concurrency=concurrency)
     request = build_request(max_rounds=3, final_test=FinalTest(repeats=2))
     there = sorted(folder.glob("*/run.json"))
     directory = (

@@ -23,7 +23,7 @@ from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.policies.stopping import TargetScore
 from promptiter.search.gepa import GepaSearch
-from tests.worlds import desk
+from tests.worlds import desk, desk_stages
 from traces import Usage
 
 EDITOR = "editor"
@@ -104,6 +104,18 @@ class Editor:
             return ModelReply(text="I would rather not.", usage=usage)
         value = self._rewrite(prompt)
         return ModelReply(text=orjson.dumps({"reason": "care", "value": value}).decode(), usage=usage)
+
+
+def build_merging_search() -> GepaSearch:
+    """Finds two candidates that are best on one half of the cases each, and merges them."""
+    return GepaSearch(
+        desk_stages.Blames(),
+        desk_stages.Merges(),
+        reflection_model=EDITOR,
+        use_merge=True,
+        merge_val_overlap_floor=2,
+        seed=3,
+    )
 
 
 def build_engine(

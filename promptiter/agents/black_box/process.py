@@ -104,14 +104,14 @@ async def run_process(
 def find_start_problem(command: Sequence[str], *, environment: Mapping[str, str], cwd: Path | None) -> str | None:
     """Why a command cannot be started, and what to do; None if its program is there."""
     if cwd is not None and not cwd.is_dir():
-        return f"{name_command(command)} cannot be started: there is no folder {str(cwd)!r}; correct cwd"
+        return f"{name_command(command)} cannot be started: the folder {str(cwd)!r} does not exist; correct cwd"
     program, what = command[0], f"the command {shorten(command[0])} cannot be started"
     if "/" not in program:
         places = environment.get("PATH", os.defpath)
         return None if shutil.which(program, path=places) else f"{what}: it is not in PATH; {_INSTALL}"
     file = (cwd or Path()) / program
     if not file.is_file():
-        return f"{what}: {'it is a folder' if file.is_dir() else 'there is no such file'}; {_INSTALL}"
+        return f"{what}: {'it is a folder' if file.is_dir() else 'the file does not exist'}; {_INSTALL}"
     if not os.access(file, os.X_OK):
         return f"{what}: it is not executable; run `chmod +x` on it, or name its interpreter first"
     problem = _find_script_problem(file)

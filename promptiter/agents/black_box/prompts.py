@@ -63,7 +63,9 @@ class PromptSet:
         for name, limits in self.given_limits.items():
             if name not in self.ids:
                 hint = nearest(name, self.given)
-                raise SetupError(f"agent {self.agent_name!r}: limits are given for {name!r}, which is no prompt{hint}")
+                raise SetupError(
+                    f"agent {self.agent_name!r}: limits are given for {name!r}, which is not a prompt{hint}"
+                )
             surface = parse_surface_id(self.ids[name])
             usable = list_limits(surface.type)
             if unused := [each for each in asdict(limits) if each not in usable and _is_given(limits, each)]:

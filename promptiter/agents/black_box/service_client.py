@@ -30,7 +30,7 @@ async def send(
     timeout_s: float,
     max_bytes: int,
 ) -> ServiceReply:
-    """Send a request. ServiceError if there is no usable answer; ModelUnavailableError if it cannot be reached.
+    """Send a request. ServiceError if its answer cannot be used; ModelUnavailableError if the service is unreachable.
 
     Redirects are not followed: they could lead to another host with the headers of the request.
     """

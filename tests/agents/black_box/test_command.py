@@ -251,7 +251,7 @@ def test_the_health_check_runs_once_and_before_the_first_case(tmp_path: Path) ->
         ({"cwd": 5}, "cwd is 5; give a folder"),
         (
             {"limits": {"nose": Limits(max_chars=9)}},
-            "limits are given for 'nose', which is no prompt .did you mean 'note'",
+            "limits are given for 'nose', which is not a prompt .did you mean 'note'",
         ),
         ({"limits": {"note": Limits(minimum=1)}}, "minimum is not a limit of 'note#instruction'; it takes max_chars"),
         ({"limits": {"note": 9}}, "limits"),

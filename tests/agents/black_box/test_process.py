@@ -173,10 +173,10 @@ async def test_a_signal_is_named() -> None:
     ("command", "cwd", "kind", "message"),
     [
         (("no-such-program",), None, SetupError, "'no-such-program' cannot be started: it is not in PATH; install it"),
-        (("./no-such-program",), None, SetupError, "there is no such file; install it, or name it with its path"),
+        (("./no-such-program",), None, SetupError, "the file does not exist; install it, or name it with its path"),
         (("/etc",), None, SetupError, "cannot be started: it is a folder"),
         (("/etc/passwd",), None, SetupError, "cannot be started: it is not executable; run `chmod"),
-        (("true",), Path("/no/such/folder"), SetupError, "there is no folder '/no/such/folder'"),
+        (("true",), Path("/no/such/folder"), SetupError, "the folder '/no/such/folder' does not exist"),
         (("true", "a\0b"), None, CommandError, "contains a NUL character"),
         (("true", "a\ud800b"), None, CommandError, "half of a surrogate pair"),
         (("true", "x" * 10_000_000), None, CommandError, "are too long; pass long texts as files"),
