@@ -170,7 +170,11 @@ def make_command(*command: str, **fields: Any) -> CommandAgent:
     [
         (make_command("true", health=("false",)), None, "the health check of the agent failed"),
         (make_command("no-such-bot"), None, "agent: the command 'no-such-bot' cannot be started: it is not in PATH"),
-        (make_command("./bot", is_in_place=True), None, "agent: the command './bot' cannot be started: the file does not exist"),
+        (
+            make_command("./bot", is_in_place=True),
+            None,
+            "agent: the command './bot' cannot be started: the file does not exist",
+        ),
         (
             desk.agent(),
             CommandOptimizer(command=("no-such-bot", "{folder}")),
