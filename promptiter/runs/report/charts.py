@@ -36,33 +36,13 @@ SERIES = {
 
 def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> str:
     """Draw the search round by round, then the final test. Bars are the noise; a line marks where a phase begins."""
-    pygal = _import_pygal()
+    pygal = import_pygal()
     shown = choose_points(points)
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     slots = _arrange(shown)
     labels = list(_label(slots))
-    style = pygal.style.Style(
-        background="transparent",
-        plot_background="transparent",
-        foreground="var(--muted)",
-        foreground_strong="var(--text)",
-        foreground_subtle="var(--muted)",
-        guide_stroke_color="var(--border)",
-        major_guide_stroke_color="var(--muted)",
-        colors=tuple(SERIES[kind][1] for kind in used),
-        value_colors=("var(--text)",) * len(used),
-        ci_colors=tuple(SERIES[kind][1] for kind in used),
-        font_family="inherit",
-        label_font_size=12,
-        major_label_font_size=12,
-        legend_font_size=13,
-        title_font_size=12,
-        opacity="1",
-        stroke_opacity="1",
-        stroke_width="2",
-    )
     chart = pygal.Line(
-        style=style,
+        style=new_style(pygal, [SERIES[kind][1] for kind in used]),
         js=(),
         width=860,
         height=340,
@@ -82,10 +62,34 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     chart.uuid = "trajectory"
     for kind in used:
         chart.add(SERIES[kind][0], list(_draw_series(slots, kind)), stroke=kind == "accepted")
-    return _finish(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
+    return finish_svg(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
-def _import_pygal() -> Any:
+def new_style(pygal: Any, colors: Sequence[str]) -> Any:
+    """The style of a chart whose series have these colours."""
+    return pygal.style.Style(
+        background="transparent",
+        plot_background="transparent",
+        foreground="var(--muted)",
+        foreground_strong="var(--text)",
+        foreground_subtle="var(--muted)",
+        guide_stroke_color="var(--border)",
+        major_guide_stroke_color="var(--muted)",
+        colors=tuple(colors),
+        value_colors=("var(--text)",) * len(colors),
+        ci_colors=tuple(colors),
+        font_family="inherit",
+        label_font_size=12,
+        major_label_font_size=12,
+        legend_font_size=13,
+        title_font_size=12,
+        opacity="1",
+        stroke_opacity="1",
+        stroke_width="2",
+    )
+
+
+def import_pygal() -> Any:
     """Import pygal, and remove its hook for plugins, which would slow down and warn about every later import."""
     import pygal
 
@@ -186,7 +190,7 @@ def _draw_point(point: TrajectoryPoint) -> dict[str, Any]:
     return drawn
 
 
-def _finish(svg: str, title: str) -> str:
+def finish_svg(svg: str, title: str) -> str:
     """The SVG without scripts and comments, and with the labels of points as tooltips."""
     root = fromstring(svg)  # leaves out comments
     for parent in list(root.iter()):
