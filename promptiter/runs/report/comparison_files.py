@@ -49,6 +49,7 @@ def render_comparison(found: SearchComparison) -> str:
         verdict=write_verdict(found),
         sentences=[describe_difference(each) for each in found.differences],
         is_shown=any(figure.is_shown for each in found.differences for figure in each.figures),
+        by_seed={each.name: {run.seed: run for run in each.runs} for each in found.searches},
         charts={NOUNS[axis]: chart for axis, chart in charts.items() if chart},
         nouns=NOUNS,
         show=FigureWording(found.objective),

@@ -25,14 +25,16 @@ def chart_spending(curves: Mapping[str, Sequence[CurvePoint]], *, axis: Compared
     if not drawn:
         return ""
     pygal = import_pygal()
+    shown = [(at, name) for at, name in enumerate(curves) if name in drawn]
     is_loss = objective == "weighted_loss"
     ends = [end for curve in drawn.values() for point in curve for end in _list_ends(point, is_loss=is_loss)]
     chart = pygal.XY(
-        style=new_style(pygal, [f"var(--search-{at % COLORS})" for at, name in enumerate(curves) if name in drawn]),
+        style=new_style(pygal, [f"var(--search-{at % COLORS})" for at, name in shown for _ in range(2)]),
         js=(),
         width=860,
-        height=340,
+        height=360,
         margin=8,
+        margin_bottom=14,
         dots_size=3,
         legend_at_bottom=True,
         legend_at_bottom_columns=min(len(drawn), 4),
@@ -47,20 +49,29 @@ def chart_spending(curves: Mapping[str, Sequence[CurvePoint]], *, axis: Compared
     )
     chart.uuid = f"spending-{axis}"
     for name, curve in drawn.items():
-        chart.add(cut(one_line(name), MAX_NAME), list(_draw(name, curve, axis, is_loss=is_loss)))
+        chart.add(cut(one_line(name), MAX_NAME), list(_draw_means(name, curve, axis, is_loss=is_loss)))
+        bars = list(_draw_intervals(curve, is_loss=is_loss))
+        chart.add(None, bars, show_dots=False, allow_interruptions=True, stroke_style={"width": 1})
     title = f"{objective.replace('_', ' ')} against {NOUNS[axis]} of {plural(len(drawn), 'search', 'searches')}"
     return finish_svg(chart.render(is_unicode=True), title)
 
 
-def _draw(name: str, curve: Sequence[CurvePoint], axis: ComparedFigure, *, is_loss: bool) -> Iterator[dict[str, Any]]:
+def _draw_means(
+    name: str, curve: Sequence[CurvePoint], axis: ComparedFigure, *, is_loss: bool
+) -> Iterator[dict[str, Any]]:
     for point in curve:
         score, *ends = _list_ends(point, is_loss=is_loss)
         spent = dollars(point.spent) if axis == "usd" else f"{point.spent:,.0f} {NOUNS[axis]}"
         interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
-        drawn: dict[str, Any] = {"value": (point.spent, score), "label": f"{name}, {spent}: {score:.3f}{interval}"}
-        if ends and ends[0] < ends[1]:
-            drawn["ci"] = {"low": ends[0], "high": ends[1]}
-        yield drawn
+        yield {"value": (point.spent, score), "label": f"{name}, {spent}: {score:.3f}{interval}"}
+
+
+def _draw_intervals(curve: Sequence[CurvePoint], *, is_loss: bool) -> Iterator[tuple[float, float] | None]:
+    """A vertical line per interval: charts of two axes have no bars of their own."""
+    for point in curve:
+        _, *ends = _list_ends(point, is_loss=is_loss)
+        yield from ((point.spent, end) for end in ends)
+        yield None
 
 
 def _list_ends(point: CurvePoint, *, is_loss: bool) -> list[float]:
