@@ -88,7 +88,7 @@ class TextEdit:
 
 
 class Applier(Protocol):
-    """Edits one text. Called once per text of a textual trial, after its diagnosis; a ModelError ends only that trial."""
+    """Edits one text, after its diagnosis. Called once per text of a textual trial; a ModelError ends only that."""
 
     def apply(self, request: ApplyRequest) -> Awaitable[TextEdit] | TextEdit:
         """Return the whole new text."""
