@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from promptiter.agents.function import chain
+from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.run import RunFailedError
@@ -92,11 +94,7 @@ async def test_gepa_refuses_a_setting_outside_its_limits() -> None:
 
 
 async def test_gepa_needs_something_to_change() -> None:
-    agent = build_agent()
-    alone = Engine(
-        type(agent)(name="clerk", nodes=(type(agent.nodes[0])(name="clerk", instruction="Answer.", model=WEAK),)),
-        build_evaluator(),
-        search=GepaSearch(),
-    )
+    agent = chain("clerk", ModelNode(name="clerk", instruction="Answer.", model=WEAK))
+    alone = Engine(agent, build_evaluator(), search=GepaSearch())
     with pytest.raises(RunFailedError, match=r"clerk#model has no choices; give the node models=\(...\)"):
         await alone.run(request(MODEL))
