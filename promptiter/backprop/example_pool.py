@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from promptiter.backprop.judged_traces import JudgedTraces
 from promptiter.backprop.stage_calls import Redact
 from promptiter.stages.optimizer import StepExample
+from promptiter.structure import Surface
 from traces.model import Json
 
 ExampleSource: TypeAlias = Literal["passing", "reference"]
@@ -60,9 +61,11 @@ class _NodePool:
 class ExamplePool:
     """The exchanges of one run, by node. `is_forbidden` says of messages that they may not be shown."""
 
-    def __init__(self, *, redact: Redact = lambda text: text, is_forbidden: Callable[[Json], object] = bool) -> None:
+    def __init__(
+        self, *, redact: Redact = lambda text: text, is_forbidden: Callable[[Json], object] = lambda _: False
+    ) -> None:
         self._redact = redact
-        self._is_forbidden = is_forbidden if is_forbidden is not bool else lambda _: False
+        self._is_forbidden = is_forbidden
         self._nodes: dict[str, _NodePool] = {}
 
     async def add_runs(self, traces: JudgedTraces, node_ids: Iterable[str]) -> None:
@@ -101,11 +104,22 @@ class ExamplePool:
 
     def find_cases(self, node_id: str, examples: Json) -> frozenset[str]:
         """The cases that some examples of a node show."""
-        shown = {str(each.get("content")) for each in examples if isinstance(each, dict)} if examples else set()
+        shown = {each["content"] for each in examples or ()}
         node = self._nodes.get(node_id, _NodePool())
-        return frozenset(
-            case_id for case_id, each in node.inputs.items() if each.input in shown or self._redact(each.input) in shown
-        )
+        return frozenset(case_id for case_id, each in node.inputs.items() if self._redact(each.input) in shown)
+
+    def list_foreign(self, surface: Surface) -> list[Json]:
+        """The examples of a surface that are not of this pool: the user's own."""
+        node = self._nodes.get(surface.node_id, _NodePool())
+        known = {self._redact(each.input) for each in node.inputs.values()}
+        kept: list[Json] = []
+        is_kept = True
+        for message in surface.value:
+            if message["role"] == "user":
+                is_kept = message["content"] not in known
+            if is_kept:
+                kept.append(message)
+        return kept
 
     def _build_exchange(self, step: StepExample) -> Exchange | None:
         """The good exchange of a step; None if a good output is not known, or is not text."""

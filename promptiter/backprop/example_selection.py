@@ -3,15 +3,14 @@
 `coverage` takes those that are nearest to inputs that fail, each counted once (greedy facility location): an example
 with the answer that an input needs is near it, and the more words they share, the nearer. `diversity` takes examples
 that differ from each other, `length` the shortest, `random` any. The most useful example is the last one, next to the
-input: models weigh it most.
+input, where models weigh it most.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -29,31 +28,57 @@ LENGTH_WEIGHT = 0.2
 NEAR_BEST = 3
 """A selection that is varied takes one of this number of best examples at each step."""
 
+MAX_COMPARED = 200
+"""Maximum number of exchanges and of inputs that are compared with each other, so that it takes a second at most."""
+
 MAX_VARIANTS = 200
 """Maximum number of selections that are drawn to find a new one."""
 
+Vector: TypeAlias = Mapping[str, float]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class ExampleSelector:
-    """Selects examples of one node. `inputs` are what they should help with, `weights` of cases are added to theirs."""
+    """Selects examples of one node. `inputs` are what they should help with; `weights` of cases are added to theirs."""
 
-    exchanges: Sequence[Exchange]
-    inputs: Sequence[KnownInput] = ()
-    strategy: SelectionStrategy = "coverage"
-    weights: Mapping[str, float] = field(default_factory=dict)
+    def __init__(
+        self,
+        exchanges: Sequence[Exchange],
+        inputs: Sequence[KnownInput] = (),
+        *,
+        strategy: SelectionStrategy = "coverage",
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._exchanges = exchanges[:MAX_COMPARED]
+        failing_first = sorted(inputs, key=lambda each: each.passed)[:MAX_COMPARED]
+        more = weights or {}
+        self._weights: list[float] = []
+        self._near: list[list[float]] = [[] for _ in self._exchanges]
+        if strategy == "coverage":
+            self._weights = [
+                (PASSING_WEIGHT if each.passed else 1.0) + more.get(each.case_id, 0.0) for each in failing_first
+            ]
+            self._near = self._compare_with(failing_first)
+        elif strategy == "diversity":
+            self._weights = [1.0] * len(self._exchanges)
+            self._near = self._compare_with(
+                [KnownInput(case_id="", input=each.input, passed=True, wanted=each.output) for each in self._exchanges]
+            )
 
     def iterate(self, most: int, *, rng: Random) -> Iterator[tuple[Exchange, ...]]:
         """Distinct selections of at most this number of examples, the best guess first; then others by chance."""
         seen: set[tuple[Exchange, ...]] = set()
-        for chosen in self._iterate_all(min(most, len(self.exchanges)), rng):
+        for chosen in self._iterate_all(min(most, len(self._exchanges)), rng):
             if chosen and chosen not in seen:
                 seen.add(chosen)
                 yield chosen
 
     def _iterate_all(self, most: int, rng: Random) -> Iterator[tuple[Exchange, ...]]:
-        if self.strategy == "random":
+        if not most:
+            return
+        if self._strategy == "random":
             for _ in range(MAX_VARIANTS):
-                yield tuple(rng.sample(list(self.exchanges), rng.randint(min(1, most), most)))
+                yield tuple(rng.sample(self._exchanges, rng.randint(1, most)))
             return
         first = self._select(most)
         yield first
@@ -64,84 +89,64 @@ class ExampleSelector:
             yield tuple(rng.sample(varied, len(varied)))
 
     def _select(self, most: int, *, rng: Random | None = None) -> tuple[Exchange, ...]:
-        """Take one example after the other, the best or, with `rng`, one of the best; the first one comes last."""
-        vectors = _Vectors.of([each.input for each in (*self.exchanges, *self.inputs)])
-        rate = self._build_rating(vectors)
+        """Take one example after the other: the best or, with `rng`, one of the best. The first one comes last."""
         chosen: list[int] = []
-        left = list(range(len(self.exchanges)))
+        nearest = [0.0] * len(self._weights)
+        left = list(range(len(self._exchanges)))
         while left and len(chosen) < most:
-            ranked = sorted(left, key=lambda at: (-rate(at, chosen), len(self.exchanges[at]), at))
+            ratings = {at: self._rate(at, nearest) for at in left}
+            ranked = sorted(left, key=lambda at: (-ratings[at], len(self._exchanges[at]), at))
             taken = ranked[0] if rng is None else rng.choice(ranked[:NEAR_BEST])
             chosen.append(taken)
             left.remove(taken)
-        return tuple(self.exchanges[at] for at in reversed(chosen))
+            nearest = list(map(max, nearest, self._near[taken]))
+        return tuple(self._exchanges[at] for at in reversed(chosen))
 
-    def _build_rating(self, vectors: _Vectors) -> _Rating:
-        exchanges = self.exchanges
-        if self.strategy == "length":
-            return lambda at, _: -float(len(exchanges[at]))
-        alike = [[self._compare(one, other, vectors) for other in range(len(exchanges))] for one in range(len(exchanges))]
-        if self.strategy == "diversity":
-            return lambda at, chosen: -max((alike[at][other] for other in chosen), default=0.0)
-        return self._build_coverage(vectors)
+    def _rate(self, at: int, nearest: Sequence[float]) -> float:
+        """How good an example is, given how near those that are chosen are to each input."""
+        length = min(1.0, len(self._exchanges[at]) / MAX_CHARACTERS)
+        if self._strategy == "length":
+            return -length
+        if self._strategy == "diversity":  # the inputs are those of the exchanges
+            return -nearest[at]
+        gains = zip(self._weights, self._near[at], nearest, strict=True)
+        return (1 - LENGTH_WEIGHT * length) * sum(weight * max(0.0, new - old) for weight, new, old in gains)
 
-    def _build_coverage(self, vectors: _Vectors) -> _Rating:
-        """The gain in coverage: for each input, how much nearer this example is than the nearest one so far."""
-        first = len(self.exchanges)
-        weights = [
-            (PASSING_WEIGHT if each.passed else 1.0) + self.weights.get(each.case_id, 0.0) for each in self.inputs
-        ]
-        near = [
+    def _compare_with(self, inputs: Sequence[KnownInput]) -> list[list[float]]:
+        """How near each exchange is to each input."""
+        vectors = _build_vectors([each.input for each in (*self._exchanges, *inputs)])
+        theirs = vectors[len(self._exchanges) :]
+        return [
             [
                 0.0
                 if each.case_id == exchange.case_id  # an example always covers its own case
-                else vectors.compare(at, first + number) + _is_same_answer(exchange.output, each.wanted)
-                for number, each in enumerate(self.inputs)
+                else _compare(mine, vector) + _is_same_answer(exchange.output, each.wanted)
+                for vector, each in zip(theirs, inputs, strict=True)
             ]
-            for at, exchange in enumerate(self.exchanges)
+            for mine, exchange in zip(vectors, self._exchanges, strict=False)
         ]
 
-        def rate(at: int, chosen: Sequence[int]) -> float:
-            gain = sum(
-                weight * max(0.0, near[at][number] - max((near[other][number] for other in chosen), default=0.0))
-                for number, weight in enumerate(weights)
-            )
-            return gain * (1 - LENGTH_WEIGHT * min(1.0, len(self.exchanges[at]) / MAX_CHARACTERS))
 
-        return rate
-
-    def _compare(self, one: int, other: int, vectors: _Vectors) -> float:
-        same = _is_same_answer(self.exchanges[one].output, self.exchanges[other].output)
-        return vectors.compare(one, other) + same
+def _build_vectors(texts: Sequence[str]) -> list[Vector]:
+    """Texts as vectors of length 1 of their words, in which rare words weigh more (TF-IDF)."""
+    counts = [Counter(split_words(text)) for text in texts]
+    holders = Counter(word for each in counts for word in each)
+    return [
+        _scale({word: count * math.log(1 + len(texts) / holders[word]) for word, count in each.items()})
+        for each in counts
+    ]
 
 
-_Rating: TypeAlias = Callable[[int, Sequence[int]], float]
-"""Rates an example, by number, given those that are chosen."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Vectors:
-    """Texts as vectors of their words, rare words first (TF-IDF), of length 1."""
-
-    words: Sequence[Mapping[str, float]]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> _Vectors:
-        counts = [Counter(split_words(text)) for text in texts]
-        holders = Counter(word for each in counts for word in each)
-        return cls([_scale({word: n * math.log(1 + len(texts) / holders[word]) for word, n in each.items()}) for each in counts])
-
-    def compare(self, one: int, other: int) -> float:
-        """The cosine of two texts."""
-        first, second = self.words[one], self.words[other]
-        if len(second) < len(first):
-            first, second = second, first
-        return sum(weight * second.get(word, 0.0) for word, weight in first.items())
-
-
-def _scale(vector: Mapping[str, float]) -> dict[str, float]:
+def _scale(vector: Vector) -> Vector:
     length = math.sqrt(sum(weight * weight for weight in vector.values()))
     return {word: weight / length for word, weight in vector.items()}
+
+
+def _compare(one: Vector, other: Vector) -> float:
+    """The cosine of two vectors of length 1."""
+    if len(other) < len(one):
+        one, other = other, one
+    return sum(weight * other.get(word, 0.0) for word, weight in one.items())
 
 
 def _is_same_answer(one: str, other: str | None) -> bool:
