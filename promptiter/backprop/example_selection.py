@@ -114,7 +114,7 @@ class ExampleSelector:
 
     def _compare_with(self, inputs: Sequence[KnownInput]) -> list[list[float]]:
         """How near each exchange is to each input."""
-        vectors = _build_vectors([each.input for each in (*self._exchanges, *inputs)])
+        vectors = _build_vectors([*(each.input for each in self._exchanges), *(each.input for each in inputs)])
         theirs = vectors[len(self._exchanges) :]
         return [
             [

@@ -237,7 +237,7 @@ class JudgedTraces:
         return tuple(examples)
 
     async def collect_visits(self, node_id: str) -> tuple[StepExample, ...]:
-        """The last visit of a node in each run, whether it passed or failed."""
+        """The last visit of a node in each run, whether it passed or failed. Only a last step counts as terminal."""
         runs = [*self._take_runs(MAX_VISITS, passed=True), *self._take_runs(MAX_VISITS, passed=False)]
         examples = []
         for run in runs:
@@ -245,7 +245,9 @@ class JudgedTraces:
             visits = [step for step in trace.steps if step.node_id == node_id]
             if visits:
                 findings = [finding for loss in run.losses for finding in loss.findings]
-                examples.append(await _build_example(run, trace, visits[-1], passed=run.has_passed, findings=findings))
+                found = await _build_example(run, trace, visits[-1], passed=run.has_passed, findings=findings)
+                is_last = any(each.id == visits[-1].id for each in trace.terminals)
+                examples.append(replace(found, is_terminal=is_last))
         return tuple(examples)
 
     async def survey(self) -> AgentSurvey:

@@ -23,29 +23,33 @@ from traces.model import Json
 MIN_WORDS, MIN_CHARACTERS = 3, 12
 """A text with fewer words and characters counts as repeated only if it is a whole message."""
 
+COMMON = 2
+"""What this number of train cases say is not that of one case."""
+
 REPEATED_INPUT = "has the input of a validation or test case"
 NEARLY_REPEATED_INPUT = "has nearly the input of a validation or test case"
 REPEATED_ANSWER = "has the answer of a validation or test case"
 
 
 class HiddenCases:
-    """Finds examples that repeat hidden cases. What `known` cases say, the train cases, may be repeated.
+    """Finds examples that repeat hidden cases. `known` are the train cases, which may be repeated.
 
-    A short answer that several hidden cases expect is a label of the task, and may be repeated, too.
+    A part that several train cases have, an answer that a train case expects, and a short answer that several hidden
+    cases expect belong to the task, and may be repeated, too.
     """
 
     def __init__(self, hidden: Iterable[EvalCase], known: Iterable[EvalCase] = ()) -> None:
-        hidden = list(hidden)
-        said = {_join_words(each) for case in known for each in (*_list_inputs(case), *_list_answers(case))}
-        self._known = frozenset(said)
-        self._known_text = "\n".join(sorted(said))
-        inputs = dict.fromkeys(each for case in hidden for each in _list_inputs(case))
-        self._inputs = [text for each in inputs if self._is_new(text := _join_words(each))]
-        self._shingles = [make_shingles([each]) for each in inputs if self._is_new(_join_words(each))]
+        hidden, known = list(hidden), list(known)
+        self._known_inputs = [_join_words(each) for case in known for each in _list_inputs(case)]
+        inputs = dict.fromkeys(each for case in hidden for each in _list_inputs(case) if each.strip())
+        self._inputs = frozenset(map(_join_words, inputs))
+        self._parts = [each for each in sorted(self._inputs) if _is_long(each) and not self._is_common(each)]
+        self._shingles = [make_shingles([each]) for each in inputs]
+        expected = {_join_words(each) for case in known for each in _list_answers(case)}
         answers = Counter(text for case in hidden for text in {_join_words(each) for each in _list_answers(case)})
-        self._answers = [
-            text for text, count in answers.items() if self._is_new(text) and (count == 1 or _is_long(text))
-        ]
+        self._answers = frozenset(
+            text for text, count in answers.items() if text not in expected and (count == 1 or _is_long(text))
+        )
 
     def find_repeat(self, examples: Json, *, own: Json = None) -> str:
         """Say which of some messages repeats a case, without naming the case; empty if none does.
@@ -60,17 +64,16 @@ class HiddenCases:
                 return f"message {number} of the examples {problem}"
         return ""
 
-    def _is_new(self, text: str) -> bool:
-        """Whether no train case has this text: if one has it, it belongs to the task."""
-        return bool(text.strip()) and text not in self._known and not (_is_long(text) and text in self._known_text)
+    def _is_common(self, text: str) -> bool:
+        return sum(text in each for each in self._known_inputs) >= COMMON
 
     def _find_problem(self, content: str, *, role: str) -> str:
         text = _join_words(content)
-        if text in self._inputs or _holds(text, self._inputs):
+        if text in self._inputs or _holds(text, self._parts):
             return REPEATED_INPUT
         if (role == "assistant" and text in self._answers) or _holds(text, self._answers):
             return REPEATED_ANSWER
-        if role != "user" or not _is_long(text) or _holds(text, self._known):
+        if role != "user" or not _is_long(text) or _holds(text, self._known_inputs):
             return ""
         shingles = make_shingles([content])
         return NEARLY_REPEATED_INPUT if any(_compare(shingles, each) >= NEAR for each in self._shingles) else ""

@@ -2,8 +2,8 @@
 
 A round runs the train cases, collects what the nodes did in those that pass and the references of the others, and
 selects several sets of examples. Each is screened on train cases that none of them shows, since a case whose answer is
-shown proves nothing. The best set is validated. After an acceptance the next round starts from more passing steps; after
-a rejection it tries other sets, which prefer the cases that still failed.
+shown proves nothing. The best set is validated. After an acceptance the next round starts from more passing steps;
+after a rejection it tries other sets, which prefer the cases that still failed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import get_args
 
-from promptiter.backprop.example_pool import ExamplePool
 from promptiter.backprop.example_selection import SelectionStrategy
-from promptiter.backprop.example_writing import MOST_EXAMPLES, ExampleWriter
-from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
+from promptiter.backprop.example_writing import MOST_EXAMPLES
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
@@ -25,8 +23,8 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.numbers import check_count
 from promptiter.profile import PatchSet, Profile
-from promptiter.search.blame import extract_case_losses
 from promptiter.search.rerun_cases import measure_gain
+from promptiter.search.session_examples import SessionExamples
 from promptiter.wording import join_names, plural
 
 MOST_SCREENED = 24
@@ -98,7 +96,7 @@ class FewShotSearch:
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
-        return SearchOutline(screened_cases=MOST_SCREENED, screenings=self.batch_size)
+        return SearchOutline(screened_cases=MOST_SCREENED, trials=self.batch_size)
 
 
 class ExampleRounds:
@@ -113,9 +111,11 @@ class ExampleRounds:
         batch_size: int = BATCH,
         seed: int = 0,
     ) -> None:
-        self.surface_ids = find_examples_targets(session)
-        if not self.surface_ids:
-            raise SetupError(f"no target holds few-shot examples: {join_names(sorted(session.targets), limit=5)}")
+        self._examples = SessionExamples(session)
+        if not self._examples.surface_ids:
+            known = [each.id for each in session.snapshot.surfaces if each.type == "examples"]
+            advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
+            raise SetupError(f"no target of this run holds few-shot examples; {advice}")
         if session.shape != "two_sets":
             raise SetupError(ONE_SET)
         self._session = session
@@ -123,7 +123,6 @@ class ExampleRounds:
         self._strategy: SelectionStrategy = strategy
         self._batch_size = batch_size
         self._rng = Random(f"{seed} examples")
-        self._pool = build_session_pool(session)
         self._known: tuple[Profile, Evaluation] | None = None
         self._weights: Counter[str] = Counter()
         self._tried: set[str] = set()
@@ -146,7 +145,7 @@ class ExampleRounds:
         session, profile = self._session, self._session.accepted.profile
         if self._known is None or self._known[0].digest != profile.digest:
             evaluation = await session.evaluate(session.train, profile, phase="train")
-            await add_to_pool(self._pool, session, evaluation, session.train, profile)
+            await self._examples.add(evaluation, session.train, profile)
             self._known = profile, evaluation
             self._weights.clear()
         return self._known[1]
@@ -155,9 +154,8 @@ class ExampleRounds:
         """Select sets of examples that were not tried before, for all nodes at once."""
         session = self._session
         profile = session.accepted.profile
-        most = max(1, min(self._k, len(session.train.cases) // 2))  # the others are left for the screening
-        writer = ExampleWriter(pool=self._pool, most=most, strategy=self._strategy, weights=self._weights)
-        surfaces = [profile.surface(each, session.snapshot) for each in self.surface_ids]
+        writer = self._examples.build_writer(most=self._k, strategy=self._strategy, weights=self._weights)
+        surfaces = [profile.surface(each, session.snapshot) for each in self._examples.surface_ids]
         series = [writer.iterate_patches(each, rng=self._rng) for each in surfaces]
         trials: list[_Trial] = []
         while len(trials) < count:
@@ -165,7 +163,7 @@ class ExampleRounds:
             if not patches:
                 break
             candidate = session.candidate(patches)
-            shown = find_shown_cases(self._pool, candidate, session)
+            shown = self._examples.find_shown(candidate)
             if candidate.digest not in self._tried and len(shown) < len(session.train.cases):
                 self._tried.add(candidate.digest)
                 trials.append(_Trial(patches=patches, candidate=candidate, shown=shown))
@@ -212,32 +210,6 @@ class ExampleRounds:
             "no examples could be made of the train cases: a node needs a step that passed without calling tools, or "
             "has to give the answer of cases that have a reference"
         )
-
-
-def find_examples_targets(session: Session) -> list[str]:
-    """The targets that hold few-shot examples."""
-    return [each.id for each in session.snapshot.surfaces if each.type == "examples" and each.id in session.targets]
-
-
-def build_session_pool(session: Session) -> ExamplePool:
-    """A pool that leaves out what repeats validation or test cases."""
-    return ExamplePool(redact=session.redact, is_forbidden=session.find_hidden_repeat)
-
-
-async def add_to_pool(
-    pool: ExamplePool, session: Session, evaluation: Evaluation, eval_set: EvalSet, profile: Profile
-) -> None:
-    """Add an evaluation of train cases to a pool, for the nodes whose examples are targets."""
-    losses = await extract_case_losses(session, evaluation, eval_set, profile)
-    traces = JudgedTraces(judge_traces(evaluation, eval_set, session.trace, losses=losses))
-    nodes = [session.snapshot.surface(each).node_id for each in find_examples_targets(session)]
-    await pool.add_runs(traces, nodes)
-
-
-def find_shown_cases(pool: ExamplePool, candidate: Profile, session: Session) -> frozenset[str]:
-    """The train cases that the examples of a candidate show."""
-    surfaces = [candidate.surface(each, session.snapshot) for each in find_examples_targets(session)]
-    return frozenset(case_id for each in surfaces for case_id in pool.find_cases(each.node_id, each.value))
 
 
 def _describe_gain(gain: float, cases: EvalSet) -> str:

@@ -12,6 +12,7 @@ answers there are. It slips now and then.
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from random import Random
@@ -28,7 +29,9 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.stopping import TargetScore
+from promptiter.profile import SurfacePatch
 from promptiter.runlog.results import RunResult
+from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds.planted_world import TaskModel
 
 TOPICS: Mapping[str, tuple[str, ...]] = {
@@ -43,6 +46,9 @@ INSTRUCTION = "You sort messages of customers. Answer with the desk that gets th
 TRAIN, VALIDATION, TEST = 36, 24, 24
 REACHED = 0.9
 SLIP = 0.02
+FEWEST = 3
+"""A rule for a word needs this number of messages."""
+
 
 _OPENINGS = ("Hello,", "Dear team,", "Hi,", "Good morning,", "Please help:", "To whom it may concern:")
 _PHRASES = (
@@ -73,7 +79,9 @@ def build_sets(seed: int) -> tuple[EvalSet, EvalSet, EvalSet]:
 
 def build_evaluator(seed: int, *, slip: float = SLIP) -> Evaluator:
     task = TaskModel(answer=lambda request, rng: _answer(request, rng, slip=slip), seed=seed)
-    return Evaluator(build_metrics([{"metric_name": "exact_match"}]), gateway=Gateway(models={"small": task}, seed=seed))
+    return Evaluator(
+        build_metrics([{"metric_name": "exact_match"}]), gateway=Gateway(models={"small": task}, seed=seed)
+    )
 
 
 def build_request(seed: int, *, targets: Sequence[str], **changes: object) -> RunRequest:
@@ -95,6 +103,32 @@ def build_request(seed: int, *, targets: Sequence[str], **changes: object) -> Ru
 async def run_search(search: Search, seed: int, *, targets: Sequence[str], **changes: object) -> RunResult:
     engine = Engine(build_agent(), build_evaluator(seed), search=search)
     return await engine.run(build_request(seed, targets=targets, **changes))
+
+
+class CueWriter:
+    """An optimizer that writes all the rules that the model follows: for each word, the desk that it goes with most.
+
+    It sees the wanted desk of every failing message. The rules of the most telling words come first.
+    """
+
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for each in (*request.failing, *request.passing):
+            for word in set(_WORD.findall(each.input.casefold())):
+                counts[word][each.expected or ""] += 1
+        telling = [
+            (count / found.total(), count, word, desk)
+            for word, found in counts.items()
+            for desk, count in found.most_common(1)
+            if count >= FEWEST
+        ]
+        rules = [f'Answer "{desk}" when the input mentions "{word}".' for _, _, word, desk in sorted(telling)[::-1]]
+        for most in (len(rules), 24, 12, 6, 3):
+            value = " ".join([INSTRUCTION, *rules[:most]])
+            if value not in [each.value for each in request.rejected]:
+                patch = SurfacePatch(surface_id=request.surface.id, value=value, reason="what each word goes with")
+                return PatchResult(patch=patch)
+        return PatchResult(patch=None, reason="no other rules")
 
 
 def has_reached(result: RunResult) -> bool:
@@ -158,5 +192,5 @@ def _find_topics(text: str) -> set[str]:
     return {name for name, words in TOPICS.items() if any(word in text.casefold() for word in words)}
 
 
-_CUE = re.compile(r"""\b(?:mentions?|about|says?|contains?)\s+["']?([^"'.,]+)""", re.I)
+_CUE = re.compile(r"""\b(?:mentions?|about|says?|contains?)\s+["']?([^"'.,]+)""", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
