@@ -11,7 +11,7 @@ from promptiter.engine.engine import Engine
 from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
-from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
@@ -119,13 +119,10 @@ async def test_a_session_rejects_examples_that_repeat_validation_or_test_cases_w
 
 
 async def test_train_cases_that_repeat_validation_cases_are_not_shown() -> None:
-    request = build_request(0, targets=[EXAMPLES])
-    assert request.train is not None
-    repeated = replace(request.train.cases[0], id="repeated", context=(Message("user", "Hello"),))
-    assert request.validation is not None
-    asked = replace(
-        request, validation=replace(request.validation, cases=(*request.validation.cases, repeated)), max_rounds=1
-    )
+    train, validation, _ = convention.build_sets(0)
+    repeated = replace(train.cases[0], id="repeated", context=(Message("user", "Hello"),))
+    more = replace(validation, cases=(*validation.cases, repeated))
+    asked = build_request(0, targets=[EXAMPLES], validation=more, max_rounds=1)
     pools: list[SessionExamples] = []
 
     class Collect:
@@ -139,7 +136,7 @@ async def test_train_cases_that_repeat_validation_cases_are_not_shown() -> None:
     [found] = pools
     pool = found.build_writer().pool
     shown = {each.case_id for each in pool.list_exchanges("sorter")}
-    assert {case.id for case in request.train.cases} - shown == {request.train.cases[0].id}
+    assert {case.id for case in train.cases} - shown == {train.cases[0].id}
 
 
 @pytest.mark.parametrize(
@@ -193,14 +190,11 @@ async def test_nodes_get_examples_of_their_own_steps() -> None:
         turns = [Turn(user=f"{name} number {start + at}", expected=f"#{start + at}") for at in range(8)]
         return tuple(EvalCase(id=f"{name}{at}", turns=(each,)) for at, each in enumerate(turns))
 
-    request = build_request(0, targets=["clerk#examples", "reader#examples"], test=None)
-    assert request.train is not None
-    assert request.validation is not None
-    asked = replace(
-        request,
-        train=replace(request.train, cases=cases("train", 10)),
-        validation=replace(request.validation, cases=cases("validation", 50)),
+    train, validation = (
+        EvalSet(id=name, cases=cases(name, start)) for name, start in (("train", 10), ("validation", 50))
     )
+    targets = ["clerk#examples", "reader#examples"]
+    asked = build_request(0, targets=targets, train=train, validation=validation, test=None)
     evaluator = build_evaluator(0)
     evaluator = type(evaluator)(
         evaluator.metrics, gateway=Gateway(models=dict.fromkeys(("reader", "clerk"), ScriptedModel(answer)))

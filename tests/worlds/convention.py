@@ -137,7 +137,7 @@ def has_reached(result: RunResult) -> bool:
 
 def _build_set(name: str, count: int, rng: Random, seen: set[str]) -> EvalSet:
     pairs = list(RULE)
-    cases = []
+    cases: list[EvalCase] = []
     while len(cases) < count:
         pair = pairs[len(cases) % len(pairs)]
         text = _write_message(pair, rng)
