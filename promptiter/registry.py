@@ -97,6 +97,7 @@ SEARCHES: Registry[Callable[..., Any]] = Registry(
     built_in={
         "backprop": "promptiter.search.rounds:BackpropRounds",
         "cheaper": "promptiter.search.cheaper:ModelDownsizing",
+        "few_shot": "promptiter.search.few_shot:FewShotSearch",
         "fewer_tokens": "promptiter.search.shorter:PromptShortening",
         "gepa": "promptiter.search.gepa:GepaSearch",
         "gepa_reflective": "promptiter.search.gepa:GepaSearch",

@@ -199,7 +199,9 @@ class Estimate:
         compared = rounds if is_one_set else more_rounds
         passes = PASSES.at_most(outline.passes)
         rerun = failed.at_most(outline.max_rerun) * passes * outline.width * rounds * workload.repeats
-        if outline.screened_cases is not None:
+        if outline.screened_cases is not None and outline.trials:
+            rerun = cases.at_most(outline.screened_cases) * outline.trials * rounds * workload.repeats
+        elif outline.screened_cases is not None:
             train = again = Range.exactly(min(outline.screened_cases, workload.train) if outline.screenings else 0)
             rerun = train * FAILING * (outline.screenings * len(workload.downstream))
         return _Counts(
