@@ -17,7 +17,10 @@ from promptiter.config.comparison_plan import ComparisonPlan, PlannedSearch, Sto
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.errors import RunLockedError, SetupError
-from promptiter.runs.directory import RunDirectory, read_finished_run
+from promptiter.runlog.event_log import is_finished
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import read_header
 from promptiter.runs.report.comparison_files import write_comparison
@@ -95,7 +98,7 @@ def is_complete(found: SearchComparison) -> bool:
 def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     """The runs that each search still has to make or to finish."""
     return {
-        search.name: sum(_read_ended(plan, search, seed) is None for seed in range(plan.seeds))
+        search.name: sum(_find_ended(plan, search, seed) is None for seed in range(plan.seeds))
         for search in plan.searches
     }
 
@@ -150,7 +153,7 @@ def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) 
     folder = _find_run(plan, planned.search, planned.seed)
     if folder is None:
         return configured.begin()
-    if _read_ended(plan, planned.search, planned.seed) is None:
+    if _find_ended(plan, planned.search, planned.seed) is None:
         return configured.resume(folder)
     check_inputs(
         read_header(folder),
@@ -166,10 +169,10 @@ def _find_run(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | 
     return next((each.parent for each in sorted(plan.locate(search, seed).glob(f"*/{HEADER}"))), None)
 
 
-def _read_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
+def _find_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
     """The folder of a run that has ended; None if there is none, or it can be resumed."""
     folder = _find_run(plan, search, seed)
-    return folder if folder is not None and read_finished_run(folder) is not None else None
+    return folder if folder is not None and is_finished(EventFile(folder / JOURNAL).last()) else None
 
 
 def _read_runs(plan: ComparisonPlan, search: PlannedSearch) -> Iterator[SearchRun]:

@@ -17,6 +17,13 @@ NOUNS: Mapping[ComparedFigure, str] = {
     "case_runs": "case runs",
     "usd": "cost",
 }
+_VERBS: Mapping[ComparedFigure, tuple[str, str]] = {
+    "score": ("scores higher", "scores lower"),
+    "calls": ("takes fewer model calls", "takes more model calls"),
+    "case_runs": ("takes fewer case runs", "takes more case runs"),
+    "usd": ("costs less", "costs more"),
+}
+"""What is said of a search that is better in a figure, and of one that is worse."""
 
 
 def write_verdict(found: SearchComparison) -> str:
@@ -69,13 +76,8 @@ def describe_figure(figure: FigureDifference) -> str:
 
 def _claim(each: SearchDifference, figure: FigureDifference) -> str:
     """`backprop scores higher than gepa: score +0.120 (…)`."""
-    verb = {"score": ("scores higher", "scores lower")}.get(figure.figure, ("takes less", "takes more"))
-    if figure.figure in ("calls", "case_runs"):
-        noun = NOUNS[figure.figure]
-        verb = (f"takes fewer {noun}", f"takes more {noun}")
-    elif figure.figure == "usd":
-        verb = ("costs less", "costs more")
-    return f"{each.first} {verb[0 if figure.is_better else 1]} than {each.second}: {describe_figure(figure)}"
+    better, worse = _VERBS[figure.figure]
+    return f"{each.first} {better if figure.is_better else worse} than {each.second}: {describe_figure(figure)}"
 
 
 def _explain_few_seeds(found: SearchComparison) -> str:
