@@ -42,7 +42,7 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     slots = _arrange(shown)
     labels = list(_label(slots))
     chart = pygal.Line(
-        style=new_style(pygal, [SERIES[kind][1] for kind in used]),
+        style=new_style([SERIES[kind][1] for kind in used]),
         js=(),
         width=860,
         height=340,
@@ -65,9 +65,9 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     return finish_svg(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
-def new_style(pygal: Any, colors: Sequence[str]) -> Any:
+def new_style(colors: Sequence[str]) -> Any:
     """The style of a chart whose series have these colours."""
-    return pygal.style.Style(
+    return import_pygal().style.Style(
         background="transparent",
         plot_background="transparent",
         foreground="var(--muted)",

@@ -29,7 +29,7 @@ def chart_spending(curves: Mapping[str, Sequence[CurvePoint]], *, axis: Compared
     is_loss = objective == "weighted_loss"
     ends = [end for curve in drawn.values() for point in curve for end in _list_ends(point, is_loss=is_loss)]
     chart = pygal.XY(
-        style=new_style(pygal, [f"var(--search-{at % COLORS})" for at, name in shown for _ in range(2)]),
+        style=new_style([f"var(--search-{at % COLORS})" for at, name in shown for _ in range(2)]),
         js=(),
         width=860,
         height=360,
