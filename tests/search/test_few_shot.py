@@ -8,9 +8,8 @@ from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
-from promptiter.engine.run import RunFailedError
 from promptiter.engine.session import Session
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
@@ -154,13 +153,13 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
 
 
 async def test_a_run_without_examples_among_its_targets_says_what_to_add() -> None:
-    with pytest.raises(RunFailedError, match="add sorter#examples to the targets"):
+    with pytest.raises(RequestError, match="add sorter#examples to the targets"):
         await run_search(FewShotSearch(), 0, targets=[INSTRUCTION])
 
 
 async def test_a_run_with_one_set_is_refused() -> None:
     cases = convention.build_sets(0)[0]
-    with pytest.raises(RunFailedError, match="give a validation set of its own"):
+    with pytest.raises(RequestError, match="give a validation set of its own"):
         await run_search(FewShotSearch(), 0, targets=[EXAMPLES], train=None, validation=None, test=None, cases=cases)
 
 
