@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -35,17 +35,30 @@ EXAMPLE_ROLES = ("user", "assistant")
 class Limits:
     """What a new value must respect. A text has a length, `{placeholders}` and locked parts that must stay.
 
-    A parameter has bounds or choices, examples a maximum number.
+    A parameter has bounds or choices, examples a maximum number. On a `log` scale, equal steps are equal factors.
     """
 
     max_chars: int | None = None
     placeholders: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
-    kind: Literal["number", "integer", "choice"] | None = None
+    kind: Literal["number", "integer", "choice", "boolean"] | None = None
     minimum: float | None = None
     maximum: float | None = None
+    scale: Literal["linear", "log"] = "linear"
     choices: tuple[Json, ...] = ()
     max_examples: int | None = None
+
+    def complete(self, value: Json) -> Limits:
+        """The limits of a parameter with this value: its type says of which kind other values are."""
+        if self.kind is not None:
+            return self
+        if self.choices:
+            return replace(self, kind="choice")
+        if isinstance(value, bool):
+            return replace(self, kind="boolean", choices=(False, True))
+        bounds = (value, self.minimum or 0, self.maximum or 0)
+        is_whole = isinstance(value, int) and all(float(each).is_integer() for each in bounds)
+        return replace(self, kind="integer" if is_whole else "number")
 
 
 NO_LIMITS = Limits()
@@ -278,6 +291,8 @@ def _text_problem(surface: Surface, value: Json) -> str | None:
 
 
 def _parameter_problem(limits: Limits, value: Json) -> str | None:
+    if limits.kind == "boolean":
+        return None if isinstance(value, bool) else _not("true or false", value)
     if limits.kind == "choice" or limits.choices:
         return _choice_problem(limits, value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -292,7 +307,8 @@ def _parameter_problem(limits: Limits, value: Json) -> str | None:
 
 
 def _choice_problem(limits: Limits, value: Json) -> str | None:
-    if limits.choices and value not in limits.choices:
+    is_bool = isinstance(value, bool)  # True == 1
+    if limits.choices and not any(value == each and isinstance(each, bool) == is_bool for each in limits.choices):
         return f"{value!r} is not one of {', '.join(map(repr, limits.choices))}"
     return None
 

@@ -101,6 +101,8 @@ def test_an_unknown_surface_is_named_with_the_nearest() -> None:
         ("parameter", Limits(kind="integer"), 3, 3.5, "a whole number"),
         ("parameter", Limits(), 3, True, "a number, got True"),
         ("parameter", Limits(kind="choice", choices=("x", 1)), 1, "y", "'y' is not one of"),
+        ("parameter", Limits(kind="choice", choices=("x", 1)), 1, True, "True is not one of"),
+        ("parameter", Limits(kind="boolean", choices=(False, True)), False, 0, "true or false, got 0"),
         ("examples", Limits(), [{"role": "user", "content": "a"}], "a", "a list of messages"),
         ("examples", Limits(), [], [{"role": "user"}], "message 0 must have exactly"),
         ("examples", Limits(), [], [{"role": "system", "content": "a"}], "text by one of user, assistant"),
@@ -131,3 +133,20 @@ def test_nodes_that_a_route_leads_to_are_reachable_with_the_nodes_inside_them() 
     )
     assert structure.find_reachable_nodes() == {"start", "team", "team/first", "team/last", "end"}
     assert len(replace(structure, entry="").find_reachable_nodes()) == 7, "unknown, so all"
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "kind"),
+    [
+        (3, Limits(minimum=1, maximum=5), "integer"),
+        (1, Limits(minimum=0, maximum=1.5), "number"),
+        (0.5, Limits(), "number"),
+        (True, Limits(), "boolean"),
+        ("a", Limits(choices=("a", "b")), "choice"),
+        (3, Limits(kind="number"), "number"),
+    ],
+)
+def test_the_value_of_a_parameter_says_of_which_kind_others_are(value: object, limits: Limits, kind: str) -> None:
+    completed = limits.complete(value)
+    assert completed.kind == kind
+    Surface(node_id="n", type="parameter", limits=completed).check(value)
