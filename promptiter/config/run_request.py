@@ -15,8 +15,8 @@ from promptiter.config.problems import Problems
 from promptiter.config.search import find_models_of_stages
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
-from promptiter.engine.round_limits import complete_limits
 from promptiter.engine.request_checks import CheckedRequest, check_request
+from promptiter.engine.round_limits import complete_limits
 from promptiter.errors import UnknownSurfaceError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import AnyGain

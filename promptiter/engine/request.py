@@ -48,8 +48,8 @@ class RunRequest:
 
     `max_rounds` and `stop` both end the search. By default a run has four rounds, and ends earlier at a perfect
     validation or after three rounds without an accepted candidate; a search that ends by itself, such as coordinate
-    descent, is stopped by a perfect validation only. `max_metric_calls` is a hard cap on the cases that the run evaluates, from the baseline to the
-    final test, for which two per case are reserved; repeats of a case count once.
+    descent, is stopped by a perfect validation only. `max_metric_calls` is a hard cap on the cases that the run
+    evaluates, from the baseline to the final test, for which two per case are reserved; repeats of a case count once.
 
     Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which ends when nothing is
     left to try. The default `seed` is the evaluator's.

@@ -32,11 +32,14 @@ from promptiter.structure import StructureSnapshot
 
 TEXT = "archive#instruction"
 RULE = "Quote the passage that the answer rests on."
-CAP = 0.78
+CAP = 0.7
 """The best score without the rule."""
 
-REACHED = 0.93
+REACHED = 0.9
 """The true score of a profile that has found the rule and the settings."""
+
+PASSING = 0.95
+"""The score with which a case passes."""
 
 NOISE = 0.04
 STEEPNESS = 2.0
@@ -64,7 +67,7 @@ SETTINGS: Mapping[str, Setting] = {
     "top_p": Setting(0.5, 1.0, 1.0, (0.6, 0.5)),
     "top_k": Setting(1, 20, 19, (0.2, 0.55)),
     "semantic_weight": Setting(0.0, 1.0, 0.1, (0.4, 0.65)),
-    "min_score": Setting(0.001, 1.0, 0.002, (0.65, 0.4)),
+    "min_score": Setting(0.001, 1.0, 0.002, (0.65, 0.4), is_log=True),
     "passage_chars": Setting(100, 2000, 1900, (0.25, 0.6)),
 }
 AXES = tuple(f"archive#parameter.{name}" for name in SETTINGS)
@@ -73,7 +76,8 @@ AXES = tuple(f"archive#parameter.{name}" for name in SETTINGS)
 @agent(
     instruction="Answer the question from the archive.",
     parameter={
-        name: Parameter(value=each.start, minimum=each.low, maximum=each.high) for name, each in SETTINGS.items()
+        name: Parameter(value=each.start, minimum=each.low, maximum=each.high, scale="log" if each.is_log else "linear")
+        for name, each in SETTINGS.items()
     },
 )
 def archive(message: str) -> str:
@@ -149,7 +153,7 @@ def make_cases(name: str, count: int) -> EvalSet:
 
 
 def build_engine(search: Search, *, seed: int) -> Engine:
-    metric = FunctionMetric(name="quality", function=quality, threshold=REACHED)
+    metric = FunctionMetric(name="quality", function=quality, threshold=PASSING)
     return Engine(QuadraticAgent(seed), Evaluator([metric], options=EvaluationOptions(seed=seed)), search=search)
 
 

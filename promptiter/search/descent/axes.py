@@ -63,7 +63,7 @@ def _build_axis(surface: Surface) -> Axis | None:
     limits = surface.limits
     if limits.choices:
         return Axis(surface_id=surface.id, kind="choice", choices=limits.choices)
-    if str(limits.kind) == "boolean":
+    if limits.kind == "boolean":
         return Axis(surface_id=surface.id, kind="choice", choices=(False, True))
     if surface.type == "model" or limits.minimum is None or limits.maximum is None:
         return None
@@ -72,7 +72,7 @@ def _build_axis(surface: Surface) -> Axis | None:
         kind="integer" if limits.kind == "integer" else "number",
         minimum=limits.minimum,
         maximum=limits.maximum,
-        is_log=getattr(limits, "scale", "linear") == "log",
+        is_log=limits.scale == "log",
     )
 
 
