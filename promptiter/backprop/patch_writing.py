@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from promptiter.backprop.example_writing import ExampleWriter
 from promptiter.backprop.judged_traces import AgentSurvey, JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
@@ -45,7 +46,8 @@ class PatchAttempt:
 class PatchWriter:
     """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown.
 
-    `emphasis` is what the patches should do differently from others with the same evidence, if there are any.
+    `emphasis` is what the patches should do differently from others with the same evidence, if there are any. Few-shot
+    examples are those of `examples`, as long as it has some that were not rejected; then the optimizer is asked.
     """
 
     optimizer: Optimizer
@@ -56,6 +58,7 @@ class PatchWriter:
     redact: Redact
     find_rejected: Callable[[str], tuple[Rejection, ...]] = lambda _: ()
     emphasis: str = ""
+    examples: ExampleWriter | None = None
 
     async def write(
         self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
@@ -95,6 +98,8 @@ class PatchWriter:
     async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
         surface, before = request.surface, request.rejected
+        if (chosen := self._select_examples(request)) is not None:
+            return PatchAttempt(patch=_link_patch(chosen, gradients))
         refused: tuple[Rejection, ...] = ()
         has_failed = True
         for _ in range(MAX_ATTEMPTS):
@@ -113,6 +118,11 @@ class PatchWriter:
             if rejection.kind == "repeated":
                 request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
+
+    def _select_examples(self, request: OptimizeRequest) -> SurfacePatch | None:
+        if request.surface.type != "examples" or self.examples is None:
+            return None
+        return self.examples.write(request.surface, rejected=[each.value for each in request.rejected])
 
     async def _optimize(self, request: OptimizeRequest) -> PatchResult:
         method = self.optimizer.optimize
