@@ -12,6 +12,7 @@ from promptiter.policies.acceptance import AnyGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.registry import SEARCHES
+from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
 from promptiter.runs.decisions import decide_again
 from promptiter.search.descent.numeric_search import OptunaSearch, RandomSearch
@@ -101,15 +102,15 @@ def test_the_gains_of_the_phases_add_up_to_the_whole(descent: tuple[RunResult, Q
 
 
 def test_decisions_can_be_made_again_from_the_record() -> None:
-    events = []
+    events: list[Event] = []
 
     class Collects:
-        def observe(self, event: object) -> None:
+        async def observe(self, event: Event) -> None:
             events.append(event)
 
     engine = build_engine(build_descent(max_cycles=2), seed=0)
     engine.run_sync(build_request(), observers=[Collects()])
-    found = [each for each in decide_again(events) if each.again is not None]  # type: ignore[arg-type]
+    found = [each for each in decide_again(events) if each.again is not None]
 
     assert len(found) > 10
     assert all(each.again == each.recorded for each in found)

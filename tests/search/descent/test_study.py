@@ -6,6 +6,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from promptiter.backprop.trial_record import NumericProposal
 from promptiter.search.descent.axes import Axis
 from promptiter.search.descent.study import Sampler, Study, StudySettings
 from traces.model import Json
@@ -91,7 +92,7 @@ def test_a_study_proposes_what_plain_optuna_proposes(sampler: Sampler, multivari
 
 def test_a_study_explains_its_points_once_it_models() -> None:
     study = Study("s", AXES, seed=1, settings=StudySettings(startup_trials=3))
-    points = []
+    points: list[NumericProposal] = []
     for _ in range(6):
         points += study.ask(1)
         study.tell([measure({**points[-1].params, "a#parameter.top_k": 12})])
