@@ -13,6 +13,7 @@ from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, check_surface_id
 from promptiter.concurrency import run_together
 from promptiter.errors import SurfaceValueError
+from promptiter.llm.prices import Price
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.stages.contracts import AggregateResult, SurfaceGradient
 from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult, Rejection, RejectionKind
@@ -46,8 +47,9 @@ class PatchAttempt:
 class PatchWriter:
     """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown.
 
-    `emphasis` is what the patches should do differently from others with the same evidence, if there are any. Few-shot
-    examples are those of `examples`, as long as it has some that were not rejected; then the optimizer is asked.
+    `emphasis` is what the patches should do differently from others with the same evidence, if there are any.
+    `find_prices` returns the prices of the models that a surface may choose from. Few-shot examples are those of
+    `examples`, as long as it has some that were not rejected; then the optimizer is asked.
     """
 
     optimizer: Optimizer
@@ -58,6 +60,7 @@ class PatchWriter:
     redact: Redact
     find_rejected: Callable[[str], tuple[Rejection, ...]] = lambda _: ()
     emphasis: str = ""
+    find_prices: Callable[[Surface], Mapping[str, Price]] = lambda _: {}
     examples: ExampleWriter | None = None
 
     async def write(
@@ -92,6 +95,7 @@ class PatchWriter:
             tool_calls=survey.find_calls(surface),
             criteria=self.traces.criteria,
             emphasis=self.emphasis,
+            prices=self.find_prices(surface),
             edited_siblings={each.id: texts[each.id] for each in siblings if each.id in texts},
         )
 

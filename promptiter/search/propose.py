@@ -26,6 +26,7 @@ from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
 from promptiter.search.session_examples import SessionExamples
 from promptiter.search.stage_failures import StageFailures
+from promptiter.search.stage_models import find_prices
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.optimizer import Optimizer, Rejection
 from promptiter.structure import Surface
@@ -158,6 +159,7 @@ class PatchProposer:
             redact=session.redact,
             find_rejected=lambda surface_id: tried[surface_id],
             emphasis=emphasis,
+            find_prices=lambda surface: find_prices(surface, session.evaluator.gateway),
             examples=self.examples.build_writer(),
         )
         return await writer.write(report.signals, report.gradients)
