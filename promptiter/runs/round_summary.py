@@ -153,20 +153,20 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         reasons.add(each, signals)
         pool.add(each)
         phases.add(each)
-    blamed = blame.summaries()
+    blamed, descent = blame.summaries(), phases.summarize()
     return SearchSummary(
         rounds=tuple(rounds),
         blame=blamed,
         rejections=tuple(rejections),
         reasons=reasons.accepted,
-        no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
+        no_blame="" if blamed or result.goal.kind != "score" or descent.trials else no_blame.reason,
         problems=tuple(
             problem
             for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
             if problem is not None
         ),
         pool=pool.summarize(),
-        descent=phases.summarize(),
+        descent=descent,
     )
 
 

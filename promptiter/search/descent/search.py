@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
+from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.applier import LLMApplier
 from promptiter.backprop.llm.critic import LLMCritic
 from promptiter.backprop.support_aggregator import SupportAggregator
@@ -22,6 +23,7 @@ from promptiter.engine.session import Session
 from promptiter.errors import SetupError, UnknownSurfaceError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count, is_number
+from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame import BlameFinder
 from promptiter.search.descent.axes import Axis, find_axes, find_texts
@@ -37,7 +39,7 @@ from promptiter.search.stage_models import find_model, find_stage_problems
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.diagnosis import Applier, Critic
 from promptiter.stages.optimizer import Optimizer
-from promptiter.stages.roles import STAGES, check_part, check_stages
+from promptiter.stages.roles import STAGES, Role, check_part, check_stages
 from promptiter.wording import join_names
 
 PhaseName = Literal["numeric", "textual"]
@@ -52,10 +54,10 @@ class CoordinateDescent:
     `batch_size` points at a time: the first `startup_trials` at random, then the best of `ei_candidates`. The seed of
     each study is `seed`, by default that of the run, plus the number of its phase.
 
-    `critic` and `applier` are models, or objects of your own; prompts of your own are files. Without a critic the
-    backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with less than
-    `min_confidence` is not tried. The critic sees `failures_shown` failed cases and `rejections_shown` rejected trials.
-    Each group of texts in `co_optimize` changes together.
+    `critic` and `applier` are models, or your own: an object, or `module:attr`. Prompts of your own are files. Without
+    a critic the backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with
+    less than `min_confidence` is not tried. The critic sees `failures_shown` failed cases and `rejections_shown`
+    rejected trials. Each group of texts in `co_optimize` changes together.
     """
 
     backwarder: Backwarder | Attributor | None = None
@@ -129,7 +131,9 @@ class CoordinateDescent:
                     return
                 accepted += result.accepted
             if not accepted:
+                await session.note(SearchStopChecked(reason="dry_cycle"))
                 return
+        await session.note(SearchStopChecked(reason="max_cycles"))
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
@@ -223,22 +227,30 @@ class CoordinateDescent:
         )
 
     def _build_critic(self) -> Critic | None:
-        if isinstance(self.critic, str):
+        if isinstance(self.critic, str) and not is_reference(self.critic):
             prompt = _read_prompt(self.critic_prompt, "critic_prompt")
             return LLMCritic(self.critic, prompt=prompt, model_options=self.critic_options)
         _check_unused("critic", self.critic, critic_prompt=self.critic_prompt, critic_options=self.critic_options)
-        if self.critic is not None:
-            check_part(self.critic, STAGES["critic"])
-        return self.critic
+        critic: Critic | None = _load_part(self.critic, STAGES["critic"])
+        return critic
 
     def _build_applier(self) -> Applier | None:
-        if isinstance(self.applier, str):
+        if isinstance(self.applier, str) and not is_reference(self.applier):
             prompt = _read_prompt(self.applier_prompt, "applier_prompt")
             return LLMApplier(self.applier, prompt=prompt, model_options=self.applier_options)
         _check_unused("applier", self.applier, applier_prompt=self.applier_prompt, applier_options=self.applier_options)
-        if self.applier is not None:
-            check_part(self.applier, STAGES["applier"])
-        return self.applier
+        applier: Applier | None = _load_part(self.applier, STAGES["applier"])
+        return applier
+
+
+def _load_part(part: object, role: Role) -> Any:
+    """A critic or applier of one's own: the object, or a class or object named as module:attr."""
+    if isinstance(part, str):
+        part = role.load(part)
+        part = part() if isinstance(part, type) else part
+    if part is not None:
+        check_part(part, role)
+    return part
 
 
 def _read_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
