@@ -101,7 +101,7 @@ class TrialPhases:
                     cycle=started.cycle, phase=started.phase, first_round=each.round, before=started.first.mean
                 )
             )
-        best = self._trials[-1].best if self._trials else self._phases[-1].before if self._phases else 0.0
+        best = started.first.mean if started is not None else self._trials[-1].best if self._trials else 0.0
         for trial in details.trials:
             best = trial.train.mean if trial.is_accepted and trial.train is not None else best
             self._count(trial)
