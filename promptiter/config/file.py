@@ -48,6 +48,7 @@ from promptiter.config.sections import (
     Goals,
     HintEntry,
     LossPlacementEntry,
+    PenaltiesSection,
     Shares,
     SourceItem,
     Stop,
@@ -93,6 +94,8 @@ class RunConfig(Section):
     """A metrics file, or the metrics themselves."""
     weights: dict[str, Amount] = Field(default_factory=dict)
     """The weight of each metric in the mean score, by name."""
+    penalties: PenaltiesSection = PenaltiesSection()
+    """What cost and latency add to the loss. Only for the objective `weighted_loss`."""
     models: Models = Models()
     """Settings of models, by name."""
     stages: StagesEntry = Stages()
@@ -111,7 +114,7 @@ class RunConfig(Section):
     """A profile to start from, instead of the baseline."""
     objective: Objective = "mean_score"
     """What is optimized: `mean_score`, `pass_rate` (of cases) or `weighted_loss` (1 minus the mean score, within 0 and
-    1).
+    1, plus the penalties).
     """
     goal: GoalEntry = Goals()
     """`score`, `fewer_tokens` or `cheaper`."""
