@@ -35,15 +35,16 @@ EXAMPLE_ROLES = ("user", "assistant")
 class Limits:
     """What a new value must respect. A text has a length, `{placeholders}` and locked parts that must stay.
 
-    A parameter has bounds or choices, examples a maximum number.
+    A parameter has bounds or choices, examples a maximum number. On a `log` scale, equal steps are equal factors.
     """
 
     max_chars: int | None = None
     placeholders: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
-    kind: Literal["number", "integer", "choice"] | None = None
+    kind: Literal["number", "integer", "choice", "boolean"] | None = None
     minimum: float | None = None
     maximum: float | None = None
+    scale: Literal["linear", "log"] = "linear"
     choices: tuple[Json, ...] = ()
     max_examples: int | None = None
 
@@ -278,6 +279,8 @@ def _text_problem(surface: Surface, value: Json) -> str | None:
 
 
 def _parameter_problem(limits: Limits, value: Json) -> str | None:
+    if limits.kind == "boolean":
+        return None if isinstance(value, bool) else _not("true or false", value)
     if limits.kind == "choice" or limits.choices:
         return _choice_problem(limits, value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -292,7 +295,8 @@ def _parameter_problem(limits: Limits, value: Json) -> str | None:
 
 
 def _choice_problem(limits: Limits, value: Json) -> str | None:
-    if limits.choices and value not in limits.choices:
+    is_bool = isinstance(value, bool)  # True == 1
+    if limits.choices and not any(value == each and isinstance(each, bool) == is_bool for each in limits.choices):
         return f"{value!r} is not one of {', '.join(map(repr, limits.choices))}"
     return None
 

@@ -101,6 +101,8 @@ def test_an_unknown_surface_is_named_with_the_nearest() -> None:
         ("parameter", Limits(kind="integer"), 3, 3.5, "a whole number"),
         ("parameter", Limits(), 3, True, "a number, got True"),
         ("parameter", Limits(kind="choice", choices=("x", 1)), 1, "y", "'y' is not one of"),
+        ("parameter", Limits(kind="choice", choices=("x", 1)), 1, True, "True is not one of"),
+        ("parameter", Limits(kind="boolean", choices=(False, True)), False, 0, "true or false, got 0"),
         ("examples", Limits(), [{"role": "user", "content": "a"}], "a", "a list of messages"),
         ("examples", Limits(), [], [{"role": "user"}], "message 0 must have exactly"),
         ("examples", Limits(), [], [{"role": "system", "content": "a"}], "text by one of user, assistant"),

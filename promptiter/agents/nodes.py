@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from promptiter.agents.argument_checks import check_function, check_items, check_named, check_value
 from promptiter.agents.base import check_async, copy_value, to_text
-from promptiter.agents.declarations import Declared, Parameter, Tool
+from promptiter.agents.declarations import ENABLED, Declared, Parameter, Tool
 from promptiter.agents.node_context import NO_ITEM, NodeContext, unwrap_only
 from promptiter.agents.output_schema import (
     OutputSchema,
@@ -213,9 +213,10 @@ class ModelNode:
             )
             for tool in self.tools
         ]
+        declared = [*self.parameters.items(), *(each for tool in self.tools for each in tool.declared.items())]
         surfaces += [
             Surface(node_id=node_id, type="parameter", part=name, value=parameter.value, limits=parameter.limits)
-            for name, parameter in self.parameters.items()
+            for name, parameter in declared
         ]
         if self.global_instruction is not None:
             surfaces.append(Surface(node_id=node_id, type="global_instruction", value=self.global_instruction))
@@ -276,6 +277,7 @@ class ModelNode:
             tools=tuple(
                 ToolSpec(tool.name, step.read_surface(f"{node_id}#tool.{tool.name}"), tool.parameters)
                 for tool in self.tools
+                if not tool.is_optional or step.read_surface(f"{node_id}#parameter.{tool.name_part(ENABLED)}")
             ),
             options=options,
             schema=self._read_schema(step),
@@ -308,17 +310,25 @@ class ModelNode:
         return to_text(incoming)
 
     async def _call_tools(self, request: ModelRequest, reply: ModelReply, calls: StepCalls) -> ModelRequest:
-        by_name = {tool.name: tool for tool in self.tools}
+        offered = {tool.name for tool in request.tools}
+        by_name = {tool.name: tool for tool in self.tools if tool.name in offered}
         answers = []
         for wanted in reply.tool_requests:
             with calls.step.call_tool(wanted.name, wanted.arguments, call_id=wanted.id or None) as call:
                 if wanted.name in by_name:
                     tool = by_name[wanted.name]
-                    call.result = await calls.call_tool(
-                        tool.name, tool.function, wanted.arguments, is_live=tool.is_live
-                    )
+                    arguments = _add_settings(wanted.arguments, tool, calls.step)
+                    call.result = await calls.call_tool(tool.name, tool.function, arguments, is_live=tool.is_live)
                 else:
                     call.result = {"error": f"there is no tool {wanted.name!r}; known are {', '.join(sorted(by_name))}"}
             answers.append(Message("tool", to_text(call.result), tool_request_id=wanted.id))
         turn = Message("assistant", reply.text, tool_requests=reply.tool_requests)
         return replace(request, messages=(*request.messages, turn, *answers))
+
+
+def _add_settings(arguments: Json, tool: Tool, step: OpenStep) -> Json:
+    """The arguments of a call with the settings of the tool, which a run reads only if it calls the tool."""
+    if not tool.settings or not isinstance(arguments, Mapping):
+        return arguments
+    parts = {name: f"{step.node_id}#parameter.{tool.name_part(name)}" for name in tool.settings}
+    return {**arguments, **{name: step.read_surface(part) for name, part in parts.items()}}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
 
 from promptiter.agents.base import AgentRun, CaseInput
+from promptiter.agents.declarations import Parameter, Tool
 from promptiter.agents.function import chain
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.errors import SetupError, SurfaceValueError
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.profile import Profile
 from traces import digest
@@ -61,6 +64,61 @@ def test_nodes_without_the_new_surfaces_have_the_structure_they_had() -> None:
     plain = bot(prompt="Question: {input}").describe()
     assert plain.surface_ids == ("bot#instruction", "bot#model", "bot#examples")
     assert plain.structure_id == "ee037957cb678b6fb145a650aa53146f1ad779074675203043fb4efc736842ae"
+
+
+def search(query: str, top_k: int) -> list[str]:
+    return [f"{query} {number}" for number in range(top_k)]
+
+
+ARCHIVE = Tool(
+    name="archive",
+    description="Searches.",
+    function=search,
+    parameters={"type": "object", "properties": {"query": {"type": "string"}}},
+    settings={"top_k": Parameter(value=2, minimum=1, maximum=20)},
+    is_optional=True,
+)
+CALL = ModelReply(tool_requests=(ToolRequest("1", "archive", {"query": "q"}),))
+
+
+async def test_settings_of_a_tool_are_surfaces_that_the_model_does_not_see() -> None:
+    subject = bot(tools=(ARCHIVE,))
+    model = ScriptedModel([CALL, "done", CALL, "done"])
+    done = await run(subject, model)
+    await run(subject, model, {"bot#parameter.archive.top_k": 1})
+    assert [request.messages[-1].content for request in model.requests[1::2]] == ['["q 0","q 1"]', '["q 0"]']
+    assert list(model.requests[0].tools[0].parameters["properties"]) == ["query"]
+    assert "bot#parameter.archive.top_k" in reads(done)
+    assert "bot#parameter.archive.top_k" not in reads(await run(subject, ScriptedModel(["no search"])))
+
+
+async def test_an_optional_tool_that_is_switched_off_is_neither_offered_nor_called() -> None:
+    subject = bot(tools=(ARCHIVE,))
+    model = ScriptedModel([CALL, "done"])
+    await run(subject, model, {"bot#parameter.archive.enabled": False})
+    assert model.requests[0].tools == ()
+    assert "there is no tool 'archive'" in model.requests[1].messages[-1].content
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"settings": {"query": Parameter(value=1)}}, "'query' is a setting and an argument of the model; remove one"),
+        ({"settings": {"enabled": Parameter(value=1)}}, "a setting cannot be named 'enabled'; rename it"),
+        ({"settings": {"top_k": 5}}, "settings"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        replace(ARCHIVE, **wrong)
+
+
+def test_a_log_scale_needs_a_positive_number() -> None:
+    assert Parameter(value=0.1, minimum=0.01, scale="log").limits.scale == "log"
+    with pytest.raises(SetupError, match="needs a number as value, and a minimum above 0"):
+        Parameter(value=0.1, minimum=0, scale="log")
+    with pytest.raises(SetupError, match="'linear' or 'log'"):
+        Parameter(value=0.1, scale="cubic")  # type: ignore[arg-type]
 
 
 SCHEMA = {

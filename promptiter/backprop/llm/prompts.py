@@ -330,6 +330,7 @@ def quote_limits(limits: Limits) -> tuple[Quote, ...]:
         *(["a number"] if limits.kind == "number" else []),
         *([f"not below {limits.minimum}"] if limits.minimum is not None else []),
         *([f"not above {limits.maximum}"] if limits.maximum is not None else []),
+        *(["on a logarithmic scale"] if limits.scale == "log" else []),
     ]
     return (
         *quote_optional("limits", ", ".join(numbers)),

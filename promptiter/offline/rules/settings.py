@@ -46,10 +46,16 @@ def _iterate_numbers(surface: Surface) -> Iterator[tuple[Json, str]]:
     seen: set[float] = {value}
     for count in range(1, STEPS + 1):
         for sign in signs:
-            number = _clamp(value + sign * count * _compute_step(value, limits), limits)
+            number = _clamp(_move(value, sign * count, limits), limits)
             if number not in seen:
                 seen.add(number)
                 yield number, f"a step {'up' if number > value else 'down'} from {value}"
+
+
+def _move(value: float, steps: int, limits: Limits) -> float:
+    if limits.scale == "log" and limits.minimum and limits.maximum and value > 0:
+        return float(value * (limits.maximum / limits.minimum) ** (steps / STEPS))
+    return value + steps * _compute_step(value, limits)
 
 
 def _compute_step(value: float, limits: Limits) -> float:

@@ -29,6 +29,11 @@ def test_a_parameter_moves_a_step_up_or_down_within_its_limits() -> None:
         node_id="n", type="parameter", part="temperature", value=0.5, limits=Limits(kind="number", minimum=0, maximum=1)
     )
     assert settings(heat)[:4] == [0.375, 0.625, 0.25, 0.75]
+    rate = Limits(kind="number", minimum=1e-4, maximum=1, scale="log")
+    assert settings(Surface(node_id="n", type="parameter", part="rate", value=0.01, limits=rate))[:2] == [
+        0.031623,
+        0.003162,
+    ]
     free = Surface(node_id="n", type="parameter", part="k", value=8, limits=Limits(kind="integer"))
     assert settings(free)[:3] == [12, 4, 16]
 
@@ -36,6 +41,8 @@ def test_a_parameter_moves_a_step_up_or_down_within_its_limits() -> None:
 def test_the_next_choice_is_tried_first() -> None:
     limits = Limits(kind="choice", choices=("a", "b", "c"))
     assert settings(Surface(node_id="n", type="parameter", part="mode", value="b", limits=limits)) == ["c", "a"]
+    switch = Surface(node_id="n", type="parameter", value=True, limits=Limits(kind="boolean", choices=(False, True)))
+    assert settings(switch) == [False]
     models = Surface(node_id="n", type="model", value="small", limits=Limits(choices=("small", "large")))
     assert settings(models) == ["large"]
     alone = Surface(node_id="n", type="model", value="small")
