@@ -164,8 +164,8 @@ class CaseResult:
 class Evaluation:
     """The rows of one profile on one eval set, or on several that were merged, sorted by case and repeat.
 
-    `weights` of metrics in the score of a case default to 1; `penalties` are part of its loss. `number` and `phase` are its place in a run: which
-    evaluation it was, and what for. `criteria` say what the metrics look at, by name.
+    `weights` of metrics in the score of a case default to 1; `penalties` are part of its loss. `number` and `phase` are
+    its place in a run: which evaluation it was, and what for. `criteria` say what the metrics look at, by name.
     """
 
     eval_set_id: str
