@@ -12,6 +12,9 @@ from promptiter.backprop.loss import extract_losses as extract_losses
 from promptiter.backprop.record import PassResult as PassResult
 from promptiter.backprop.record import TraceBlame as TraceBlame
 from promptiter.backprop.record import get_passes as get_passes
+from promptiter.backprop.trial_record import Trial as Trial
+from promptiter.backprop.trial_record import get_trials as get_trials
+from promptiter.backprop.trial_record import list_phases as list_phases
 from promptiter.evaluation.score import Finding as Finding
 from promptiter.stages.contracts import AggregateResult as AggregateResult
 from promptiter.stages.contracts import SurfaceGradient as SurfaceGradient

@@ -18,7 +18,7 @@ from promptiter.stages.optimizer import Rejection
 from promptiter.wording import join_names, plural
 from traces.text import cut_at_word
 
-SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer"))
+SEARCH_ROLES = frozenset(("backwarder", "corrector", "aggregator", "optimizer", "critic", "applier"))
 """The roles of the models that a search asks. Those of agent, judges and simulated user belong to evaluations."""
 
 

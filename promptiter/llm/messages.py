@@ -14,7 +14,9 @@ from traces import Usage, digest
 from traces.model import Json, write_canonically
 
 MessageRole: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Role: TypeAlias = Literal["agent", "judge", "teacher", "user", "backwarder", "corrector", "aggregator", "optimizer"]
+Role: TypeAlias = Literal[
+    "agent", "judge", "teacher", "user", "backwarder", "corrector", "aggregator", "optimizer", "critic", "applier"
+]
 """Which part of a run makes a call. The ledger counts calls by role."""
 CASE_ROLES: frozenset[Role] = frozenset(("agent", "judge", "user"))
 """The roles that take part in a case run."""

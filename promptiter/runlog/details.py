@@ -72,7 +72,8 @@ def round_details(search: str) -> Callable[[type[D]], type[D]]:
 def _find(search: str) -> type[RoundDetails] | None:
     """Find the details of a search, importing it if it is promptiter's own or an entry point."""
     if search not in _known:
-        import_module("promptiter.backprop.iteration_record")
+        for module in ("iteration_record", "trial_record"):
+            import_module(f"promptiter.backprop.{module}")
         for point in entry_points(group="promptiter.searches", name=search):
             point.load()
     return _known.get(search)

@@ -89,6 +89,9 @@ BUILT_IN = {
         "promptiter.backprop.record",
     ),
     **dict.fromkeys(("reflection", "iteration", "search_stop"), "promptiter.backprop.iteration_record"),
+    **dict.fromkeys(
+        ("phase_started", "points", "diagnosis", "trial", "phase_ended"), "promptiter.backprop.trial_record"
+    ),
     "swaps": "promptiter.search.cheaper",
     "reads_counted": "promptiter.search.shorter",
 }

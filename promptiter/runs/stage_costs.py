@@ -22,12 +22,14 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 
 AgentStage: TypeAlias = Literal["baseline", "train", "rerun", "validation", "ablation", "final_test", "test_set"]
-ModelStage: TypeAlias = Literal["teacher", "backwarder", "corrector", "aggregator", "optimizer", "judge", "user"]
+ModelStage: TypeAlias = Literal[
+    "teacher", "backwarder", "corrector", "aggregator", "optimizer", "critic", "applier", "judge", "user"
+]
 Stage: TypeAlias = AgentStage | ModelStage
 
 AGENT_STAGES: tuple[AgentStage, ...] = get_args(AgentStage)
 STAGES: tuple[Stage, ...] = (
-    *("teacher", "baseline", "train", "backwarder", "corrector", "aggregator", "optimizer"),
+    *("teacher", "baseline", "train", "backwarder", "corrector", "aggregator", "optimizer", "critic", "applier"),
     *("rerun", "validation", "ablation", "final_test", "test_set", "judge", "user"),
 )
 """All stages in the order in which a run reaches them."""
@@ -37,6 +39,7 @@ STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
     "minibatch": "train",  # of GEPA: the parent, its child, and the child on validation
     "child_minibatch": "rerun",
     "frontier": "validation",
+    "trial": "train",  # a candidate of coordinate descent
     "test": "test_set",
     **{stage: stage for stage in AGENT_STAGES if stage != "test_set"},
 }
