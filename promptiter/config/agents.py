@@ -13,6 +13,8 @@ from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.black_box.output import Normalize
 from promptiter.agents.black_box.prompts import Prompt, find_surface_id
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.config.agent_yaml.agent import build_yaml_agent, limit_agent
+from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
 from promptiter.config.loading import load_agent, make_importable
 from promptiter.errors import RequestError, SetupError
@@ -52,6 +54,8 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
         )
     if kind == "python":
         return load_agent(section.python, folders=folders)
+    if section.yaml is not None:
+        return _build_from_yaml(section.yaml, section.python, folders)
     make_importable([*folders, Path.cwd()])
     prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
     shared: dict[str, Any] = {
@@ -89,6 +93,15 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
             **shared,
         )
     return _run_in_place(agent) if section.in_place else agent
+
+
+def _build_from_yaml(file: Path, reference: str, folders: tuple[Path, ...]) -> Agent:
+    """The agent of an agent.yaml, or another with the axes of that file."""
+    make_importable([*folders, Path.cwd()])
+    found = read_agent_file(file)
+    if reference:
+        return limit_agent(load_agent(reference, folders=folders), found.axes)
+    return limit_agent(build_yaml_agent(found.given, instructions=found.instructions, folder=found.folder), found.axes)
 
 
 def find_prompt_sources(section: AgentSection, *, file: Path, exclude: Iterable[str] = ()) -> dict[str, Source]:

@@ -74,6 +74,7 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "cases", "scorer", "test", "data", "split", "metrics", "weights"),
+    "penalties",
     *("models", "stages", "search", "teacher", "judge", "layout", "output_dir"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *(

@@ -148,8 +148,10 @@ def _limit_number(axis: NumericAxis, surface: Surface) -> Limits:
         case "categorical":
             if len(axis.choices) < 2:
                 raise SetupError(f"has {len(axis.choices)} choices; list at least two as choices")
-            return Limits(kind="choice", choices=tuple(axis.choices)) if surface.type == "parameter" else Limits(
-                choices=tuple(axis.choices)
+            return (
+                Limits(kind="choice", choices=tuple(axis.choices))
+                if surface.type == "parameter"
+                else Limits(choices=tuple(axis.choices))
             )
         case "bool":
             return Limits(kind="boolean", choices=(False, True))
@@ -164,9 +166,7 @@ def _limit_number(axis: NumericAxis, surface: Surface) -> Limits:
         raise SetupError(f"a log scale needs a range above 0, and it begins at {low:g}")
     if axis.kind == "int" and (not low.is_integer() or not high.is_integer()):
         raise SetupError(f"the range [{low:g}, {high:g}] of an int must have whole numbers")
-    return Limits(
-        kind="integer" if axis.kind == "int" else "number", minimum=low, maximum=high, scale=axis.scale
-    )
+    return Limits(kind="integer" if axis.kind == "int" else "number", minimum=low, maximum=high, scale=axis.scale)
 
 
 def describe_limits(limits: Limits) -> str:
@@ -179,4 +179,3 @@ def describe_limits(limits: Limits) -> str:
         kind = "whole numbers " if limits.kind == "integer" else ""
         return f"{kind}{limits.minimum:g} to {limits.maximum:g}" + " (log scale)" * (limits.scale == "log")
     return "text" + ("" if limits.max_chars is None else f", at most {limits.max_chars} characters")
-

@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 AxisType: TypeAlias = Literal["float", "int", "categorical", "bool"]
 
 
-class _OpenObject(FileObject):
+class OpenObject(FileObject):
     """An object with more keys than are used here."""
 
     model_config = ConfigDict(extra="allow")
@@ -28,7 +28,7 @@ class _OpenObject(FileObject):
         return dict(self.model_extra or {})
 
 
-class ModelBlock(_OpenObject):
+class ModelBlock(OpenObject):
     """`model`: provider and name, and the options of its calls."""
 
     provider: str = ""
@@ -57,7 +57,7 @@ class Instructions(FileObject):
         return self
 
 
-class ToolBlock(_OpenObject):
+class ToolBlock(OpenObject):
     """A tool: a function, or a search in documents. Its other keys are settings that the function takes."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -75,7 +75,7 @@ class ToolBlock(_OpenObject):
     """Whether the tool may be switched off: an axis of type bool."""
 
 
-class MetricBlock(_OpenObject):
+class MetricBlock(OpenObject):
     """A metric: a standard one with its options, or a grader in Python."""
 
     type: str = "standard"
@@ -194,21 +194,21 @@ class OptimizerBlock(FileObject):
     """Groups of textual axes that one trial changes together."""
 
 
-class Evaluations(_OpenObject):
+class Evaluations(OpenObject):
     """`evaluations`: the metrics, and how the agent is optimized."""
 
     metrics: list[MetricBlock] = Field(default_factory=list)
     optimizer: OptimizerBlock | None = None
 
 
-class Execution(_OpenObject):
+class Execution(OpenObject):
     """`execution`: how cases are run."""
 
     parallel_test_cases: Count = 4
     llm_timeout: Above0 | None = None
 
 
-class AgentFile(_OpenObject):
+class AgentFile(OpenObject):
     """agent.yaml."""
 
     name: Annotated[str, Field(min_length=1)] = "agent"

@@ -1,0 +1,180 @@
+"""Converts agent.yaml to the keys of promptiter.yaml: `promptiter run agent.yaml` and `promptiter test optimize`.
+
+The agent is built from the file itself (`agent: {yaml: agent.yaml}`), and its axes are the targets of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from promptiter.config.agent_yaml.agent import OWN_MODEL, name_model
+from promptiter.config.agent_yaml.document import AgentDocument, parse_agent_file
+from promptiter.config.agent_yaml.metrics import convert_metrics, name_metric
+from promptiter.config.agent_yaml.sections import ModelBlock, OptimizerBlock
+from promptiter.config.agent_yaml.subagents import ROLES, read_subagent
+from promptiter.errors import RequestError
+from promptiter.registry import MODELS
+from promptiter.sources.field import join_path
+from traces.model import Json
+
+SEARCH = "coordinate_descent"
+MAX_ROUNDS = 100_000
+"""The file has no maximum number of rounds: its cycles, phases and budgets end the search."""
+
+RESULTS = Path("results") / "optimizer"
+"""Where the artifacts of runs are, in the folder of agent.yaml."""
+
+STARTER = """\
+evaluations:
+  optimizer:
+    loss:
+      {metric}: 1.0
+    train_cases_file: data/train.yaml
+    holdout_cases_file: data/holdout.yaml
+    repeats: 3
+    axes:
+      numeric:
+        - path: model.temperature
+          range: [0.0, 1.0]
+      textual:
+        - path: instructions.{instructions}
+          max_chars: 4000
+    budget:
+      global: {{max_cycles: 4}}
+      numeric_phase: {{max_trials: 15, patience: 5}}
+      textual_phase: {{max_trials: 10, patience: 4}}
+"""
+"""The block of a file that has none."""
+
+
+def convert_agent_yaml(document: Mapping[str, Json], *, file: Path) -> dict[str, Json]:
+    """The run of an agent.yaml as a document of promptiter.yaml. A SetupError lists its problems."""
+    found = parse_agent_file(document, file=file)
+    metrics, problems = convert_metrics(found.given.evaluations.metrics)
+    if problems:
+        raise RequestError(f"{file}: {each}" for each in problems)
+    converted: dict[str, Json] = {
+        "agent": {"yaml": str(file.absolute())},
+        "python_path": [str(found.folder)],
+        "metrics": metrics,
+        "models": _convert_model(found.given.model),
+        "evaluation": _convert_execution(found),
+        "runs": str(found.folder / "runs"),
+        "sources": find_places(found),
+    }
+    if found.optimizer is not None:
+        converted |= _convert_optimizer(found, found.optimizer)
+    elif found.given.test_cases_file is not None:
+        converted["validation"] = str(found.folder / found.given.test_cases_file)
+    return {key: value for key, value in converted.items() if value not in ({}, []) or key == "stop"}
+
+
+def write_starter(found: AgentDocument) -> str:
+    """An optimizer block to start from, for a file that has none."""
+    names = [name_metric(each) for each in found.given.evaluations.metrics]
+    kind = "inline" if found.prompt_file is None else "file"
+    return STARTER.format(metric=names[0] if names else "numeric", instructions=kind)
+
+
+def find_places(found: AgentDocument) -> dict[str, Json]:
+    """Where `promptiter apply` writes new values: the fields of the file, or the file of the instructions."""
+    node, file = found.given.name, str(found.file.absolute())
+    if any(sign in node for sign in "/~#"):
+        return {}
+    inline = f"{file}:{join_path(('instructions', 'inline'))}"
+    places: dict[str, Json] = {f"{node}#instruction": str(found.prompt_file) if found.prompt_file else inline}
+    for name in ("temperature", "top_p"):
+        if getattr(found.given.model, name) is not None:
+            places[f"{node}#parameter.{name}"] = f"{file}:{join_path(('model', name))}"
+    for number, tool in enumerate(found.given.tools):
+        if tool.description:
+            places[f"{node}#tool.{tool.name}"] = f"{file}:{join_path(('tools', str(number), 'description'))}"
+    return places
+
+
+def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
+    names = [name_metric(each) for each in found.given.evaluations.metrics if each.enabled]
+    whole = block.budget.whole
+    converted: dict[str, Json] = {
+        **_convert_cases(found, block),
+        "weights": {**{name: block.loss.get(name, 0.0) for name in names}, **block.loss} if block.loss else {},
+        "objective": "weighted_loss",
+        "search": {"name": SEARCH, "options": _convert_search(found, block)},
+        "acceptance": {
+            "sigma_gain": {
+                "accept_sigma": block.accept_sigma,
+                "repeats": block.repeats,
+                "holdout": block.holdout_eval_policy,
+                "folds": block.k,
+                "seed": block.seed,
+            }
+        },
+        "final_test": {"ablate": False},
+        "stop": {} if whole.max_minutes is None else {"minutes": whole.max_minutes},
+        "max_rounds": MAX_ROUNDS,
+        "seed": block.seed,
+    }
+    penalties = block.penalties.model_dump()
+    if any(penalties.values()):
+        converted["penalties"] = penalties
+    if whole.max_usd is not None:
+        converted["budget"] = {"max_usd": whole.max_usd, "allow_unknown_price": True}
+    return converted
+
+
+def _convert_cases(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
+    """The files of the cases. With the policy `skip` there may be no hold-out: then the train cases are all there is."""
+    train, holdout = (
+        None if name is None else str(found.folder / name)
+        for name in (block.train_cases_file, block.holdout_cases_file)
+    )
+    if holdout is None and train is not None and block.holdout_eval_policy == "skip":
+        return {"cases": train}
+    files = {"train": train, "validation": holdout}
+    return {key: name for key, name in files.items() if name is not None}
+
+
+def _convert_search(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
+    budget = block.budget
+    options: dict[str, Json] = {
+        "max_cycles": budget.whole.max_cycles,
+        "numeric_max_trials": budget.numeric_phase.max_trials,
+        "numeric_patience": budget.numeric_phase.patience,
+        "textual_max_trials": budget.textual_phase.max_trials,
+        "textual_patience": budget.textual_phase.patience,
+        "batch_size": block.batch_size,
+        "startup_trials": block.n_startup_trials,
+        "ei_candidates": block.n_ei_candidates,
+        "multivariate": block.multivariate,
+        "convergence": block.numeric_convergence_eps,
+        "min_confidence": block.min_confidence,
+    }
+    if block.co_optimize:
+        options["co_optimize"] = [list(group) for group in block.co_optimize]
+    for role in ROLES if block.axes.textual else ():
+        subagent = read_subagent(role, found.folder, found.given.model)
+        if subagent.model is not None:
+            options[role] = subagent.model
+            options[f"{role}_prompt"] = str(subagent.file)
+            if subagent.options:
+                options[f"{role}_options"] = subagent.options
+    return options
+
+
+def _convert_execution(found: AgentDocument) -> dict[str, Json]:
+    block, execution = found.optimizer, found.given.execution
+    return {
+        "concurrency": execution.parallel_test_cases,
+        "repeats": 1 if block is None else block.repeats,
+        **({} if execution.llm_timeout is None else {"case_timeout_s": execution.llm_timeout}),
+        **({} if block is None else {"max_errored_fraction": block.max_errored_fraction}),
+    }
+
+
+def _convert_model(model: ModelBlock) -> dict[str, Json]:
+    if model.provider == OWN_MODEL or model.name in MODELS:
+        return {}
+    settings = {"api_base": model.endpoint, "api_key": model.api_key}
+    given = {key: value for key, value in settings.items() if value}
+    return {name_model(model): given} if given else {}
