@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -47,6 +47,18 @@ class Limits:
     scale: Literal["linear", "log"] = "linear"
     choices: tuple[Json, ...] = ()
     max_examples: int | None = None
+
+    def complete(self, value: Json) -> Limits:
+        """The limits of a parameter with this value: its type says of which kind other values are."""
+        if self.kind is not None:
+            return self
+        if self.choices:
+            return replace(self, kind="choice")
+        if isinstance(value, bool):
+            return replace(self, kind="boolean", choices=(False, True))
+        bounds = (value, self.minimum or 0, self.maximum or 0)
+        is_whole = isinstance(value, int) and all(float(each).is_integer() for each in bounds)
+        return replace(self, kind="integer" if is_whole else "number")
 
 
 NO_LIMITS = Limits()

@@ -133,3 +133,20 @@ def test_nodes_that_a_route_leads_to_are_reachable_with_the_nodes_inside_them() 
     )
     assert structure.find_reachable_nodes() == {"start", "team", "team/first", "team/last", "end"}
     assert len(replace(structure, entry="").find_reachable_nodes()) == 7, "unknown, so all"
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "kind"),
+    [
+        (3, Limits(minimum=1, maximum=5), "integer"),
+        (1, Limits(minimum=0, maximum=1.5), "number"),
+        (0.5, Limits(), "number"),
+        (True, Limits(), "boolean"),
+        ("a", Limits(choices=("a", "b")), "choice"),
+        (3, Limits(kind="number"), "number"),
+    ],
+)
+def test_the_value_of_a_parameter_says_of_which_kind_others_are(value: object, limits: Limits, kind: str) -> None:
+    completed = limits.complete(value)
+    assert completed.kind == kind
+    Surface(node_id="n", type="parameter", limits=completed).check(value)

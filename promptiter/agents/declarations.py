@@ -38,12 +38,8 @@ class Parameter:
 
     @property
     def limits(self) -> Limits:
-        if self.choices:
-            return Limits(kind="choice", choices=self.choices)
-        if isinstance(self.value, bool):
-            return Limits(kind="boolean", choices=(False, True))
-        kind: Literal["integer", "number"] = "integer" if isinstance(self.value, int) else "number"
-        return Limits(kind=kind, minimum=self.minimum, maximum=self.maximum, scale=self.scale)
+        given = Limits(minimum=self.minimum, maximum=self.maximum, choices=self.choices, scale=self.scale)
+        return given.complete(self.value)
 
 
 Declared: TypeAlias = Json | Parameter | Mapping[str, Json | Parameter]

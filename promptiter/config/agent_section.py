@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
@@ -89,6 +89,8 @@ class PromptEntry(Section):
     """Smallest value of a parameter."""
     maximum: Finite | None = None
     """Largest value of a parameter."""
+    scale: Literal["linear", "log"] = "linear"
+    """`log`: a search tries equal factors of a parameter instead of equal steps."""
     choices: tuple[Any, ...] = ()
     """The values that a parameter or a model may have."""
     max_examples: Count | None = None

@@ -103,16 +103,20 @@ class PromptSet:
             wanted, source = self.ids[name], self.sources.get(self.ids[name])
             limits = self.limits.get(wanted, NO_LIMITS)
             if source is not None:
-                yield replace(decode_surface(wanted, source.read()), limits=limits)
+                surface = decode_surface(wanted, source.read())
             else:
-                yield replace(parse_surface_id(wanted), value=given, limits=limits)
+                surface = replace(parse_surface_id(wanted), value=given)
+            is_parameter = surface.type == "parameter"
+            yield replace(surface, limits=limits.complete(surface.value) if is_parameter else limits)
 
 
 def list_limits(kind: SurfaceType) -> tuple[str, ...]:
     """The limits that values of surfaces of a type can have."""
     if kind in TEXT_TYPES:
         return ("max_chars", "placeholders", "locked")
-    return {"model": ("choices",), "examples": ("max_examples",)}.get(kind, ("kind", "minimum", "maximum", "choices"))
+    return {"model": ("choices",), "examples": ("max_examples",)}.get(
+        kind, ("kind", "minimum", "maximum", "scale", "choices")
+    )
 
 
 def _is_given(limits: Limits, name: str) -> bool:
