@@ -139,7 +139,8 @@ class AgentSection(Section):
     `{prompt:NAME}` and `{key}`.
     """
     yaml: File | None = None
-    """An agent.yaml of HoloDeck: its model, instructions and tools. With `python`, that agent, with the axes of the file.
+    """An agent.yaml of HoloDeck: its model, instructions and tools. With `python`, that agent with the axes of the
+    file.
     """
     prompts: dict[str, PromptItem] = Field(default_factory=dict)
     """The prompts that may change, by name or surface id: each a file, another place, or a text."""

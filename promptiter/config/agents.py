@@ -13,9 +13,9 @@ from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.black_box.output import Normalize
 from promptiter.agents.black_box.prompts import Prompt, find_surface_id
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
 from promptiter.config.agent_yaml.agent import build_yaml_agent, limit_agent
 from promptiter.config.agent_yaml.document import read_agent_file
-from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
 from promptiter.config.loading import load_agent, make_importable
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal

@@ -149,7 +149,7 @@ def _list_arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter
 def _find_defaults(given: ToolBlock, axes: Axes, taken: Mapping[str, inspect.Parameter]) -> dict[str, Json]:
     """The defaults of the function for settings that are searched and have no value in the file."""
     names = (_find_setting(axis.path, given.name) for axis in axes.numeric)
-    found = ((name, taken[name].default) for name in names if name in taken)
+    found = ((name, taken[name].default) for name in names if name is not None and name in taken)
     return {name: value for name, value in found if isinstance(value, int | float)}
 
 

@@ -76,12 +76,13 @@ def resolve_axes(
     for axis in axes:
         try:
             surface = find_surface(axis.path, structure)
-            if surface.id in limits:
-                raise SetupError("is there twice; remove one of them")
-            limits[surface.id] = build_limits(axis, surface)
-            ids[axis.path] = surface.id
+            found = build_limits(axis, surface)
         except SetupError as error:
             problems.append(f"{axis.path}: {error}")
+            continue
+        if surface.id in limits:
+            problems.append(f"{axis.path}: is there twice; remove one of them")
+        ids[axis.path], limits[surface.id] = surface.id, found
     return ids, limits, problems
 
 

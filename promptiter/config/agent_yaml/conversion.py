@@ -124,7 +124,7 @@ def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str,
 
 
 def _convert_cases(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
-    """The files of the cases. With the policy `skip` there may be no hold-out: then the train cases are all there is."""
+    """The files of the cases. With the policy `skip` there may be no hold-out: then the train cases are all cases."""
     train, holdout = (
         None if name is None else str(found.folder / name)
         for name in (block.train_cases_file, block.holdout_cases_file)

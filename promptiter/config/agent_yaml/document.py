@@ -93,7 +93,7 @@ def find_project(file: Path) -> Path:
         return folder
     try:
         header = orjson.loads((folder.parent / "run.json").read_bytes())
-        baseline = folder.parent / header["baseline_agent_path"]
+        baseline = Path(folder.parent, str(header["baseline_agent_path"]))
     except (OSError, ValueError, KeyError, TypeError):
         return folder
     return baseline.resolve().parent

@@ -2,8 +2,9 @@
 
 A row may also have `id`, `metadata`, `state`, `context` (messages) and `tool_calls`, or several exchanges as
 `turns: [{input, expected, tool_calls}]`. As in HoloDeck's files, an id may be called `test_name` or `name`, a reference
-`ground_truth`, and turns may have a `turn_config` for graders and names of `expected_tools`. A CSV file has the columns `input`, `expected`, `id`, `metadata` (JSON text)
-and `metadata.NAME`. A row without an id is called `case-N` after its position.
+`ground_truth`, and turns may have a `turn_config` for graders and names of `expected_tools`. A CSV file has the columns
+`input`, `expected`, `id`, `metadata` (JSON text) and `metadata.NAME`. A row without an id is called `case-N` after its
+position.
 """
 
 from __future__ import annotations
