@@ -134,7 +134,7 @@ class _RunBuilder:
             checked=checked,
             gateway=gateway,
             observers=observers,
-            layout=build_layout(self.parsed, gateway.redactor),
+            layout=build_layout(self.parsed, checked, gateway.redactor),
             configuration=self._describe_configuration(),
         )
 

@@ -88,7 +88,7 @@ def _build_tool(given: ToolBlock, axes: Axes, *, folder: Path) -> Tool:
         rebuilds = {
             setting: Rebuild(axis.rebuild, folder)
             for axis in axes.numeric
-            if axis.rebuild is not None and (setting := _find_setting(axis.path, given.name)) is not None
+            if axis.rebuild is not None and (setting := find_setting(axis.path, given.name)) is not None
         }
         if fixed:
             function = partial(function, **fixed)
@@ -148,12 +148,13 @@ def _list_arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 def _find_defaults(given: ToolBlock, axes: Axes, taken: Mapping[str, inspect.Parameter]) -> dict[str, Json]:
     """The defaults of the function for settings that are searched and have no value in the file."""
-    names = (_find_setting(axis.path, given.name) for axis in axes.numeric)
+    names = (find_setting(axis.path, given.name) for axis in axes.numeric)
     found = ((name, taken[name].default) for name in names if name is not None and name in taken)
     return {name: value for name, value in found if isinstance(value, int | float)}
 
 
-def _find_setting(path: str, tool: str) -> str | None:
+def find_setting(path: str, tool: str) -> str | None:
+    """The setting of a tool that a path names; None if it names something else."""
     for prefix in (f"tools[name={tool}].", f"tools[{tool}]."):
         if path.startswith(prefix):
             return path.removeprefix(prefix)

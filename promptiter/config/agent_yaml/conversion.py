@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from promptiter.config.agent_yaml.agent import OWN_MODEL, name_model
+from promptiter.config.agent_yaml.agent import DEFAULT_OPTIONS, OWN_MODEL, find_setting, name_model
 from promptiter.config.agent_yaml.document import AgentDocument, parse_agent_file
 from promptiter.config.agent_yaml.metrics import convert_metrics, name_metric
 from promptiter.config.agent_yaml.sections import ModelBlock, OptimizerBlock
@@ -79,18 +79,43 @@ def write_starter(found: AgentDocument) -> str:
 
 def find_places(found: AgentDocument) -> dict[str, Json]:
     """Where `promptiter apply` writes new values: the fields of the file, or the file of the instructions."""
-    node, file = found.given.name, str(found.file.absolute())
-    if any(sign in node for sign in "/~#"):
-        return {}
-    inline = f"{file}:{join_path(('instructions', 'inline'))}"
-    places: dict[str, Json] = {f"{node}#instruction": str(found.prompt_file) if found.prompt_file else inline}
-    for name in ("temperature", "top_p"):
-        if getattr(found.given.model, name) is not None:
-            places[f"{node}#parameter.{name}"] = f"{file}:{join_path(('model', name))}"
-    for number, tool in enumerate(found.given.tools):
-        if tool.description:
-            places[f"{node}#tool.{tool.name}"] = f"{file}:{join_path(('tools', str(number), 'description'))}"
+    file = str(found.file.absolute())
+    fields = {name: names for name, names in find_fields(found).items() if _has_field(found, names)}
+    places: dict[str, Json] = {name: f"{file}:{join_path(names)}" for name, names in fields.items()}
+    if found.prompt_file is not None:
+        places[f"{found.given.name}#instruction"] = str(found.prompt_file)
     return places
+
+
+def find_fields(found: AgentDocument) -> dict[str, tuple[str, ...]]:
+    """The keys of the surfaces that the file holds, whether or not they are there yet."""
+    node = found.given.name
+    fields: dict[str, tuple[str, ...]] = {f"{node}#model": ("model", "name")}
+    if found.prompt_file is None:
+        fields[f"{node}#instruction"] = ("instructions", "inline")
+    for name in DEFAULT_OPTIONS:
+        fields[f"{node}#parameter.{name}"] = ("model", name)
+    for number, tool in enumerate(found.given.tools):
+        fields[f"{node}#tool.{tool.name}"] = ("tools", str(number), "description")
+        paths = [axis.path for axis in found.axes.numeric]
+        settings = {*tool.others, *(name for path in paths if (name := find_setting(path, tool.name)) is not None)}
+        for name in sorted(settings):
+            fields[f"{node}#parameter.{tool.name}.{name}"] = ("tools", str(number), name)
+    return fields
+
+
+def _has_field(found: AgentDocument, names: tuple[str, ...]) -> bool:
+    """Whether the file has a value there, which is a surface of the agent."""
+    match names:
+        case ("model", "name"):
+            return True
+        case ("model", name):
+            return getattr(found.given.model, name) is not None
+        case ("tools", number, "description"):
+            return bool(found.given.tools[int(number)].description)
+        case ("tools", number, name):
+            return isinstance(found.given.tools[int(number)].others.get(name), int | float)
+    return True
 
 
 def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
