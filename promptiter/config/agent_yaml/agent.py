@@ -12,13 +12,14 @@ from typing import Any, get_type_hints
 
 from promptiter.agents.archive_search import ArchiveSearch
 from promptiter.agents.base import Agent
-from promptiter.agents.declarations import Parameter, Tool
+from promptiter.agents.declarations import ENABLED, Parameter, Tool
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.config.agent_yaml.axes import resolve_axes
 from promptiter.config.agent_yaml.rebuild import Rebuild, with_rebuilds
 from promptiter.config.agent_yaml.sections import AgentFile, Axes, ModelBlock, ToolBlock
 from promptiter.errors import SetupError
+from promptiter.profile import Profile
 from promptiter.references import is_reference, load_reference
 from promptiter.registry import MODELS
 from traces import digest
@@ -34,12 +35,11 @@ _PROVIDERS = {"azure_openai": "azure", "google": "gemini", "vertex": "vertex_ai"
 """Providers that litellm calls something else."""
 
 
-def build_yaml_agent(given: AgentFile, *, instructions: str, folder: Path) -> GraphAgent:
+def build_yaml_agent(given: AgentFile, axes: Axes, *, instructions: str, folder: Path) -> GraphAgent:
     """Build the agent of a file with these instructions. Other paths are relative to `folder`. SetupError if it fails.
 
-    The axes of its optimizer block are the limits of its surfaces, as far as they are valid.
+    What the axes name gets a value, if the file has none: the default of a function, or of most services.
     """
-    axes = Axes() if given.evaluations.optimizer is None else given.evaluations.optimizer.axes
     tuned = [axis.path.removeprefix("model.") for axis in axes.numeric if axis.path.startswith("model.")]
     set_options = {name: value for name in DEFAULT_OPTIONS if (value := getattr(given.model, name)) is not None}
     defaults = {name: value for name, value in DEFAULT_OPTIONS.items() if name in tuned}
@@ -50,11 +50,15 @@ def build_yaml_agent(given: AgentFile, *, instructions: str, folder: Path) -> Gr
         instruction=instructions,
         model=name,
         models=tuple(dict.fromkeys((name, *map(str, choices)))) if choices else (),
-        tools=tuple(_build_tool(each, axes, folder=folder) for each in given.tools),
+        tools=tuple(_build_tool(each, axes, folder=folder) for each in given.tools if each.enabled or each.optional),
         options={} if given.model.max_tokens is None else {"max_tokens": given.model.max_tokens},
         parameters={key: Parameter(value=value) for key, value in {**defaults, **set_options}.items()},
     )
-    return GraphAgent(name=given.name, nodes=(node,))
+    agent = GraphAgent(name=given.name, nodes=(node,))
+    off = {f"{given.name}#parameter.{each.name}.{ENABLED}": False for each in given.tools if not each.enabled}
+    known = agent.describe()
+    off = {name: value for name, value in off.items() if name in known.surface_ids}
+    return agent.with_profile(Profile.of(known, off)) if off else agent
 
 
 def limit_agent(agent: Agent, axes: Axes) -> Agent:

@@ -15,7 +15,6 @@ from promptiter.config.agent_yaml.sections import ModelBlock, OptimizerBlock
 from promptiter.config.agent_yaml.subagents import ROLES, read_subagent
 from promptiter.errors import RequestError
 from promptiter.registry import MODELS
-from promptiter.sources.field import join_path
 from traces.model import Json
 
 SEARCH = "coordinate_descent"
@@ -61,7 +60,6 @@ def convert_agent_yaml(document: Mapping[str, Json], *, file: Path) -> dict[str,
         "models": _convert_model(found.given.model),
         "evaluation": _convert_execution(found),
         "runs": str(found.folder / "runs"),
-        "sources": find_places(found),
     }
     if found.optimizer is not None:
         converted |= _convert_optimizer(found, found.optimizer)
@@ -77,16 +75,6 @@ def write_starter(found: AgentDocument) -> str:
     return STARTER.format(metric=names[0] if names else "numeric", instructions=kind)
 
 
-def find_places(found: AgentDocument) -> dict[str, Json]:
-    """Where `promptiter apply` writes new values: the fields of the file, or the file of the instructions."""
-    file = str(found.file.absolute())
-    fields = {name: names for name, names in find_fields(found).items() if _has_field(found, names)}
-    places: dict[str, Json] = {name: f"{file}:{join_path(names)}" for name, names in fields.items()}
-    if found.prompt_file is not None:
-        places[f"{found.given.name}#instruction"] = str(found.prompt_file)
-    return places
-
-
 def find_fields(found: AgentDocument) -> dict[str, tuple[str, ...]]:
     """The keys of the surfaces that the file holds, whether or not they are there yet."""
     node = found.given.name
@@ -98,24 +86,10 @@ def find_fields(found: AgentDocument) -> dict[str, tuple[str, ...]]:
     for number, tool in enumerate(found.given.tools):
         fields[f"{node}#tool.{tool.name}"] = ("tools", str(number), "description")
         paths = [axis.path for axis in found.axes.numeric]
-        settings = {*tool.others, *(name for path in paths if (name := find_setting(path, tool.name)) is not None)}
-        for name in sorted(settings):
+        settings = [*tool.others, *(each for path in paths if (each := find_setting(path, tool.name)) is not None)]
+        for name in dict.fromkeys(settings):
             fields[f"{node}#parameter.{tool.name}.{name}"] = ("tools", str(number), name)
     return fields
-
-
-def _has_field(found: AgentDocument, names: tuple[str, ...]) -> bool:
-    """Whether the file has a value there, which is a surface of the agent."""
-    match names:
-        case ("model", "name"):
-            return True
-        case ("model", name):
-            return getattr(found.given.model, name) is not None
-        case ("tools", number, "description"):
-            return bool(found.given.tools[int(number)].description)
-        case ("tools", number, name):
-            return isinstance(found.given.tools[int(number)].others.get(name), int | float)
-    return True
 
 
 def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import orjson
 
-from promptiter.config.agent_yaml.sections import AgentFile, Axes, OptimizerBlock
+from promptiter.config.agent_yaml.agent import name_model
+from promptiter.config.agent_yaml.sections import AgentFile, Axes, ModelBlock, NumericAxis, OptimizerBlock
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.user_files import Location, read_object
 from traces.model import Json
 
 FILE_NAME = "agent.yaml"
+MODEL = "model.name"
 CANDIDATES = "candidates"
 """The folder of a run's candidates in the layout of HoloDeck, beside its run.json."""
 
@@ -40,7 +42,17 @@ class AgentDocument:
 
     @property
     def axes(self) -> Axes:
-        return Axes() if self.optimizer is None else self.optimizer.axes
+        """The axes of the optimizer block. The choices of `model.name` are named as the models here."""
+        if self.optimizer is None:
+            return Axes()
+        axes = self.optimizer.axes
+        numeric = [_name_choices(each, self.given.model) if each.path == MODEL else each for each in axes.numeric]
+        return axes.model_copy(update={"numeric": numeric})
+
+
+def _name_choices(axis: NumericAxis, model: ModelBlock) -> NumericAxis:
+    names = [name_model(model.model_copy(update={"name": str(each)})) for each in axis.choices]
+    return axis.model_copy(update={"choices": names})
 
 
 def is_agent_yaml(document: Mapping[str, Json]) -> bool:

@@ -73,6 +73,8 @@ class ToolBlock(OpenObject):
     """The JSON schema of the arguments; by default that of the function's signature."""
     optional: bool = False
     """Whether the tool may be switched off: an axis of type bool."""
+    enabled: bool = True
+    """Whether the agent has the tool."""
 
 
 class MetricBlock(OpenObject):
