@@ -16,6 +16,7 @@ from promptiter.config.search import find_models_of_stages
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
+from promptiter.engine.round_limits import complete_limits
 from promptiter.errors import UnknownSurfaceError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import AnyGain
@@ -57,7 +58,7 @@ def build_request(
     if stoppers and not hasattr(search, "extra_stop_callbacks"):  # GEPA asks them itself, with its state
         stop = reduce(or_, stoppers if stop is None else (stop, *stoppers))
     accepts = partial(build_acceptance, config.acceptance, goal)
-    return RunRequest(
+    request = RunRequest(
         train=sets.get("train"),
         validation=sets.get("validation"),
         cases=sets.get("cases"),
@@ -80,6 +81,7 @@ def build_request(
         protected=frozenset(config.acceptance.protected),
         seed=config.seed,
     )
+    return complete_limits(request, search)
 
 
 def check_configured_request(

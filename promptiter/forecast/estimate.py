@@ -100,7 +100,7 @@ class Estimate:
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
         is_iterating = workload.outline is not None and workload.outline.rewrites is not None
         expected = units.rounds or (ITERATIONS if is_iterating else ROUNDS)
-        self.rounds = ZERO if has_nothing_to_do else expected.at_most(workload.request.max_rounds)
+        self.rounds = ZERO if has_nothing_to_do else expected.at_most(workload.request.round_limit)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
         changed = [len(nodes) // 8, len(nodes) // 2, 3 * len(nodes) // 4]
         known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
