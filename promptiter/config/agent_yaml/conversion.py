@@ -18,9 +18,6 @@ from promptiter.registry import MODELS
 from traces.model import Json
 
 SEARCH = "coordinate_descent"
-MAX_ROUNDS = 100_000
-"""The file has no maximum number of rounds: its cycles, phases and budgets end the search."""
-
 RESULTS = Path("results") / "optimizer"
 """Where the artifacts of runs are, in the folder of agent.yaml."""
 
@@ -111,7 +108,6 @@ def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str,
         },
         "final_test": {"ablate": False},
         "stop": {} if whole.max_minutes is None else {"minutes": whole.max_minutes},
-        "max_rounds": MAX_ROUNDS,
         "seed": block.seed,
     }
     penalties = block.penalties.model_dump()

@@ -85,16 +85,3 @@ def read_subagent(role: Role, folder: Path, agent_model: ModelBlock) -> Subagent
         options = {}
     name = None if model.name in MODELS else name_model(model)
     return Subagent(role=role, file=file, model=name, options=options if name else {})
-
-
-def read_instructions(file: Path) -> str:
-    """The instructions of a subagent's file."""
-    given = read_object(
-        SubagentFile,
-        read_yaml(file.read_text(encoding="utf-8-sig"), file=str(file)),
-        Location(str(file)),
-        error=SetupError,
-    )
-    if given.instructions.file is not None:
-        return (file.parent / given.instructions.file).read_text(encoding="utf-8-sig")
-    return given.instructions.inline or ""

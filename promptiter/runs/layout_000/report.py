@@ -153,7 +153,7 @@ def _explain_adoption(header: LayoutHeader, folder: Path, rows: Sequence[TrialRo
         place = Path(agent).parent
         named = _read_prompt_name(folder)
         yield f"cp best-instructions.md {(place / named).as_posix()}"
-        yield f"sed -i 's#^\\( *file: \\)\\.\\./instructions/.*#\\1{named}#' {agent}"
+        yield f"sed -i 's#^\\( *file: \\)\"*\\.\\./instructions/.*#\\1{named}#' {agent}"
     yield "```"
     yield ""
     yield f"`promptiter test run {best.candidate_path}` runs the candidate as it is."

@@ -70,7 +70,7 @@ class _RowBuilder:
                 yield self._build_trial(trial, candidates.get(trial.candidate or ""))
 
     def _build_baseline(self, started: PhaseStarted, evaluations: Iterable[Evaluation]) -> TrialRow:
-        baseline = self.result.baseline
+        baseline = next((one for one in self.result.evaluations if one.phase == "baseline"), None)
         self.best_holdout = None if baseline is None else measure_loss(baseline, self.result.objective)
         train = next((one for one in evaluations if one.number == started.first.evaluation), None)
         return TrialRow(

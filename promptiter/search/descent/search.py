@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
@@ -28,6 +27,7 @@ from promptiter.search.descent.axes import Axis, find_axes, find_texts
 from promptiter.search.descent.diagnoses import Diagnoses
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import Phase, PhaseLimits
+from promptiter.search.descent.prompt_files import read_prompt
 from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
 from promptiter.search.descent.textual_phase import TextualPhase
 from promptiter.search.descent.trials import Trials
@@ -224,7 +224,7 @@ class CoordinateDescent:
 
     def _build_critic(self) -> Critic | None:
         if isinstance(self.critic, str):
-            prompt = _read_prompt(self.critic_prompt, "critic_prompt")
+            prompt = read_prompt(self.critic_prompt, "critic_prompt")
             return LLMCritic(self.critic, prompt=prompt, model_options=self.critic_options)
         _check_unused("critic", self.critic, critic_prompt=self.critic_prompt, critic_options=self.critic_options)
         if self.critic is not None:
@@ -233,7 +233,7 @@ class CoordinateDescent:
 
     def _build_applier(self) -> Applier | None:
         if isinstance(self.applier, str):
-            prompt = _read_prompt(self.applier_prompt, "applier_prompt")
+            prompt = read_prompt(self.applier_prompt, "applier_prompt")
             return LLMApplier(self.applier, prompt=prompt, model_options=self.applier_options)
         _check_unused("applier", self.applier, applier_prompt=self.applier_prompt, applier_options=self.applier_options)
         if self.applier is not None:
@@ -250,15 +250,6 @@ def _read_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]
             "[[planner#instruction, writer#instruction]]"
         )
     return read
-
-
-def _read_prompt(path: str | None, name: str) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{name}: cannot read {path!r}: {error}; give a text file") from error
 
 
 def _check_unused(name: str, part: object, **options: object) -> None:
