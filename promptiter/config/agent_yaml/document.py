@@ -84,7 +84,7 @@ def read_agent_file(file: Path) -> AgentDocument:
 def parse_agent_file(document: Mapping[str, Json], *, file: Path) -> AgentDocument:
     """The content of an agent.yaml, checked."""
     given = read_object(AgentFile, dict(document), Location(os.fspath(file)), error=SetupError)
-    folder = file.absolute().parent
+    folder = file.resolve().parent
     name = given.instructions.file
     if name is None:
         return AgentDocument(
@@ -100,7 +100,7 @@ def parse_agent_file(document: Mapping[str, Json], *, file: Path) -> AgentDocume
 
 def find_project(file: Path) -> Path:
     """The folder that the paths of a file are relative to: its own, or for a candidate that of the run's agent.yaml."""
-    folder = file.absolute().parent
+    folder = file.resolve().parent
     if folder.name != CANDIDATES:
         return folder
     try:

@@ -15,7 +15,7 @@ from promptiter.backprop.trial_record import (
     TrialMeasured,
     measure_loss,
 )
-from promptiter.evaluation.result import Evaluation
+from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import CandidateResult, RunResult
 from promptiter.runs.layout_000.rows import NONE, ReportSummary, StudyState, Sweeps, TrialDecision, TrialRow
@@ -53,6 +53,7 @@ class _RowBuilder:
         self, result: RunResult, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
     ) -> None:
         self.result, self.names, self.times, self.accept_sigma = result, names, times, accept_sigma
+        self.evaluations = {one.number: one for one in result.evaluations}
         self.has_begun = False
         self.best = 0
         self.best_holdout: LossFigures | None = None
@@ -65,6 +66,7 @@ class _RowBuilder:
             if details.started is not None and not self.has_begun:
                 self.has_begun = True
                 yield self._build_baseline(details.started, each.evaluations)
+            self.evaluations |= {one.number: one for one in each.all_evaluations}
             candidates = {one.profile.digest: one for one in each.candidates}
             for trial in details.trials:
                 yield self._build_trial(trial, candidates.get(trial.candidate or ""))
@@ -94,7 +96,7 @@ class _RowBuilder:
         )
 
     def _build_trial(self, trial: Trial, candidate: CandidateResult | None) -> TrialRow:
-        before, best_holdout = self.best, self.best_holdout
+        before, best_holdout = self.best, self._find_compared(candidate) or self.best_holdout
         evaluations = () if candidate is None else candidate.evaluations
         train = None
         if trial.train is not None:
@@ -127,6 +129,13 @@ class _RowBuilder:
             ),
             stages_usd=trial.measured.stages.cost_usd,
         )
+
+    def _find_compared(self, candidate: CandidateResult | None) -> LossFigures | None:
+        """The hold-out of the accepted profile that a candidate was compared with: perhaps on new repeats."""
+        evidence = None if candidate is None else candidate.evidence
+        numbers = () if evidence is None else evidence.accepted
+        found = merge_evaluations(one for number in numbers if (one := self.evaluations.get(number)) is not None)
+        return None if found is None else measure_loss(found, self.result.objective)
 
     def _describe_decision(
         self, trial: Trial, candidate: CandidateResult | None, holdout: LossFigures | None, best: LossFigures | None
