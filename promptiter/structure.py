@@ -86,6 +86,11 @@ class Surface:
     def id(self) -> str:
         return surface_id(self.node_id, self.type, self.part)
 
+    @property
+    def is_setting(self) -> bool:
+        """Whether it is a number or a choice that can be tuned. A model without choices has no other value."""
+        return self.type == "parameter" or (self.type == "model" and bool(self.limits.choices))
+
     def check(self, value: Json) -> None:
         """Raise SurfaceValueError if the value breaks a limit or a rule of the surface's type."""
         if problem := _problem(self, value):

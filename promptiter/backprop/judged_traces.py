@@ -33,6 +33,9 @@ MAX_PEERS = 20
 MAX_EXAMPLES = 40
 """Maximum number of failing examples for an optimizer, and of passing ones."""
 
+MAX_VISITS = 500
+"""Maximum number of failing runs, and of passing ones, that few-shot examples are taken from."""
+
 MAX_TOOL_CALLS = 5
 """Maximum number of calls of a tool that show an optimizer what it returns."""
 
@@ -231,6 +234,20 @@ class JudgedTraces:
                 examples.append(
                     await _build_example(run, trace, visits[-1], passed=False, findings=findings, reasons=run.reasons)
                 )
+        return tuple(examples)
+
+    async def collect_visits(self, node_id: str) -> tuple[StepExample, ...]:
+        """The last visit of a node in each run, whether it passed or failed. Only a last step counts as terminal."""
+        runs = [*self._take_runs(MAX_VISITS, passed=True), *self._take_runs(MAX_VISITS, passed=False)]
+        examples = []
+        for run in runs:
+            trace = await run.load()
+            visits = [step for step in trace.steps if step.node_id == node_id]
+            if visits:
+                findings = [finding for loss in run.losses for finding in loss.findings]
+                found = await _build_example(run, trace, visits[-1], passed=run.has_passed, findings=findings)
+                is_last = any(each.id == visits[-1].id for each in trace.terminals)
+                examples.append(replace(found, is_terminal=is_last))
         return tuple(examples)
 
     async def survey(self) -> AgentSurvey:

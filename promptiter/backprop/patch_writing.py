@@ -6,12 +6,14 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from promptiter.backprop.example_writing import ExampleWriter
 from promptiter.backprop.judged_traces import AgentSurvey, JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, check_surface_id
 from promptiter.concurrency import run_together
 from promptiter.errors import SurfaceValueError
+from promptiter.llm.prices import Price
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.stages.contracts import AggregateResult, SurfaceGradient
 from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult, Rejection, RejectionKind
@@ -46,6 +48,8 @@ class PatchWriter:
     """Writes patches on top of one profile. `find_rejected` returns earlier values of a surface, which are shown.
 
     `emphasis` is what the patches should do differently from others with the same evidence, if there are any.
+    `find_prices` returns the prices of the models that a surface may choose from. Few-shot examples are those of
+    `examples`, as long as it has some that were not rejected; then the optimizer is asked.
     """
 
     optimizer: Optimizer
@@ -56,6 +60,8 @@ class PatchWriter:
     redact: Redact
     find_rejected: Callable[[str], tuple[Rejection, ...]] = lambda _: ()
     emphasis: str = ""
+    find_prices: Callable[[Surface], Mapping[str, Price]] = lambda _: {}
+    examples: ExampleWriter | None = None
 
     async def write(
         self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
@@ -89,12 +95,15 @@ class PatchWriter:
             tool_calls=survey.find_calls(surface),
             criteria=self.traces.criteria,
             emphasis=self.emphasis,
+            prices=self.find_prices(surface),
             edited_siblings={each.id: texts[each.id] for each in siblings if each.id in texts},
         )
 
     async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
         surface, before = request.surface, request.rejected
+        if (chosen := self._select_examples(request)) is not None:
+            return PatchAttempt(patch=_link_patch(chosen, gradients))
         refused: tuple[Rejection, ...] = ()
         has_failed = True
         for _ in range(MAX_ATTEMPTS):
@@ -113,6 +122,11 @@ class PatchWriter:
             if rejection.kind == "repeated":
                 request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
+
+    def _select_examples(self, request: OptimizeRequest) -> SurfacePatch | None:
+        if request.surface.type != "examples" or self.examples is None:
+            return None
+        return self.examples.write(request.surface, rejected=[each.value for each in request.rejected])
 
     async def _optimize(self, request: OptimizeRequest) -> PatchResult:
         method = self.optimizer.optimize

@@ -21,7 +21,8 @@ class SearchOutline:
     One call of the backwarder is about a step, a failed trace, or a batch of them.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
-    candidate per round. If it `reads_validation`, the validation cases cannot show a gain for new cases.
+    candidate per round. A round that tries examples runs `screened_cases` train cases under each of its `trials`.
+    If it `reads_validation`, the validation cases cannot show a gain for new cases.
     A round that is an iteration runs a mini-batch twice instead: under a parent, and under a child in which `rewrites`
     says which texts are new. It validates the child only if it does better there.
     A round of trials runs the train cases under `batch` candidates, and validates those that do better; `edited_share`
@@ -44,6 +45,7 @@ class SearchOutline:
     reads_validation: bool = False
     screened_cases: int | None = None
     screenings: int = 0
+    trials: int = 0
     rewrites: Literal["one", "blamed", "all"] | None = None
     batch: int | None = None
     edited_share: float = 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_search
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.engine.hidden_cases import HiddenCases
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Reviewer
@@ -138,6 +140,19 @@ class Session:
         """Return the accepted profile, or another parent, with these patches. Only targets may change."""
         self._check_targets(patches.surface_ids)
         return (parent or self.accepted.profile).apply(patches, self.snapshot)
+
+    def find_hidden_repeat(self, examples: Json) -> str:
+        """Say which message of few-shot examples repeats a validation or test case; empty if none does.
+
+        The answer does not name the case. `validate` rejects candidates with such examples.
+        """
+        return self._hidden.find_repeat(examples)
+
+    @cached_property
+    def _hidden(self) -> HiddenCases:
+        run = self._run
+        hidden = (*run.validation.cases, *(run.test.cases if run.test is not None else ()))
+        return HiddenCases(hidden, self.train.cases if run.shape == "two_sets" else ())
 
     async def record(
         self, kind: type[P], work: Callable[[], Awaitable[P]], *, request: Json = None, phase: Phase | None = None
@@ -300,6 +315,9 @@ class Session:
                 return await self._record_rejection("it changes nothing", profile)
             if train is not None:
                 check_train_pair(train, accepted=self.accepted.profile, candidate=profile)
+            baseline, hidden = self.baseline.profile, self._hidden
+            if repeat := hidden.find_repeat_of_candidate(profile, baseline=baseline, structure=self.snapshot):
+                return await self._record_rejection(repeat, profile)
             await remember_search(self._run)
             comparison = Comparison(self._run.validator, profile, known=known, train=train)
             decision = await decide_sequentially(self._run.acceptance, comparison.gather)

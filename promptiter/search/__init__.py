@@ -1,4 +1,4 @@
-"""Search algorithms: backprop rounds (the default), GEPA, shorter prompts, cheaper models."""
+"""Search algorithms: backprop rounds (the default), GEPA, few-shot examples, shorter prompts, cheaper models."""
 
 from traces.lazy import lazy_package
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
+from promptiter.agents.in_place.source_values import encode_value
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.reflector import LLMReflector
@@ -43,7 +44,6 @@ from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
-from promptiter.structure import TEXT_TYPES
 from promptiter.wording import join_names
 
 REWRITES: Mapping[ModuleSelector, Literal["one", "blamed", "all"]] = {
@@ -138,7 +138,7 @@ class GepaSearch:
         portal = TaskPortal()
         adapter, watcher = SessionAdapter(run, portal), IterationWatcher(run, portal)
         profile = session.baseline.profile
-        texts = {name: str(profile.value(name, session.snapshot)) for name in components}
+        texts = {name: encode_value(profile.value(name, session.snapshot)) for name in components}
         train, valset = run.examples
         await portal.serve(
             lambda: run_engine(
@@ -186,16 +186,14 @@ class GepaSearch:
         return self._optimizer if self.reflector is None else self.reflector
 
     def _find_components(self, session: Session) -> list[str]:
-        """The targets that hold text, in the order of the structure; the others keep their values."""
-        texts = [each.id for each in session.snapshot.surfaces if each.type in TEXT_TYPES]
-        components = [each for each in texts if each in session.targets]
-        others = sorted(session.targets - set(components))
+        """The targets, in the order of the structure. A model without choices has no other value."""
+        targets = [each for each in session.snapshot.surfaces if each.id in session.targets]
+        components = [each.id for each in targets if each.type != "model" or each.is_setting]
         if not components:
-            raise SetupError(f"GEPA rewrites texts, and no target holds text: {join_names(others, limit=5)}")
-        if others:
-            session.report(f"GEPA rewrites texts only; other targets keep their values: {join_names(others, limit=5)}")
+            names = join_names([each.id for each in targets], limit=5)
+            raise SetupError(f"GEPA has nothing to change: {names} has no choices; give the node models=(...)")
         if self.use_merge and len(components) < 2:
-            session.report("use_merge has no effect: a merge needs at least two texts that may change")
+            session.report("use_merge has no effect: a merge needs at least two targets")
         return components
 
     def _build_reflections(self, session: Session, components: Sequence[str]) -> Reflections:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from promptiter.agents.in_place.source_values import decode_value, encode_value
 from promptiter.backprop.iteration_record import Iteration, IterationFinished, score_cases
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
@@ -20,7 +21,7 @@ from promptiter.search.reflections import Minibatch, Reflections
 from promptiter.wording import format_score
 
 Texts: TypeAlias = Mapping[str, str]
-"""The texts of a candidate, by surface."""
+"""The texts of a candidate, by surface. A value that is not a text is JSON: gepa knows texts only."""
 
 Part: TypeAlias = Literal["train", "validation"]
 
@@ -153,7 +154,7 @@ class GepaRun:
         opened.note(error=found.error)
         if not found.patches:
             opened.note(skipped="; ".join(found.notes) or "no new text was written")
-        return {each.surface_id: str(each.value) for each in found.patches}
+        return {each.surface_id: encode_value(each.value) for each in found.patches}
 
     async def reject(self, reason: str) -> None:
         """Record that gepa's gate rejected the child."""
@@ -258,4 +259,5 @@ class GepaRun:
 
     def _build_profile(self, texts: Texts) -> Profile:
         session = self._session
-        return Profile.of(session.snapshot, {**session.baseline.profile.overrides, **texts})
+        values = {name: decode_value(session.snapshot.surface(name), text) for name, text in texts.items()}
+        return Profile.of(session.snapshot, {**session.baseline.profile.overrides, **values})

@@ -24,7 +24,9 @@ from promptiter.engine.session import Session
 from promptiter.profile import PatchEdit, Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
+from promptiter.search.session_examples import SessionExamples
 from promptiter.search.stage_failures import StageFailures
+from promptiter.search.stage_models import find_prices
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.optimizer import Optimizer, Rejection
 from promptiter.structure import Surface
@@ -57,11 +59,12 @@ class PatchProposer:
         self._failures = failures
         self._ledger = session.evaluator.gateway.ledger
         self._linter = Linter(session.train.cases)
+        self.examples = SessionExamples(session)
         self._exhausted: set[tuple[str, str, str]] = set()
 
     async def propose(self, report: BlameReport) -> PatchesWritten:
         """Propose patches for the blamed surfaces; the result also has what was refused."""
-        report, notes = self._leave_out_exhausted(report)
+        report, notes = self._leave_out_exhausted(await self._add_examples(report))
         if not report.signals:
             return PatchesWritten(blamed_in=report.round, notes=notes)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
@@ -76,8 +79,10 @@ class PatchProposer:
 
         If several are returned, call `choose` with one of them. With a reviewer there is only one.
         """
-        open_signals, _ = self._leave_out_exhausted(report)
-        if width == 1 or not open_signals.signals or self._session.reviewer is not None:
+        if width == 1 or self._session.reviewer is not None:
+            return (await self.propose(report),)
+        open_signals, _ = self._leave_out_exhausted(await self._add_examples(report))
+        if not open_signals.signals:
             return (await self.propose(report),)
         report = open_signals
         key = [report.profile.digest, [each.surface_id for each in report.signals], self.rejected.count, width]
@@ -97,6 +102,11 @@ class PatchProposer:
     async def choose(self, variant: PatchesWritten) -> PatchesWritten:
         """Record which of several variants the round continues with."""
         return await self._session.note(variant)
+
+    async def _add_examples(self, report: BlameReport) -> BlameReport:
+        """The report with the examples of blamed nodes among the signals, once its runs can be made examples of."""
+        await self.examples.add_report(report)
+        return self.examples.add_signals(report)
 
     def _leave_out_exhausted(self, report: BlameReport) -> tuple[BlameReport, tuple[str, ...]]:
         """The report with the signals that are worth a question, and a note for each of the others."""
@@ -149,6 +159,8 @@ class PatchProposer:
             redact=session.redact,
             find_rejected=lambda surface_id: tried[surface_id],
             emphasis=emphasis,
+            find_prices=lambda surface: find_prices(surface, session.evaluator.gateway),
+            examples=self.examples.build_writer(),
         )
         return await writer.write(report.signals, report.gradients)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from promptiter.agents.in_place.source_values import decode_value, encode_value
 from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
@@ -25,6 +26,7 @@ from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.case_records import build_case_records
 from promptiter.search.propose import PatchProposer
+from promptiter.search.stage_models import find_prices
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.reflection import ReflectRequest
 from promptiter.wording import join_names, plural
@@ -107,7 +109,7 @@ class Reflections:
         patches = [
             SurfacePatch(
                 surface_id=name,
-                value=text,
+                value=decode_value(self._session.snapshot.surface(name), text),
                 reason=found.reasons.get(name, "reflection"),
                 evidence=PatchEvidence(cases=tuple(minibatch.scores)),
             )
@@ -160,7 +162,7 @@ class Reflections:
             attempts = await self._patcher.review(written, shown, minibatch.profile)
             patches = [each.patch for each in attempts if each.patch is not None]
             return TextsProposed(
-                texts={each.surface_id: session.redact(str(each.value)) for each in patches},
+                texts={each.surface_id: session.redact(encode_value(each.value)) for each in patches},
                 reasons={each.surface_id: session.redact(each.reason) for each in patches},
                 refused=tuple(refused for each in attempts for refused in each.refused),
                 notes=tuple(each.note for each in attempts if each.note),
@@ -196,6 +198,7 @@ class Reflections:
             others=tuple(others),
             signal=signals.get(component),
             criteria=minibatch.evaluation.criteria,
+            prices=find_prices(surface, session.evaluator.gateway),
         )
         patch, error = await call_or_error(partial(reflector.reflect, request), session.redact)
         if patch is None:

@@ -177,6 +177,9 @@ class RoundProposer:
         if not variants[0].patches or not cases.cases:
             return options[0]
         candidates = [session.candidate(each.patches, parent=known.profile) for each in options]
+        cases = self._patcher.examples.leave_out_shown(cases, candidates)
+        if not cases.cases:
+            return options[0]
         evaluations = await session.evaluate_many([(cases, each) for each in candidates], phase="rerun")
         tried = [
             replace(each, rerun=Rerun(candidate=candidate, cases=cases, evaluation=evaluation))

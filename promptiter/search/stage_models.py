@@ -1,4 +1,4 @@
-"""The models and programs that the stages of a search use, for the forecast and for the checks before a run."""
+"""The models and programs that the stages of a search use, and the prices of the models that it may choose from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from promptiter.agents.base import NeedsProgram
 from promptiter.engine.outline import UNKNOWN_MODEL
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.prices import Price
 from promptiter.stages.contracts import CallsModel, NamesModel
+from promptiter.structure import Surface
 
 
 def find_model(stage: object) -> str | None:
@@ -26,3 +28,9 @@ def find_stage_problems(stages: Iterable[object], gateway: Gateway) -> list[str]
             lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
             found.extend(f"{type(each).__name__}: {line}" for line in lines)
     return list(dict.fromkeys(found))
+
+
+def find_prices(surface: Surface, gateway: Gateway) -> dict[str, Price]:
+    """The prices of the models that a surface may choose from, as far as they are known."""
+    models = surface.limits.choices if surface.type == "model" else ()
+    return {model: price for model in models if (price := gateway.price(model)) is not None}

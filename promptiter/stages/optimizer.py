@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from promptiter.evaluation.score import Finding
+from promptiter.llm.prices import Price
 from promptiter.profile import SurfacePatch
 from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import Surface
@@ -73,7 +74,8 @@ class OptimizeRequest:
     same time, by id. `rejected` are earlier values of this surface, the latest last.
     `place` is where its node is in the agent. `tool_calls` of a tool surface are some calls with their results.
     `criteria` say what the metrics look at, by name. `emphasis` says how this value should differ from others that are
-    asked for with the same evidence, if several candidates are wanted.
+    asked for with the same evidence, if several candidates are wanted. `prices` are those of the models that the
+    surface may choose from, where they are known.
     """
 
     surface: Surface
@@ -88,6 +90,7 @@ class OptimizeRequest:
     criteria: Mapping[str, str] = field(default_factory=dict)
     emphasis: str = ""
     edited_siblings: Mapping[str, str] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from promptiter.llm.prices import Price
 from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import Surface
 
@@ -53,7 +54,7 @@ class ReflectRequest:
     """A component to rewrite. `others` are the components that keep their text, or are rewritten at the same time.
 
     `signal` is what a backward pass says should change about the component, if there was one. `criteria` say what the
-    metrics look at, by name.
+    metrics look at, by name. `prices` are those of the models that the component may choose from, where they are known.
     """
 
     surface: Surface
@@ -61,3 +62,4 @@ class ReflectRequest:
     others: tuple[Surface, ...] = ()
     signal: AggregateResult | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)

@@ -6,19 +6,14 @@ from typing import Any, get_args
 
 import pytest
 
-from promptiter.agents.declarations import Parameter
-from promptiter.agents.graph import GraphAgent
-from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.iteration_record import Iteration, get_iteration, get_reflection
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.record import get_passes
-from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
-from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.budget import Budget
 from promptiter.observers.progress_state import ProgressState
 from promptiter.policies.stopping import TargetScore
@@ -289,21 +284,6 @@ async def test_earlier_answers_to_a_case_are_shown() -> None:
         await build_engine(search(reflection_history_top_k=top_k), editor).run(build_request(max_rounds=4))
         shown[top_k] = any("best response so far" in each for each in editor.prompts)
     assert shown == {0: False, 2: True}
-
-
-async def test_targets_without_text_keep_their_values() -> None:
-    agent = GraphAgent(
-        name="desk",
-        nodes=(
-            ModelNode(
-                name="draft", instruction="Draft.", model="scripted", parameters={"temperature": Parameter(value=0.5)}
-            ),
-        ),
-    )
-    evaluator: Evaluator = build_engine(search()).evaluator
-    targets = ("draft#instruction", "draft#parameter.temperature")
-    result = await Engine(agent, evaluator, search=search()).run(build_request(max_rounds=2, targets=targets))
-    assert any("other targets keep their values" in each for each in result.problems)
 
 
 @pytest.mark.parametrize(

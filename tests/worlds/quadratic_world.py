@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
+from typing import Any
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.declarations import Parameter
@@ -27,6 +28,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.profile import Profile
+from promptiter.search.descent.search import CoordinateDescent
 from promptiter.stages.diagnosis import ApplyRequest, DiagnoseRequest, Diagnosis, TextEdit
 from promptiter.structure import StructureSnapshot
 
@@ -152,8 +154,8 @@ def make_cases(name: str, count: int) -> EvalSet:
     return EvalSet(id=name, cases=tuple(cases))
 
 
-def build_engine(search: Search, *, seed: int) -> Engine:
-    metric = FunctionMetric(name="quality", function=quality, threshold=PASSING)
+def build_engine(search: Search, *, seed: int, passing: float = PASSING) -> Engine:
+    metric = FunctionMetric(name="quality", function=quality, threshold=passing)
     return Engine(QuadraticAgent(seed), Evaluator([metric], options=EvaluationOptions(seed=seed)), search=search)
 
 
@@ -165,3 +167,9 @@ def build_request(*, targets: tuple[str, ...] = (TEXT, *AXES), cases: int = 6) -
         acceptance=SigmaGain(),
         final_test=None,
     )
+
+
+def build_descent(**options: Any) -> CoordinateDescent:
+    """Coordinate descent with the critic and the applier of this world, and numeric phases that can model."""
+    given = {"numeric_max_trials": 20, "numeric_patience": 10, **options}
+    return CoordinateDescent(critic=ReasonReader(), applier=RuleAdder(), **given)

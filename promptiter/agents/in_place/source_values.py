@@ -8,7 +8,7 @@ import orjson
 
 from promptiter.errors import SetupError
 from promptiter.sources import FileSource, Source
-from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, Surface, SurfaceType
+from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, Surface
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -26,7 +26,7 @@ def merge_surfaces(snapshot: StructureSnapshot, surfaces: tuple[Surface, ...]) -
 def decode_surface(surface_id: str, text: str) -> Surface:
     """The surface with the value that its source holds as text."""
     surface = parse_surface_id(surface_id)
-    return replace(surface, value=_decode_value(surface_id, surface.type, text))
+    return replace(surface, value=decode_value(surface, text))
 
 
 def decode_bytes(source: Source, raw: bytes) -> str:
@@ -51,12 +51,13 @@ def encode_value(value: Json) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _decode_value(surface_id: str, kind: SurfaceType, text: str) -> Json:
-    if kind in TEXT_TYPES:
+def decode_value(surface: Surface, text: str) -> Json:
+    """The value that a text stands for: itself, or JSON if the surface does not hold text."""
+    if surface.type in TEXT_TYPES:
         return text
-    if kind == "model":
+    if surface.type == "model":
         return text.strip()
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise SetupError(f"the source of {surface_id!r} must hold JSON, holds {shorten(text)}: {error}") from error
+        raise SetupError(f"the source of {surface.id!r} must hold JSON, holds {shorten(text)}: {error}") from error

@@ -61,7 +61,7 @@ def render_apply(
     system = _build_system(rules or read_rules("applier"), EDIT_FORM)
     sections = [
         build_surface_section(request.surface),
-        *build_optional_section("# Limits of a new text", quote_limits(request.surface.limits), weight=8),
+        *build_optional_section("# Limits of a new text", quote_limits(request.surface.limits, {}), weight=8),
         PromptSection(title="# The diagnosis", quotes=tuple(_quote_diagnosis(request.diagnosis)), weight=12),
         *_build_shared_sections(request.rejected, request.together),
     ]

@@ -33,6 +33,7 @@ from promptiter.backprop.llm.rendering import (
 from promptiter.backprop.llm.reports import build_criteria_section
 from promptiter.backprop.llm.truncation import PromptSection, Quote, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
+from promptiter.llm.prices import Price
 from promptiter.stages.contracts import AggregateRequest, AggregateResult
 from promptiter.stages.optimizer import NodePlace, OptimizeRequest, Rejection
 from promptiter.structure import TEXT_TYPES, Limits, Surface, SurfaceType
@@ -151,7 +152,7 @@ SURFACE_TYPE_DESCRIPTIONS: Mapping[SurfaceType, str] = {
     "The name and type of the field do not change.",
     "skill": "a skill: a document that a node reads when it needs it.",
     "model": "the name of the model that a node asks.",
-    "parameter": "a setting of a node.",
+    "parameter": "a setting of a node, such as the temperature of its model, or an argument of a tool.",
     "file": "a text file that a node reads.",
 }
 
@@ -206,7 +207,7 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
         *build_optional_section(
             "# Calls of the tool", quote_numbered("call", map(render_value, request.tool_calls)), weight=4
         ),
-        *build_optional_section("# Limits of a new value", quote_limits(surface.limits), weight=8),
+        *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
         build_signal_section(request.signal),
         *build_criteria_section(request.criteria),
         *build_example_sections("Failing", failing, weight=3),
@@ -322,7 +323,13 @@ def _build_sibling_sections(request: OptimizeRequest) -> Iterator[PromptSection]
     )
 
 
-def quote_limits(limits: Limits) -> tuple[Quote, ...]:
+def _list_prices(prices: Mapping[str, Price]) -> str:
+    return "\n".join(
+        f"{model}: {price.input_usd_per_million:g}, {price.output_usd_per_million:g}" for model, price in prices.items()
+    )
+
+
+def quote_limits(limits: Limits, prices: Mapping[str, Price]) -> tuple[Quote, ...]:
     numbers = [
         *([f"at most {limits.max_chars:,} characters"] if limits.max_chars is not None else []),
         *([f"at most {limits.max_examples} messages"] if limits.max_examples is not None else []),
@@ -335,6 +342,7 @@ def quote_limits(limits: Limits) -> tuple[Quote, ...]:
     return (
         *quote_optional("limits", ", ".join(numbers)),
         *quote_optional("one of", render_value(list(limits.choices)) if limits.choices else None),
+        *quote_optional("dollars per million tokens, input and output", _list_prices(prices)),
         *quote_optional("placeholders to keep, no others", ", ".join(f"{{{name}}}" for name in limits.placeholders)),
         *quote_numbered("keep word for word", limits.locked),
     )

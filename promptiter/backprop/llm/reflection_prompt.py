@@ -20,9 +20,9 @@ from promptiter.llm.messages import Message
 from promptiter.stages.reflection import CaseRecord, ReflectRequest, TurnRecord
 
 REFLECT = f"""\
-You improve one component of an agent: a text that it works with. You see the current text, and cases that ran with \
-it: what the user said, what was expected, what the agent answered, its tool calls, the verdict of each metric, and \
-the steps of the component's own node where they were recorded.
+You improve one component of an agent: a text that it works with, or a setting. You see its current value, and cases \
+that ran with it: what the user said, what was expected, what the agent answered, its tool calls, the verdict of each \
+metric, and the steps of the component's own node where they were recorded.
 
 - Read all cases and verdicts. Find what the component should have said so that the failed cases pass and the passed \
 ones stay so, and write the complete new text.
@@ -31,11 +31,12 @@ or phrases of the cases. A fact belongs there only if many cases share it and ne
 - A failure may have its cause elsewhere. Leave the work of other components to them, and keep what they depend on: \
 the content and form of this component's output.
 - Keep every limit, placeholder, and what works. The text is bare: no marks, no code fence, no remark before it.
+- A setting, such as a number, a switch or a model, gets another value within its limits, as plain JSON.
 
 {DATA_RULE}
 
 Answer with one JSON object; the reason says in one or two sentences what you changed and why it helps, the value is \
-the complete new text: {{"reason": "...", "value": "..."}}"""
+the complete new text, or the new setting: {{"reason": "...", "value": "..."}}"""
 
 
 def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -> tuple[Message, ...]:
@@ -44,7 +45,7 @@ def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -
     first = f"# The current value\n{quote_value(surface).render()}\n\n"
     sections = [
         build_surface_section(surface),
-        *build_optional_section("# Limits of a new value", quote_limits(surface.limits), weight=8),
+        *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
         *([] if request.signal is None else [build_signal_section(request.signal)]),
         *build_criteria_section(request.criteria),
         *(build_case_section(each, number) for number, each in enumerate(request.records, 1)),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 
 from promptiter.backprop.llm.model_stage import ModelStage, build_object_schema
-from promptiter.backprop.llm.optimizer import SPARE_TOKENS, NewValue, check_value
+from promptiter.backprop.llm.optimizer import SPARE_TOKENS, NewValue, build_value_schema, check_value
 from promptiter.backprop.llm.reflection_prompt import render_reflect
 from promptiter.backprop.llm.rendering import render_value
 from promptiter.backprop.llm.truncation import approximate_tokens
@@ -50,14 +50,14 @@ def _log_prompt(messages: tuple[Message, ...], surface: Surface) -> None:
 
 class _Reply(BaseModel):
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-    value: str
+    value: Any
 
 
 def build_adapter(surface: Surface) -> TypeAdapter[NewValue]:
-    """Build the adapter of an answer with the complete new text."""
+    """Build the adapter of an answer with the complete new value."""
 
     def parse(reply: _Reply) -> NewValue:
         return check_value(NewValue(unwrap_value(reply.value, surface), reply.reason), surface)
 
-    schema = build_object_schema(reason={"type": "string"}, value={"type": "string"})
+    schema = build_object_schema(reason={"type": "string"}, value=build_value_schema(surface))
     return build_shape(_Reply, parse, schema=schema)

@@ -20,6 +20,10 @@ MAX_SUBJECTS = 6
 
 MAX_CHARACTERS = 120
 
+SETTING_SHARE = 0.2
+"""The confidence that a setting of a blamed step is the cause, as a share of that in its text. Nothing shows which of
+them it is, and this little is tried once nothing else is left, or the text did not help."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
@@ -85,10 +89,13 @@ class BlameCollector:
         is_own = to_blame is step or blame.category == "route"
         surface_id = context.choose_surface(to_blame, blame.category, tool=tool, finding=finding if is_own else None)
         assert surface_id is not None  # it has an editable surface
-        entry = self._entries.setdefault(
-            (to_blame.id, surface_id, reason), _Entry(blame.category, confidence, blame.severity)
-        )
-        _merge(entry, confidence, blame.severity, subject=blame.subject, finding=finding)
+        settings = (each.id for each in context.editable_surfaces(to_blame) if each.is_setting)
+        shares = {**dict.fromkeys(settings, SETTING_SHARE), surface_id: 1.0}
+        for blamed, share in shares.items():
+            entry = self._entries.setdefault(
+                (to_blame.id, blamed, reason), _Entry(blame.category, confidence * share, blame.severity)
+            )
+            _merge(entry, confidence * share, blame.severity, subject=blame.subject, finding=finding)
 
     def add_packets(self, walk: Walk, mismatch: Mismatch, *, severity: Severity) -> None:
         """Turn the edges of a walk into packets."""

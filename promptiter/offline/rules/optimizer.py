@@ -61,7 +61,7 @@ class RuleOptimizer:
         surface = request.surface
         if surface.type not in TEXT_TYPES:
             case_ids = tuple(sorted({example.case_id for example in request.failing}))
-            for value, reason in iterate_values(surface, request.passing):
+            for value, reason in iterate_values(request):
                 yield Proposal(value, reason, case_ids)
             return
         if surface.type == "field":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from promptiter.stages.optimizer import StepExample
+from promptiter.llm.prices import Price
+from promptiter.stages.optimizer import OptimizeRequest, StepExample
 from promptiter.structure import Limits, Surface
 from traces.model import Json
 
@@ -16,15 +17,34 @@ MAX_EXAMPLE_CHARACTERS = 1_500
 LOWER_FIRST = ("temperature", "top_p", "penalty", "threshold")
 
 
-def iterate_values(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
+def iterate_values(request: OptimizeRequest) -> Iterator[tuple[Json, str]]:
     """The values to try, in order, each with a reason."""
+    surface = request.surface
     if surface.type == "examples":
-        return _iterate_examples(surface, passing)
+        return _iterate_examples(surface, request.passing)
+    if surface.value in request.prices:
+        return _iterate_models(surface, request.prices)
     if surface.limits.choices:
         return _iterate_choices(surface)
     if surface.type == "parameter":
         return _iterate_numbers(surface)
     return iter(())
+
+
+def _iterate_models(surface: Surface, prices: Mapping[str, Price]) -> Iterator[tuple[Json, str]]:
+    """The models that cost more, the cheapest first, then the others: what fails needs a better model, if any."""
+    current = _sum_price(prices[surface.value])
+    costs = {model: _sum_price(price) for model, price in prices.items() if model != surface.value}
+    for model in sorted(costs, key=lambda each: (costs[each] <= current, abs(costs[each] - current), each)):
+        more = f"{costs[model] / current:.2g} times" if current else "more than"
+        yield model, f"it costs {more} what {surface.value!r} costs"
+    for choice, reason in _iterate_choices(surface):
+        if choice not in costs:
+            yield choice, reason
+
+
+def _sum_price(price: Price) -> float:
+    return price.input_usd_per_million + price.output_usd_per_million
 
 
 def _iterate_choices(surface: Surface) -> Iterator[tuple[Json, str]]:

@@ -1,0 +1,76 @@
+"""ExampleWriter: patches of few-shot examples, selected from a pool. It calls no model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from promptiter.backprop.example_pool import ExamplePool, Exchange
+from promptiter.backprop.example_selection import ExampleSelector, SelectionStrategy
+from promptiter.errors import SurfaceValueError
+from promptiter.profile import PatchEvidence, SurfacePatch
+from promptiter.structure import Surface
+from promptiter.wording import plural
+from traces.model import Json
+
+MOST_EXAMPLES = 8
+"""The number of examples that a node is given, if no other is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleWriter:
+    """Writes examples of nodes. `without` are cases that must not be shown, `weights` those that matter more."""
+
+    pool: ExamplePool
+    most: int = MOST_EXAMPLES
+    strategy: SelectionStrategy = "coverage"
+    without: Collection[str] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def iterate_patches(self, surface: Surface, *, rng: Random) -> Iterator[SurfacePatch]:
+        """Patches with distinct examples that the surface can take, the best guess first.
+
+        Examples of the user's own stay, in front; those of earlier patches may be replaced.
+        """
+        exchanges = self.pool.list_exchanges(surface.node_id, without=self.without)
+        inputs = self.pool.list_inputs(surface.node_id)
+        own = self.pool.list_foreign(surface)
+        selector = ExampleSelector(exchanges, inputs, strategy=self.strategy, weights=self.weights)
+        for chosen in selector.iterate(self._find_most(surface, own), rng=rng):
+            patch = build_examples_patch(surface, chosen, own=own)
+            if patch.value != surface.value and _is_allowed(surface, patch.value):
+                yield patch
+
+    def write(self, surface: Surface, *, rejected: Iterable[Json] = (), seed: object = 0) -> SurfacePatch | None:
+        """The first patch that was not rejected, if there is one."""
+        known = list(rejected)
+        patches = self.iterate_patches(surface, rng=Random(f"{seed} {surface.id}"))
+        return next((each for each in patches if each.value not in known), None)
+
+    def _find_most(self, surface: Surface, own: Sequence[Json]) -> int:
+        allowed = surface.limits.max_examples
+        return self.most if allowed is None else max(0, min(self.most, (allowed - len(own)) // 2))
+
+
+def build_examples_patch(surface: Surface, chosen: Sequence[Exchange], *, own: Sequence[Json] = ()) -> SurfacePatch:
+    """The patch that gives a surface these examples, after those that it keeps. Its evidence are their cases."""
+    passing = sum(each.source == "passing" for each in chosen)
+    sources = [
+        *([f"{passing} from passing steps"] if passing else []),
+        *([f"{len(chosen) - passing} from references"] if passing < len(chosen) else []),
+    ]
+    return SurfacePatch(
+        surface_id=surface.id,
+        value=[*own, *(message for each in chosen for message in each.messages)],
+        reason=f"{plural(len(chosen), 'example')} of train cases: {', '.join(sources)}",
+        evidence=PatchEvidence(cases=tuple(sorted({each.case_id for each in chosen}))),
+    )
+
+
+def _is_allowed(surface: Surface, value: Json) -> bool:
+    try:
+        surface.check(value)
+    except SurfaceValueError:
+        return False
+    return True
