@@ -12,7 +12,7 @@ import typer
 from promptiter.cli.commands.evaluate import run_evaluation
 from promptiter.cli.help import PlainCommand
 from promptiter.cli.load import collect_settings
-from promptiter.cli.options import AsJson
+from promptiter.cli.options import AsJson, MaxUsd, Output, Seed
 from promptiter.cli.output import echo, print_error
 from promptiter.errors import ChangedInputsError, PromptiterError, SetupError
 
@@ -38,9 +38,7 @@ def run(
     agent: OwnAgent = None,
     repeats: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs of each case.")] = None,
     as_json: AsJson = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of printing.")
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Run the cases of an agent.yaml and score them.
 
@@ -78,7 +76,7 @@ def optimize(
     max_minutes: Annotated[
         float | None, typer.Option(min=0, metavar="MINUTES", help="Time limit of the whole run.")
     ] = None,
-    max_usd: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Cap on spending of the run.")] = None,
+    max_usd: MaxUsd = None,
     numeric_max_trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Cap on the trials of each numeric phase.")
     ] = None,
@@ -103,7 +101,7 @@ def optimize(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Continue an earlier run, named by its id.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed (default: 42; plus the phase).")] = None,
+    seed: Seed = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Write report.md of an earlier run again (--resume names it).")
     ] = False,

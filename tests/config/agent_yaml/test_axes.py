@@ -88,7 +88,7 @@ def test_what_is_wrong_with_an_axis_is_named(axis: Any, message: str) -> None:
 
 
 def test_axes_become_limits() -> None:
-    axes = [
+    axes: list[NumericAxis | TextualAxis] = [
         NumericAxis(path="model.temperature", range=(0.01, 1), scale="log"),
         NumericAxis(path="tools[name=archive].top_k", range=(3, 20), type="int"),
         NumericAxis(path="tools[name=archive].fuzzy", type="bool"),
