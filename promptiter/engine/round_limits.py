@@ -25,4 +25,5 @@ def complete_limits(request: RunRequest, search: object) -> RunRequest:
     stop = request.stop
     if stop is None and request.goal.kind == "score":
         stop = TargetScore(get_best_value(request.objective))
-    return replace(request, stop=stop, max_rounds=most if request.max_rounds is None else request.max_rounds)
+    rounds = most + 1 if request.max_rounds is None else request.max_rounds  # one more, so that the search ends itself
+    return replace(request, stop=stop, max_rounds=rounds)

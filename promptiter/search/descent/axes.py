@@ -59,6 +59,12 @@ def find_texts(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[str
     return tuple(each.id for each in snapshot.surfaces if each.id in wanted and each.type in TEXT_TYPES)
 
 
+def find_examples(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[str, ...]:
+    """The targets that hold few-shot examples, in the order of the structure."""
+    wanted = frozenset(targets)
+    return tuple(each.id for each in snapshot.surfaces if each.id in wanted and each.type == "examples")
+
+
 def _build_axis(surface: Surface) -> Axis | None:
     limits = surface.limits
     if limits.choices:

@@ -245,8 +245,9 @@ class Diagnoses:
         gradients = {each.surface_id: report.gradients.get(each.surface_id, ()) for each in signals}
         written = await self._patcher.propose(replace(report, signals=signals, weak=(), gradients=gradients))
         problem = "; ".join((*(_describe_refusal(each) for each in written.refused), *written.notes))
-        found = self._describe(base, written.patches, {}, problem=problem, stages=written.measured)
-        is_exhausted = not written.patches and not written.refused
+        patches = PatchSet(tuple(each for each in written.patches if each.surface_id in diagnoses))
+        found = self._describe(base, patches, {}, problem=problem, stages=written.measured)
+        is_exhausted = not patches and not written.refused
         return replace(found, is_exhausted=is_exhausted)
 
     async def _build_report(self, base: TrainedProfile) -> BlameReport:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
+from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.applier import LLMApplier
 from promptiter.backprop.llm.critic import LLMCritic
 from promptiter.backprop.support_aggregator import SupportAggregator
@@ -21,10 +22,12 @@ from promptiter.engine.session import Session
 from promptiter.errors import SetupError, UnknownSurfaceError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count, is_number
+from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.search.blame import BlameFinder
-from promptiter.search.descent.axes import Axis, find_axes, find_texts
+from promptiter.search.descent.axes import Axis, find_axes, find_examples, find_texts
 from promptiter.search.descent.diagnoses import Diagnoses
+from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import Phase, PhaseLimits
 from promptiter.search.descent.prompt_files import read_prompt
@@ -37,10 +40,10 @@ from promptiter.search.stage_models import find_model, find_stage_problems
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.diagnosis import Applier, Critic
 from promptiter.stages.optimizer import Optimizer
-from promptiter.stages.roles import STAGES, check_part, check_stages
+from promptiter.stages.roles import STAGES, Role, check_part, check_stages
 from promptiter.wording import join_names
 
-PhaseName = Literal["numeric", "textual"]
+PhaseName = Literal["numeric", "textual", "examples"]
 
 
 @dataclass(eq=False)
@@ -52,10 +55,10 @@ class CoordinateDescent:
     `batch_size` points at a time: the first `startup_trials` at random, then the best of `ei_candidates`. The seed of
     each study is `seed`, by default that of the run, plus the number of its phase.
 
-    `critic` and `applier` are models, or objects of your own; prompts of your own are files. Without a critic the
-    backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with less than
-    `min_confidence` is not tried. The critic sees `failures_shown` failed cases and `rejections_shown` rejected trials.
-    Each group of texts in `co_optimize` changes together.
+    `critic` and `applier` are models, or your own: an object, or `module:attr`. Prompts of your own are files. Without
+    a critic the backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with
+    less than `min_confidence` is not tried. The critic sees `failures_shown` failed cases and `rejections_shown`
+    rejected trials. Each group of texts in `co_optimize` changes together.
     """
 
     backwarder: Backwarder | Attributor | None = None
@@ -73,6 +76,8 @@ class CoordinateDescent:
     numeric_patience: int = 5
     textual_max_trials: int = 10
     textual_patience: int = 4
+    examples_max_trials: int = 4
+    examples_patience: int = 2
     batch_size: int = 1
     startup_trials: int = 10
     ei_candidates: int = 24
@@ -82,7 +87,7 @@ class CoordinateDescent:
     failures_shown: int = 10
     rejections_shown: int = 3
     co_optimize: Sequence[Sequence[str]] = ()
-    phases: Sequence[PhaseName] = ("numeric", "textual")
+    phases: Sequence[PhaseName] = ("numeric", "textual", "examples")
     sampler: Sampler = "tpe"
     seed: int | None = None
 
@@ -90,7 +95,7 @@ class CoordinateDescent:
         check_stages(backwarder=self.backwarder, aggregator=self.aggregator, optimizer=self.optimizer)
         for name in ("max_cycles", "numeric_max_trials", "numeric_patience", "textual_max_trials", "textual_patience"):
             check_count(getattr(self, name), name)
-        for name in ("batch_size", "ei_candidates", "failures_shown"):
+        for name in ("examples_max_trials", "examples_patience", "batch_size", "ei_candidates", "failures_shown"):
             check_count(getattr(self, name), name)
         for name in ("startup_trials", "rejections_shown"):
             check_count(getattr(self, name), name, least=0)
@@ -101,8 +106,9 @@ class CoordinateDescent:
         if self.sampler not in get_args(Sampler):
             raise SetupError(f"sampler is {self.sampler!r}; give {join_names([*map(repr, get_args(Sampler))])}")
         phases = (self.phases,) if isinstance(self.phases, str) else tuple(self.phases)
-        if not phases or len(set(phases)) < len(phases) or not set(phases) <= set(get_args(PhaseName)):
-            raise SetupError(f"phases is {self.phases!r}; give 'numeric', 'textual' or both, each once")
+        known = get_args(PhaseName)
+        if not phases or len(set(phases)) < len(phases) or not set(phases) <= set(known):
+            raise SetupError(f"phases is {self.phases!r}; give some of {join_names(known)}, each once")
         self._phases = phases
         self._groups = _read_groups(self.co_optimize)
         self.attributor = as_attributor(self.backwarder)
@@ -112,13 +118,16 @@ class CoordinateDescent:
         self._applier = self._build_applier()
 
     async def search(self, session: Session) -> None:
-        axes, groups = self._find_surfaces(session)
+        axes, groups, examples = self._find_surfaces(session)
         trials = Trials(session)
         by_name: dict[PhaseName, Phase] = {}
         if axes:
             by_name["numeric"] = self._build_numeric(trials, axes)
         if groups:
             by_name["textual"] = self._build_textual(trials, groups)
+        if examples:
+            limits = PhaseLimits(max_trials=self.examples_max_trials, patience=self.examples_patience)
+            by_name["examples"] = ExamplesPhase(trials, examples, limits=limits, seed=self._find_seed(session))
         for cycle in range(1, self.max_cycles + 1):
             accepted = 0
             for name in self._phases:
@@ -129,12 +138,15 @@ class CoordinateDescent:
                     return
                 accepted += result.accepted
             if not accepted:
+                await session.note(SearchStopChecked(reason="dry_cycle"))
                 return
+        await session.note(SearchStopChecked(reason="max_cycles"))
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
         numeric = math.ceil(self.numeric_max_trials / self.batch_size) if "numeric" in self._phases else 0
         textual = self.textual_max_trials if "textual" in self._phases else 0
+        examples = self.examples_max_trials if "examples" in self._phases else 0
         blames = textual > 0 and self._critic is None
         writes = textual > 0 and self._applier is None
         return SearchOutline(
@@ -144,8 +156,8 @@ class CoordinateDescent:
             critic=find_model(self._critic) if textual and self._critic is not None else None,
             applier=find_model(self._applier) if textual and self._applier is not None else None,
             batch=self.batch_size if numeric else 1,
-            edited_share=textual / (numeric + textual),
-            max_rounds=self.max_cycles * (numeric + textual),
+            edited_share=textual / max(1, numeric + textual),
+            max_rounds=self.max_cycles * (numeric + textual + examples),
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
@@ -162,21 +174,22 @@ class CoordinateDescent:
             stages.append(self._applier or self._optimizer)
         return [*found, *find_stage_problems(stages, gateway)]
 
-    def _find_surfaces(self, session: Session) -> tuple[tuple[Axis, ...], tuple[tuple[str, ...], ...]]:
-        """The axes and the groups of texts of a run, as far as there are phases for them."""
+    def _find_surfaces(self, session: Session) -> tuple[tuple[Axis, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
+        """The axes, the groups of texts and the examples of a run, as far as there are phases for them."""
         axes = find_axes(session.snapshot, session.targets) if "numeric" in self._phases else ()
         texts = find_texts(session.snapshot, session.targets) if "textual" in self._phases else ()
-        if not axes and not texts:
+        examples = find_examples(session.snapshot, session.targets) if "examples" in self._phases else ()
+        if not axes and not texts and not examples:
             raise SetupError(_describe_no_surfaces(session, self._phases))
         for group in self._groups:
             for name in group:
                 if name not in texts:
                     raise UnknownSurfaceError(name, known=texts)
         grouped = {name for group in self._groups for name in group}
-        served = {*(each.surface_id for each in axes), *texts}
+        served = {*(each.surface_id for each in axes), *texts, *examples}
         if others := sorted(session.targets - served):
             session.report(f"no phase changes these targets, so they keep their values: {join_names(others, limit=5)}")
-        return axes, (*self._groups, *((name,) for name in texts if name not in grouped))
+        return axes, (*self._groups, *((name,) for name in texts if name not in grouped)), examples
 
     def _build_numeric(self, trials: Trials, axes: Sequence[Axis]) -> NumericPhase:
         if self.numeric_max_trials < self.startup_trials and self.sampler == "tpe":
@@ -194,7 +207,7 @@ class CoordinateDescent:
                 ei_candidates=self.ei_candidates,
                 multivariate=self.multivariate,
             ),
-            seed=session.seed if self.seed is None else self.seed,
+            seed=self._find_seed(session),
             limits=PhaseLimits(max_trials=self.numeric_max_trials, patience=self.numeric_patience),
             batch_size=self.batch_size,
             convergence=self.convergence,
@@ -222,23 +235,39 @@ class CoordinateDescent:
             models=(find_model(critic) or "", find_model(self._applier or self._optimizer) or ""),
         )
 
+    def _find_seed(self, session: Session) -> int:
+        return session.seed if self.seed is None else self.seed
+
     def _build_critic(self) -> Critic | None:
-        if isinstance(self.critic, str):
+        if _is_model(self.critic, self.critic_prompt):
             prompt = read_prompt(self.critic_prompt, "critic_prompt")
             return LLMCritic(self.critic, prompt=prompt, model_options=self.critic_options)
         _check_unused("critic", self.critic, critic_prompt=self.critic_prompt, critic_options=self.critic_options)
-        if self.critic is not None:
-            check_part(self.critic, STAGES["critic"])
-        return self.critic
+        critic: Critic | None = _load_part(self.critic, STAGES["critic"])
+        return critic
 
     def _build_applier(self) -> Applier | None:
-        if isinstance(self.applier, str):
+        if _is_model(self.applier, self.applier_prompt):
             prompt = read_prompt(self.applier_prompt, "applier_prompt")
             return LLMApplier(self.applier, prompt=prompt, model_options=self.applier_options)
         _check_unused("applier", self.applier, applier_prompt=self.applier_prompt, applier_options=self.applier_options)
-        if self.applier is not None:
-            check_part(self.applier, STAGES["applier"])
-        return self.applier
+        applier: Applier | None = _load_part(self.applier, STAGES["applier"])
+        return applier
+
+
+def _is_model(part: object, prompt: str | None) -> TypeGuard[str]:
+    """Whether a critic or applier is a model. One of your own, as module:attr, is a model if it gets a prompt."""
+    return isinstance(part, str) and (prompt is not None or not is_reference(part))
+
+
+def _load_part(part: object, role: Role) -> Any:
+    """A critic or applier of one's own: the object, or a class or object named as module:attr."""
+    if isinstance(part, str):
+        part = role.load(part)
+        part = part() if isinstance(part, type) else part
+    if part is not None:
+        check_part(part, role)
+    return part
 
 
 def _read_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
@@ -260,7 +289,7 @@ def _check_unused(name: str, part: object, **options: object) -> None:
 
 
 def _describe_no_surfaces(session: Session, phases: Sequence[str]) -> str:
-    kinds = {"numeric": "a number with bounds, a switch or a choice", "textual": "a text"}
+    kinds = {"numeric": "a number with bounds, a switch or a choice", "textual": "a text", "examples": "examples"}
     wanted = " or ".join(kinds[each] for each in phases)
     known = [each.id for each in session.snapshot.surfaces if each.type in ("parameter", "model")]
     advice = f"; list some as targets, such as {join_names(known, limit=3)}" if known and "numeric" in phases else ""

@@ -123,6 +123,19 @@ class Trials:
             PhaseStarted(cycle=cycle, phase=phase, study_id=study_id, first=accepted.figures, measured=measured)
         )
 
+    async def accept(self) -> None:
+        """Run the train cases of the accepted profile, which another search changed. Later trials start from it."""
+        await self.start()
+
+    async def record(self, attempt: Attempt, place: Place, *, outcome: TrialOutcome, gain: float | None) -> Trial:
+        """Record a trial that was decided elsewhere, from the accepted profile as it was before."""
+        before = self.accepted
+        digest = None
+        if attempt.patches:
+            digest = self.session.candidate(attempt.patches, parent=before.profile).digest
+        result = _Result(outcome=outcome, reason=attempt.reason, before=before.figures, gain=gain, candidate=digest)
+        return await self._record(attempt, place, before.profile, result)
+
     async def run(self, attempts: Sequence[Attempt], places: Sequence[Place]) -> list[Trial]:
         """Run a batch of trials from the accepted profile, decide on each, and record them.
 
