@@ -18,6 +18,7 @@ FILE_NAME = "run.json"
 EXIT_REASONS: Mapping[str, str] = {
     "deadline": "max_minutes",
     "max_usd": "max_usd",
+    "bound": "max_usd",  # a call that cost more than was reserved for it
     "user_stop": "interrupted",
     "test_now": "interrupted",
 }
