@@ -10,6 +10,11 @@ from promptiter.evaluation.result import get_best_value
 from promptiter.policies.stopping import TargetScore
 
 
+def find_own_limit(search: object) -> int | None:
+    """The most rounds that a search makes before it ends by itself; None if only a limit ends it."""
+    return search.outline().max_rounds if isinstance(search, OutlinedSearch) else None
+
+
 def complete_limits(request: RunRequest, search: object) -> RunRequest:
     """Return a request with the limits of its search.
 
@@ -17,9 +22,7 @@ def complete_limits(request: RunRequest, search: object) -> RunRequest:
     cycle of them does. The usual limits, four rounds and three without an accepted candidate, would cut it short. A
     perfect validation still ends it.
     """
-    if not isinstance(search, OutlinedSearch):
-        return request
-    most = search.outline().max_rounds
+    most = find_own_limit(search)
     if most is None:
         return request
     stop = request.stop

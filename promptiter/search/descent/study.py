@@ -71,7 +71,10 @@ class Study:
             trial = self._study.ask(self._space)
             self._open.append((trial, dict(trial.params)))
             point = NumericProposal(study_id=self.name, number=self._asked, params=self._decode(trial.params))
-            found.append(self._explain(point, trial))
+            try:
+                found.append(self._explain(point, trial))
+            except (AttributeError, ImportError, TypeError):  # densities are internal to optuna, and may change
+                found.append(point)
             self._asked += 1
         return tuple(found)
 

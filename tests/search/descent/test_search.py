@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -267,3 +267,14 @@ def test_cases_can_serve_as_train_and_validation() -> None:
 
     assert result.verdict != "invalid_eval"
     assert list_trials(result)
+
+
+@pytest.mark.long
+def test_coordinate_descent_reaches_what_numbers_alone_do_not() -> None:
+    def count_reached(make: Callable[[], object], targets: tuple[str, ...]) -> int:
+        runs = [run(make(), seed=seed, request=build_request(targets=targets)) for seed in range(10)]
+        return sum(agent.find_quality(result.accepted_profile) >= REACHED for result, agent in runs)
+
+    assert count_reached(build_descent, (TEXT, *AXES)) >= 9
+    assert count_reached(OptunaSearch, AXES) <= 3
+    assert count_reached(RandomSearch, AXES) <= 3
