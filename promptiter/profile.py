@@ -16,6 +16,7 @@ import orjson
 from promptiter.context import ContextValue
 from promptiter.errors import SetupError, StructureMismatchError
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.value_text import describe_value
 from promptiter.wording import join_sentences, shorten
 from traces import digest
 from traces.errors import UnwritableTraceError
@@ -136,6 +137,8 @@ class SurfaceChange:
                 self.before.splitlines(), self.after.splitlines(), "before", "after", lineterm="", n=2
             )
             return "\n".join(list(lines)[2:])
+        if isinstance(self.after, list):
+            return SurfaceChange(self.surface_id, describe_value(self.before), describe_value(self.after)).as_text()
         return f"-{orjson.dumps(self.before).decode()}\n+{orjson.dumps(self.after).decode()}"
 
 

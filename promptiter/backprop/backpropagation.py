@@ -18,6 +18,8 @@ from promptiter.backprop.backward_pass import (
     describe_failed_merge,
     group_by_surface,
 )
+from promptiter.backprop.example_pool import ExamplePool
+from promptiter.backprop.example_writing import ExampleWriter
 from promptiter.backprop.judged_traces import JudgedTrace, JudgedTraces
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.patch_writing import PatchWriter, collect_patches, describe_total_failure
@@ -85,6 +87,9 @@ async def backpropagate(
     )
     if problem := describe_failed_merge(merged, merger):
         raise StageError(problem)
+    pool = ExamplePool(redact=work.redact)
+    surfaces = [structure.surface(each.surface_id) for each in merged.signals]
+    await pool.add_runs(judged, (each.node_id for each in surfaces if each.type == "examples"))
     tried = group_by(rejected, lambda rejection: rejection.surface_id)
     writer = PatchWriter(
         optimizer=optimizer or OFFLINE_STAGES.get("optimizer")(),
@@ -94,6 +99,7 @@ async def backpropagate(
         linter=Linter(judged.cases),
         redact=work.redact,
         find_rejected=lambda surface_id: tuple(tried.get(surface_id, ())),
+        examples=ExampleWriter(pool=pool),
     )
     attempts = await writer.write(merged.signals, gradients)
     if problem := describe_total_failure(attempts, writer.optimizer):

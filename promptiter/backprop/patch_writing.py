@@ -30,6 +30,9 @@ DIFFERENTLY = (
 """What an optimizer is told, once, if it repeats a rejected value."""
 
 
+NO_EXAMPLES = "there are no train cases yet that new examples could show"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchAttempt:
     """What the optimizer wrote for one signal: a patch, or a note that says why there is none.
@@ -102,8 +105,12 @@ class PatchWriter:
     async def _write_patch(self, request: OptimizeRequest, gradients: tuple[SurfaceGradient, ...]) -> PatchAttempt:
         """Ask for a patch until lint passes it; each refusal is shown to the optimizer."""
         surface, before = request.surface, request.rejected
-        if (chosen := self._select_examples(request)) is not None:
-            return PatchAttempt(patch=_link_patch(chosen, gradients))
+        if surface.type == "examples" and self.examples is not None:
+            chosen = self.examples.write(surface, rejected=[each.value for each in before])
+            if chosen is not None:
+                return PatchAttempt(patch=_link_patch(chosen, gradients))
+            if self.examples.without:  # the optimizer has only seen those cases
+                return PatchAttempt(note=f"{surface.id}: {NO_EXAMPLES}")
         refused: tuple[Rejection, ...] = ()
         has_failed = True
         for _ in range(MAX_ATTEMPTS):
@@ -122,11 +129,6 @@ class PatchWriter:
             if rejection.kind == "repeated":
                 request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
-
-    def _select_examples(self, request: OptimizeRequest) -> SurfacePatch | None:
-        if request.surface.type != "examples" or self.examples is None:
-            return None
-        return self.examples.write(request.surface, rejected=[each.value for each in request.rejected])
 
     async def _optimize(self, request: OptimizeRequest) -> PatchResult:
         method = self.optimizer.optimize

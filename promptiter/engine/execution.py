@@ -11,6 +11,7 @@ from promptiter.concurrency import run_in_thread
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.model_checks import check_models
+from promptiter.engine.outline import TargetedSearch
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.engine.review import Reviewer
@@ -18,6 +19,7 @@ from promptiter.engine.run import Run, RunOutcome
 from promptiter.engine.services import RunServices
 from promptiter.engine.session import Search
 from promptiter.engine.type_checks import check_journal, check_observers
+from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.combine import describe_policy
 from promptiter.references import refuse_while_importing
@@ -106,6 +108,10 @@ class Execution:
 
     async def check_setup(self, checked: CheckedRequest, evaluator: Evaluator) -> None:
         """Check that models, programs and services that the run needs are there. Raises SetupError; spends nothing."""
+        if isinstance(self.search, TargetedSearch):
+            found = self.search.find_target_problems(checked.snapshot, checked.targets, shape=checked.shape)
+            if found:
+                raise RequestError(found)
         await run_in_thread(lambda: self._check_models(evaluator, checked.request))
         await check_agent_health(self.agent)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from promptiter.llm.gateway import Gateway
+from promptiter.runlog.results import RunShape
+from promptiter.structure import StructureSnapshot
 
 UNKNOWN_MODEL = "unknown"
 """The model of a stage or node that is the user's own code."""
@@ -68,3 +71,13 @@ class ModelCallingSearch(Protocol):
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line for each such model, program or package. `gateway` is that of the run. May block."""
+
+
+@runtime_checkable
+class TargetedSearch(Protocol):
+    """A search that does not work with every choice of targets or of eval sets, and says so before a run."""
+
+    def find_target_problems(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> list[str]:
+        """One line for each problem of these targets, in a run of this shape. Must not block."""

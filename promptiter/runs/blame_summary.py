@@ -211,9 +211,11 @@ class MissingBlame:
     def __init__(self) -> None:
         self._no_blame = NO_BLAME
         self._has_train = self._has_failures = self._has_losses = self._has_traces = False
+        self._is_searched = False
 
     def add(self, each: RoundResult) -> None:
         self._has_losses = self._has_losses or any(one.losses for one in get_passes(each))
+        self._is_searched = self._is_searched or bool(each.candidates)
         if self._no_blame == NO_BLAME:
             self._no_blame = describe_no_blame(blame for one in get_passes(each) for blame in one.blames)
         if each.train is not None:
@@ -229,6 +231,8 @@ class MissingBlame:
             return "no train case failed"
         if self._has_losses:
             return self._no_blame
+        if self._is_searched:  # by a search that proposes candidates without blaming anything
+            return ""
         if not self._has_traces:
             return NO_TRACE
         return "the runs failed with errors that no prompt can fix"

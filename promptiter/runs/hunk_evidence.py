@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import orjson
-
 from promptiter.backprop.record import get_passes
 from promptiter.llm.models import estimate_tokens
 from promptiter.profile import PatchEvidence, SurfaceChange, SurfacePatch
@@ -22,8 +20,8 @@ from promptiter.runs.measured_effect import MeasuredEffect, measure_candidate, m
 from promptiter.runs.text_history import Origin, TextHistory
 from promptiter.stages.contracts import BlameVerdict
 from promptiter.stages.losses import Category, Severity
+from promptiter.value_text import describe_value
 from promptiter.wording import join_sentences
-from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +138,7 @@ def _list_passages(change: SurfaceChange, history: TextHistory | None, whole: Se
     found = [] if history is None else list(history.hunks())
     unknown = tuple(replace(origin, is_whole=len(found) > 1) for origin in whole)
     if not found:
-        return [(_format(change.before), _format(change.after), unknown)]
+        return [(describe_value(change.before), describe_value(change.after), unknown)]
     return [(hunk.before, hunk.after, origins or unknown) for hunk, origins in found]
 
 
@@ -212,7 +210,3 @@ def _add_edits(patch: SurfacePatch, each: RoundResult) -> SurfacePatch:
         return patch
     parts = (part for one in get_passes(each) for part in one.patches if part.surface_id == patch.surface_id)
     return replace(patch, edits=tuple(edit for part in parts for edit in part.edits))
-
-
-def _format(value: Json) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

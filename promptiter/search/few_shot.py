@@ -9,7 +9,7 @@ after a rejection it tries other sets, which prefer the cases that still failed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import get_args
@@ -23,8 +23,10 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.numbers import check_count
 from promptiter.profile import PatchSet, Profile
+from promptiter.runlog.results import RunShape
 from promptiter.search.rerun_cases import measure_gain
 from promptiter.search.session_examples import SessionExamples
+from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names, plural
 
 MOST_SCREENED = 24
@@ -110,6 +112,17 @@ class FewShotSearch:
         """What a round may call, for the forecast."""
         return SearchOutline(screened_cases=MOST_SCREENED, trials=self.batch_size)
 
+    def find_target_problems(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> list[str]:
+        """Say that no target holds examples, or that there is one set of cases for everything."""
+        known = [each.id for each in snapshot.surfaces if each.type == "examples"]
+        found = [] if shape == "two_sets" else [ONE_SET]
+        if not set(known) & set(targets):
+            advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
+            found.append(f"no target of this run holds few-shot examples; {advice}")
+        return found
+
 
 class ExampleRounds:
     """Rounds that try examples, one after the other. Another search can alternate them with rounds of its own."""
@@ -124,12 +137,6 @@ class ExampleRounds:
         seed: int = 0,
     ) -> None:
         self._examples = SessionExamples(session)
-        if not self._examples.surface_ids:
-            known = [each.id for each in session.snapshot.surfaces if each.type == "examples"]
-            advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
-            raise SetupError(f"no target of this run holds few-shot examples; {advice}")
-        if session.shape != "two_sets":
-            raise SetupError(ONE_SET)
         self._session = session
         self._k = k
         self._strategy: SelectionStrategy = strategy

@@ -202,7 +202,7 @@ class GepaSearch:
             session,
             components,
             finder=BlameFinder(session, self.attributor, self._aggregator, failures=failures, min_support=MIN_SUPPORT),
-            patcher=PatchProposer(session, self._optimizer, failures=failures),
+            patcher=PatchProposer(session, self._optimizer, failures=failures, adds_examples=False),
             reflector=self.reflector,
             history_top_k=self.reflection_history_top_k,
         )

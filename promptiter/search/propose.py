@@ -5,7 +5,7 @@ It is the second half of a pass: `BackpropRounds` gives it the report of `BlameF
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
@@ -50,9 +50,12 @@ class PatchProposer:
     """Proposes the patches of one run. `rejected` holds what was tried or refused so far; optimizers see it.
 
     A signal that was answered with rejected values only, although the optimizer was told, is not asked about again.
+    Few-shot examples of a blamed node are patched with what is blamed there, unless the search chooses the surfaces.
     """
 
-    def __init__(self, session: Session, optimizer: Optimizer, *, failures: StageFailures) -> None:
+    def __init__(
+        self, session: Session, optimizer: Optimizer, *, failures: StageFailures, adds_examples: bool = True
+    ) -> None:
         self.rejected = Rejections()
         self._session = session
         self._optimizer = optimizer
@@ -60,15 +63,19 @@ class PatchProposer:
         self._ledger = session.evaluator.gateway.ledger
         self._linter = Linter(session.train.cases)
         self.examples = SessionExamples(session)
+        self._adds_examples = adds_examples
         self._exhausted: set[tuple[str, str, str]] = set()
 
-    async def propose(self, report: BlameReport) -> PatchesWritten:
-        """Propose patches for the blamed surfaces; the result also has what was refused."""
+    async def propose(self, report: BlameReport, *, unseen: Collection[str] = ()) -> PatchesWritten:
+        """Propose patches for the blamed surfaces; the result also has what was refused.
+
+        Few-shot examples do not show the `unseen` cases, by which they are judged next.
+        """
         report, notes = self._leave_out_exhausted(await self._add_examples(report))
         if not report.signals:
             return PatchesWritten(blamed_in=report.round, notes=notes)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
-        result = await self._session.record(PatchesWritten, lambda: self._propose(report), request=key)
+        result = await self._session.record(PatchesWritten, lambda: self._propose(report, unseen), request=key)
         if result.patches or result.refused:
             self._failures.mark_working("optimizer")
         self._remember(report, (result,))
@@ -106,7 +113,7 @@ class PatchProposer:
     async def _add_examples(self, report: BlameReport) -> BlameReport:
         """The report with the examples of blamed nodes among the signals, once its runs can be made examples of."""
         await self.examples.add_report(report)
-        return self.examples.add_signals(report)
+        return self.examples.add_signals(report) if self._adds_examples else report
 
     def _leave_out_exhausted(self, report: BlameReport) -> tuple[BlameReport, tuple[str, ...]]:
         """The report with the signals that are worth a question, and a note for each of the others."""
@@ -138,15 +145,17 @@ class PatchProposer:
             measured=StagesMeasured.between(before, self._ledger.snapshot()),
         )
 
-    async def _propose(self, report: BlameReport) -> PatchesWritten:
+    async def _propose(self, report: BlameReport, unseen: Collection[str]) -> PatchesWritten:
         before = self._ledger.snapshot()
-        attempts = await self._write(report)
+        attempts = await self._write(report, unseen=unseen)
         measured = StagesMeasured.between(before, self._ledger.snapshot())
         self._failures.handle("optimizer", describe_total_failure(attempts, self._optimizer))
         reviewed = await self.review(attempts, report.signals, report.profile)
         return replace(collect_patches(reviewed), blamed_in=report.round, measured=measured)
 
-    async def _write(self, report: BlameReport, emphasis: str = "") -> list[PatchAttempt]:
+    async def _write(
+        self, report: BlameReport, emphasis: str = "", *, unseen: Collection[str] = ()
+    ) -> list[PatchAttempt]:
         session = self._session
         await session.restore_traces(report.evaluation, report.eval_set, report.profile)
         tried = {signal.surface_id: await self._collect_rejections(signal.surface_id) for signal in report.signals}
@@ -160,7 +169,7 @@ class PatchProposer:
             find_rejected=lambda surface_id: tried[surface_id],
             emphasis=emphasis,
             find_prices=lambda surface: find_prices(surface, session.evaluator.gateway),
-            examples=self.examples.build_writer(),
+            examples=self.examples.build_writer(without=unseen),
         )
         return await writer.write(report.signals, report.gradients)
 

@@ -14,7 +14,7 @@ from promptiter.agents.in_place.source_values import decode_value, encode_value
 from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
-from promptiter.backprop.patch_writing import PatchAttempt, lint_patch
+from promptiter.backprop.patch_writing import NO_EXAMPLES, PatchAttempt, lint_patch
 from promptiter.backprop.record import StagesMeasured
 from promptiter.backprop.stage_calls import call_or_error
 from promptiter.concurrency import run_together
@@ -102,7 +102,8 @@ class Reflections:
         return "nothing is blamed" if self._blame is None else self._blame[1].no_blame
 
     async def reflect(self, minibatch: Minibatch, components: Sequence[str]) -> ReflectionResult:
-        """Write new texts of these components."""
+        """Write new texts of these components. Few-shot examples are selected from the mini-batches before this one."""
+        await self._patcher.examples.add(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
         found = await self._ask_model(self._reflector, minibatch, components)
@@ -128,7 +129,7 @@ class Reflections:
                 minibatch.evaluation, minibatch.eval_set, minibatch.profile, phase="minibatch"
             )
             self._blame = minibatch, report
-        known = self._blame[1]
+        known = self._patcher.examples.add_signals(self._blame[1])
         mine = [
             tuple(each for each in some if each.surface_id in self._components) for some in (known.signals, known.weak)
         ]
@@ -141,7 +142,7 @@ class Reflections:
             names = join_names(components, limit=3)
             why = report.no_blame if not report.gradients else f"no failure of the mini-batch is blamed on {names}"
             return ReflectionResult(patches=PatchSet(), notes=(why,))
-        written = await self._patcher.propose(replace(report, signals=signals, weak=()))
+        written = await self._patcher.propose(replace(report, signals=signals, weak=()), unseen=tuple(minibatch.scores))
         refused = tuple(f"{each.surface_id}: {each.reason}" for each in written.refused)
         return ReflectionResult(patches=written.patches, notes=(*refused, *written.notes))
 
@@ -183,6 +184,10 @@ class Reflections:
         """Ask for the new text of one component. Lint may refuse it."""
         session, profile = self._session, minibatch.profile
         surface = profile.surface(component, session.snapshot)
+        if surface.type == "examples":
+            examples = self._patcher.examples.build_writer(without=tuple(minibatch.scores))
+            chosen = examples.write(surface)
+            return PatchAttempt(patch=chosen, note="" if chosen is not None else f"{component}: {NO_EXAMPLES}")
         records = await build_case_records(
             minibatch.evaluation,
             minibatch.eval_set,

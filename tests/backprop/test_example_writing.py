@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from promptiter.backprop.backpropagation import backpropagate
 from promptiter.backprop.example_pool import ExamplePool
 from promptiter.backprop.example_writing import ExampleWriter
-from promptiter.structure import Limits, Surface
-from tests.backprop.test_example_pool import step
+from promptiter.backprop.judged_traces import JudgedTrace
+from promptiter.stages.losses import Loss
+from promptiter.structure import Limits, Node, StructureSnapshot, Surface
+from tests.backprop.test_example_pool import record, step
 from traces.model import Json
 
 OWN: list[Json] = [{"role": "user", "content": "mine"}, {"role": "assistant", "content": "yours"}]
@@ -59,3 +62,15 @@ def test_examples_of_excluded_cases_are_not_shown() -> None:
     found = ExampleWriter(pool=writer().pool, without={"case0", "case1"}).write(surface())
     assert found is not None
     assert found.evidence.cases == ("case2", "case3")
+
+
+async def test_backpropagation_selects_examples_from_the_traces_it_is_given() -> None:
+    structure = StructureSnapshot(nodes=(Node(id="n", kind="llm"),), surfaces=(surface(),))
+    wrong = Loss(metric="exact_match", text="wrong", expected="reference")
+    traces = [
+        JudgedTrace(case_id="good", trace=record("one", "fine"), input="one"),
+        JudgedTrace(case_id="bad", trace=record("two", "no"), input="two", losses=(wrong,), expected="yes"),
+    ]
+    found = await backpropagate(traces, structure=structure, targets=["n#examples"])
+    [patch] = found.patches
+    assert sorted(message["content"] for message in patch.value) == ["fine", "one", "two", "yes"]

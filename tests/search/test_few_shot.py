@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,10 @@ import pytest
 from promptiter.agents.edges import Edge
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
+from promptiter.backprop.iteration_record import get_iteration
 from promptiter.engine.engine import Engine
-from promptiter.engine.run import RunFailedError
-from promptiter.engine.session import Session
-from promptiter.errors import SetupError
+from promptiter.engine.session import Search, Session
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message, ModelReply, ModelRequest
@@ -19,8 +20,10 @@ from promptiter.profile import PatchSet, SurfacePatch
 from promptiter.registry import SEARCHES
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.search.few_shot import FewShotSearch
+from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 from promptiter.search.session_examples import SessionExamples
+from tests.marks import take_some
 from tests.worlds import convention
 from tests.worlds.convention import CueWriter, build_agent, build_evaluator, build_request, has_reached, run_search
 from tests.worlds.desk import Watcher
@@ -68,12 +71,58 @@ async def test_backprop_patches_examples_of_a_blamed_node_together_with_its_inst
     assert not {row.case_id for row in rerun.rows} & set(shown)
 
 
+async def test_gepa_changes_examples_and_does_not_show_the_cases_of_its_gate() -> None:
+    search = GepaSearch(reflection_minibatch_size=12)
+    result = await run_search(search, 1, targets=[INSTRUCTION, EXAMPLES])
+    assert has_reached(result)
+    for each in result.rounds:
+        iteration = get_iteration(each)
+        assert iteration is not None
+        shown = {case for patch in each.patches if patch.surface_id == EXAMPLES for case in patch.evidence.cases}
+        assert not shown & set(iteration.minibatch)
+
+
+async def test_gepa_selects_examples_where_a_model_rewrites_the_texts() -> None:
+    def keep(request: ModelRequest) -> ModelReply:
+        raise AssertionError(f"no model is asked for examples: {request}")
+
+    search = GepaSearch(reflection_model="editor", reflection_minibatch_size=12)
+    evaluator = build_evaluator(1)
+    evaluator.gateway.add_model("editor", ScriptedModel(keep))
+    asked = build_request(1, targets=[EXAMPLES], max_rounds=2)
+    result = await Engine(build_agent(), evaluator, search=search).run(asked)
+    assert "there are no train cases yet that new examples could show" in str(result.rounds[0].decision)
+    assert [change.surface_id for change in result.changes] == [EXAMPLES]
+
+
+@pytest.mark.long
+async def test_examples_reach_in_nine_of_ten_seeds_and_rewriting_in_at_most_three() -> None:
+    async def count(build: Callable[[], Search], *targets: str) -> int:
+        return sum([has_reached(await run_search(build(), seed, targets=targets)) for seed in range(10)])
+
+    assert await count(FewShotSearch, EXAMPLES) >= 9
+    assert await count(BackpropRounds, INSTRUCTION, EXAMPLES) >= 9
+    assert await count(lambda: GepaSearch(reflection_minibatch_size=12), INSTRUCTION, EXAMPLES) >= 9
+    assert await count(lambda: FewShotSearch(strategy="random"), EXAMPLES) < 9
+    rewriting: list[Callable[[], Search]] = [
+        BackpropRounds,
+        GepaSearch,
+        lambda: BackpropRounds(optimizer=CueWriter()),
+        lambda: GepaSearch(optimizer=CueWriter(), reflection_minibatch_size=12),
+    ]
+    assert all([await count(each, INSTRUCTION) <= 3 for each in rewriting])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("search", ["few_shot", "backprop"])
+@pytest.mark.parametrize("search", take_some(["few_shot", "backprop", "gepa"], ["few_shot"]))
 async def test_a_run_resumes_at_any_event_with_the_same_result(search: str) -> None:
     async def run(journal: MemoryJournal) -> object:
-        made = FewShotSearch(trials=4, batch_size=2) if search == "few_shot" else BackpropRounds()
-        engine = Engine(build_agent(), build_evaluator(3), search=made)
+        searches: dict[str, Search] = {
+            "few_shot": FewShotSearch(trials=4, batch_size=2),
+            "backprop": BackpropRounds(),
+            "gepa": GepaSearch(reflection_minibatch_size=12),
+        }
+        engine = Engine(build_agent(), build_evaluator(3), search=searches[search])
         asked = build_request(3, targets=[INSTRUCTION, EXAMPLES], max_rounds=2, stop=None)
         return await engine.run(asked, journal=journal)
 
@@ -154,13 +203,13 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
 
 
 async def test_a_run_without_examples_among_its_targets_says_what_to_add() -> None:
-    with pytest.raises(RunFailedError, match="add sorter#examples to the targets"):
+    with pytest.raises(RequestError, match="add sorter#examples to the targets"):
         await run_search(FewShotSearch(), 0, targets=[INSTRUCTION])
 
 
 async def test_a_run_with_one_set_is_refused() -> None:
     cases = convention.build_sets(0)[0]
-    with pytest.raises(RunFailedError, match="give a validation set of its own"):
+    with pytest.raises(RequestError, match="give a validation set of its own"):
         await run_search(FewShotSearch(), 0, targets=[EXAMPLES], train=None, validation=None, test=None, cases=cases)
 
 

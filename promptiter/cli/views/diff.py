@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
 
-import orjson
 from rich.table import Table
 from rich.text import Text
 
+from promptiter.value_text import describe_value
 from traces.model import Json
 from traces.text import one_line
 
@@ -20,7 +20,7 @@ CONTEXT = 1
 
 def diff_table(before: Json, after: Json) -> Table:
     """The removed (-) and added (+) sentences, with their context."""
-    old, new = _sentences(_text(before)), _sentences(_text(after))
+    old, new = _sentences(describe_value(before)), _sentences(describe_value(after))
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, width=1)
     table.add_column(overflow="fold")
@@ -62,7 +62,3 @@ _END_OF_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+(?=\S)")
 
 def _sentences(text: str) -> list[str]:
     return [sentence for line in text.splitlines() for sentence in _END_OF_SENTENCE.split(line)]
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

@@ -1,27 +1,23 @@
-"""New values for surfaces that are not text: parameters, models, few-shot examples. One step at a time."""
+"""New values for parameters and models, one step at a time. `ExampleWriter` selects few-shot examples from runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 
 from promptiter.llm.prices import Price
-from promptiter.stages.optimizer import OptimizeRequest, StepExample
+from promptiter.stages.optimizer import OptimizeRequest
 from promptiter.structure import Limits, Surface
 from traces.model import Json
 
 STEPS = 8
 """Number of steps across the range of a bounded number."""
 
-MAX_EXAMPLE_CHARACTERS = 1_500
 LOWER_FIRST = ("temperature", "top_p", "penalty", "threshold")
 
 
 def iterate_values(request: OptimizeRequest) -> Iterator[tuple[Json, str]]:
     """The values to try, in order, each with a reason."""
     surface = request.surface
-    if surface.type == "examples":
-        return _iterate_examples(surface, request.passing)
     if surface.value in request.prices:
         return _iterate_models(surface, request.prices)
     if surface.limits.choices:
@@ -92,23 +88,3 @@ def _clamp(number: float, limits: Limits) -> float:
     if limits.maximum is not None:
         number = min(number, limits.maximum)
     return int(number) if limits.kind == "integer" else round(number, 6)
-
-
-def _iterate_examples(surface: Surface, passing: Sequence[StepExample]) -> Iterator[tuple[Json, str]]:
-    """The current examples with two more passing exchanges, or with one; short ones first."""
-    current = list(surface.value) if isinstance(surface.value, list) else []
-    shown = {message.get("content") for message in current if isinstance(message, dict)}
-    short = [
-        example
-        for example in sorted(passing, key=lambda each: (len(each.input) + len(each.output), each.case_id))
-        if example.input.strip() and example.output.strip() and example.input not in shown
-    ]
-    short = [example for example in short if len(example.input) + len(example.output) <= MAX_EXAMPLE_CHARACTERS]
-    for first, second in pairwise(short):
-        yield [*current, *_make_messages(first), *_make_messages(second)], "two exchanges of passing runs"
-    for example in short:
-        yield [*current, *_make_messages(example)], "one exchange of a passing run"
-
-
-def _make_messages(example: StepExample) -> list[Json]:
-    return [{"role": "user", "content": example.input}, {"role": "assistant", "content": example.output}]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from promptiter.stages.optimizer import StepExample
 from promptiter.structure import Limits, Surface
@@ -47,13 +46,3 @@ def test_the_next_choice_is_tried_first() -> None:
     assert settings(models) == ["large"]
     alone = Surface(node_id="n", type="model", value="small")
     assert optimize(request_for("", orders(4), surface=alone)).reason == "there is no other value to try for n#model"
-
-
-def test_examples_gain_one_or_two_passing_exchanges() -> None:
-    surface = Surface(node_id="n", type="examples", value=[], limits=Limits(max_examples=4))
-    first = settings(surface, orders(6, passed=3))[0]
-    assert [message["role"] for message in first] == ["user", "assistant", "user", "assistant"]
-    assert first[1]["content"].startswith("Order A-")
-    small = replace(surface, limits=Limits(max_examples=2))
-    assert all(len(value) == 2 for value in settings(small, orders(6, passed=3)))
-    assert settings(surface, orders(6)) == []
