@@ -191,3 +191,30 @@ def test_an_agent_of_ones_own_has_the_axes_of_the_file(run: Run, assistant: Path
     assert "model.temperature: 0 to 1; now 0.5" in printed
     printed = run("run", "agent.yaml", "--agent", "own_agent:agent", "--dry-run")
     assert "own#parameter.temperature" in printed
+
+
+@pytest.mark.slow
+def test_without_a_hold_out_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        del find_block(document)["holdout_cases_file"]
+        find_block(document)["holdout_eval_policy"] = "skip"
+
+    write_changed(assistant, change)
+    run("test", "optimize", *SHORT, "-q")
+    folder = find_results(assistant)
+    assert json.loads((folder / "run.json").read_text())["verdict"] == "overfit_risk"
+    assert "**The hold-out was not used." in (folder / "report.md").read_text()
+    assert all(row["holdout"] is None for row in read_trials(folder)[1:])
+
+
+@pytest.mark.slow
+def test_cost_and_latency_are_part_of_the_loss(run: Run, assistant: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        find_block(document)["penalties"] = {"cost_per_usd": 5.0, "latency_per_sec": 0.0}
+
+    write_changed(assistant, change)
+    run("test", "optimize", *SHORT, "-q")
+    first = read_trials(find_results(assistant))[0]["train"]
+    weighted = 0.7 * first["loss_components"]["numeric"] + 0.3 * first["loss_components"]["turn_program_equivalence"]
+    assert first["penalty_components"]["cost_per_usd"] == pytest.approx(5.0 * first["trial_usd"] / 2)
+    assert first["loss"] == pytest.approx(1 - weighted + first["penalty_components"]["cost_per_usd"])
