@@ -57,7 +57,10 @@ class AxisSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """One trial in words. `loss` is that on train, `best` the lowest accepted loss after it."""
+    """One trial in words. `loss` is that on train, `best` the lowest accepted loss after it.
+
+    `why` is what the study or the critic says for the proposal, `reason` why it was accepted or not.
+    """
 
     round: int
     number: int
@@ -72,6 +75,7 @@ class TrialRow:
     best: float
     outcome: TrialOutcome
     reason: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,21 @@ def describe_trial(trial: Trial) -> str:
     return join_names(list(trial.changed or trial.surfaces), limit=MOST_VALUES)
 
 
+def explain_proposal(trial: Trial) -> str:
+    """Why a study proposed a point, or what the critic found; empty for random points."""
+    if trial.textual is not None:
+        found = [
+            f"{each.failing_pattern} (confidence {each.confidence:.2g})" for each in trial.textual.diagnoses.values()
+        ]
+        return "; ".join(found)
+    point = trial.numeric
+    if point is None or point.score is None:
+        return ""
+    ranked = sorted(point.axes.items(), key=lambda each: -each[1].good / max(each[1].bad, 1e-12))
+    named = [f"{_name_axis(name)} {each.good:.2g} to {each.bad:.2g}" for name, each in ranked[:MOST_VALUES]]
+    return f"density of good to bad trials {point.score:.3g}; by axis: {', '.join(named)}"
+
+
 def describe_values(params: Mapping[str, Json]) -> str:
     """`top_k 3, temperature 0.25`."""
     values = [f"{_name_axis(name)} {_format_value(value)}" for name, value in params.items()]
@@ -166,6 +185,7 @@ def _build_row(trial: Trial, number: int, best: float) -> TrialRow:
         best=best,
         outcome=trial.outcome,
         reason=trial.reason,
+        why=explain_proposal(trial),
     )
 
 

@@ -20,7 +20,8 @@ from tests.worlds.quadratic_world import TEXT, build_descent, build_engine, buil
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    engine = build_engine(build_descent(max_cycles=2, numeric_max_trials=6, textual_max_trials=2), seed=3)
+    search = build_descent(max_cycles=2, numeric_max_trials=6, textual_max_trials=2, startup_trials=4)
+    engine = build_engine(search, seed=3)
     directory = RunDirectory.begin(tmp_path_factory.mktemp("phases"), engine, build_request(cases=3))
     directory.run_sync()
     return directory.path
@@ -57,6 +58,15 @@ def test_the_shares_of_the_surfaces_add_up_to_the_gain(summary: RunSummary) -> N
 
     assert sum(each.gain for each in axes.values()) == pytest.approx(sum(each.gain for each in summary.descent.phases))
     assert axes[TEXT].gain == pytest.approx(textual.gain)
+
+
+def test_a_proposal_is_explained_by_the_study_or_the_critic(summary: RunSummary) -> None:
+    numeric = [each.why for each in summary.descent.trials if each.cycle == 1 and each.phase == "numeric"]
+    textual = [each.why for each in summary.descent.trials if each.phase == "textual"]
+
+    assert [bool(each) for each in numeric] == [False] * 4 + [True] * 2
+    assert numeric[-1].startswith("density of good to bad trials ")
+    assert textual[0] == "the answer does not show where it is from (confidence 0.8)"
 
 
 def test_show_has_phases_and_shares(summary: RunSummary) -> None:

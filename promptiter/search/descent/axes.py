@@ -65,6 +65,15 @@ def find_examples(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[
     return tuple(each.id for each in snapshot.surfaces if each.id in wanted and each.type == "examples")
 
 
+def describe_no_targets(snapshot: StructureSnapshot, phases: Iterable[str]) -> str:
+    """Say that no target can be changed by these kinds of phases, and which surfaces could be targets."""
+    kinds = {"numeric": "a number with bounds, a switch or a choice", "textual": "a text", "examples": "examples"}
+    names = [*phases]
+    known = [each.id for each in snapshot.surfaces if each.type in ("parameter", "model")] if "numeric" in names else []
+    advice = f"; list some as targets, such as {join_names(known, limit=3)}" if known else ""
+    return f"no target is {' or '.join(kinds[each] for each in names)}{advice}"
+
+
 def _build_axis(surface: Surface) -> Axis | None:
     limits = surface.limits
     if limits.choices:

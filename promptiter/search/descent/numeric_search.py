@@ -6,6 +6,7 @@ They are what coordinate descent is compared with, and enough for agents whose t
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from promptiter.engine.outline import SearchOutline
@@ -13,11 +14,13 @@ from promptiter.engine.session import Session
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count
-from promptiter.search.descent.axes import find_axes
+from promptiter.runlog.results import RunShape
+from promptiter.search.descent.axes import describe_no_targets, find_axes
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import PhaseLimits
 from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
 from promptiter.search.descent.trials import Trials
+from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 
 
@@ -47,10 +50,6 @@ class OptunaSearch:
 
     async def search(self, session: Session) -> None:
         axes = find_axes(session.snapshot, session.targets)
-        if not axes:
-            known = [each.id for each in session.snapshot.surfaces if each.type in ("parameter", "model")]
-            advice = f"; list some as targets, such as {join_names(known, limit=3)}" if known else ""
-            raise SetupError(f"no target is a number with bounds, a switch or a choice{advice}")
         served = {each.surface_id for each in axes}
         if others := sorted(session.targets - served):
             session.report(f"a study changes no texts, so these keep their values: {join_names(others, limit=5)}")
@@ -74,6 +73,20 @@ class OptunaSearch:
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
         return SearchOutline(batch=self.batch_size, max_rounds=math.ceil(self.trials / self.batch_size))
+
+    def find_target_problems(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> list[str]:
+        """Say that no target is a number or a choice, or that a number has no bounds."""
+        try:
+            axes = find_axes(snapshot, targets)
+        except SetupError as error:
+            return [str(error)]
+        return [] if axes else [describe_no_targets(snapshot, ["numeric"])]
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002
         """One line if optuna is not installed."""

@@ -8,7 +8,7 @@ in which nothing was accepted, or after `max_cycles`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeGuard, get_args
 
@@ -24,8 +24,9 @@ from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count, is_number
 from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
+from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameFinder
-from promptiter.search.descent.axes import Axis, find_axes, find_examples, find_texts
+from promptiter.search.descent.axes import Axis, describe_no_targets, find_axes, find_examples, find_texts
 from promptiter.search.descent.diagnoses import Diagnoses
 from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
@@ -41,6 +42,7 @@ from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.diagnosis import Applier, Critic
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import STAGES, Role, check_part, check_stages
+from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 
 PhaseName = Literal["numeric", "textual", "examples"]
@@ -174,17 +176,28 @@ class CoordinateDescent:
             stages.append(self._applier or self._optimizer)
         return [*found, *find_stage_problems(stages, gateway)]
 
+    def find_target_problems(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> list[str]:
+        """Say that no phase can change a target, a number has no bounds, or a co-optimized text is not a target."""
+        texts = find_texts(snapshot, targets) if "textual" in self._phases else ()
+        has_examples = "examples" in self._phases and shape == "two_sets" and bool(find_examples(snapshot, targets))
+        grouped = [name for group in self._groups for name in group]
+        found = [str(UnknownSurfaceError(name, known=texts)) for name in grouped if name not in texts]
+        try:
+            axes = find_axes(snapshot, targets) if "numeric" in self._phases else ()
+        except SetupError as error:
+            return [*found, str(error)]
+        if not axes and not texts and not has_examples:
+            found.append(describe_no_targets(snapshot, self._phases))
+        return found
+
     def _find_surfaces(self, session: Session) -> tuple[tuple[Axis, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
         """The axes, the groups of texts and the examples of a run, as far as there are phases for them."""
         axes = find_axes(session.snapshot, session.targets) if "numeric" in self._phases else ()
         texts = find_texts(session.snapshot, session.targets) if "textual" in self._phases else ()
-        examples = find_examples(session.snapshot, session.targets) if "examples" in self._phases else ()
-        if not axes and not texts and not examples:
-            raise SetupError(_describe_no_surfaces(session, self._phases))
-        for group in self._groups:
-            for name in group:
-                if name not in texts:
-                    raise UnknownSurfaceError(name, known=texts)
+        has_examples = "examples" in self._phases and session.shape == "two_sets"
+        examples = find_examples(session.snapshot, session.targets) if has_examples else ()
         grouped = {name for group in self._groups for name in group}
         served = {*(each.surface_id for each in axes), *texts, *examples}
         if others := sorted(session.targets - served):
@@ -286,11 +299,3 @@ def _check_unused(name: str, part: object, **options: object) -> None:
         if value is not None:
             why = "it has a prompt of its own" if part is not None else f"there is no {name}"
             raise SetupError(f"{option} is for a model as {name}, and {why}; name a model, or remove it")
-
-
-def _describe_no_surfaces(session: Session, phases: Sequence[str]) -> str:
-    kinds = {"numeric": "a number with bounds, a switch or a choice", "textual": "a text", "examples": "examples"}
-    wanted = " or ".join(kinds[each] for each in phases)
-    known = [each.id for each in session.snapshot.surfaces if each.type in ("parameter", "model")]
-    advice = f"; list some as targets, such as {join_names(known, limit=3)}" if known and "numeric" in phases else ""
-    return f"no target is {wanted}{advice}"

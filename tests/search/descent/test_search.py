@@ -5,7 +5,6 @@ import pytest
 
 from promptiter.backprop.trial_record import Trial, TrialDetails, get_trials, list_phases
 from promptiter.engine.request import RunRequest
-from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.policies.acceptance import AnyGain
@@ -211,7 +210,7 @@ def test_the_phase_ends_when_no_train_case_fails() -> None:
 
 def test_co_optimized_texts_must_be_targets() -> None:
     search = build_descent(co_optimize=[[TEXT, "archive#instructions"]])
-    with pytest.raises(RunFailedError, match=r"archive#instructions"):
+    with pytest.raises(SetupError, match=r"archive#instructions"):
         run(search)
 
 
@@ -224,7 +223,7 @@ def test_max_rounds_of_the_request_still_limits_the_search() -> None:
 
 
 def test_targets_without_numbers_are_an_error_of_a_numeric_search() -> None:
-    with pytest.raises(RunFailedError, match=r"no target is a number with bounds.*archive#parameter\.temperature"):
+    with pytest.raises(SetupError, match=r"no target is a number with bounds.*archive#parameter\.temperature"):
         run(OptunaSearch(), request=build_request(targets=(TEXT,)))
 
 

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,8 +8,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 
 from promptiter.backprop.trial_record import NumericProposal
+from promptiter.errors import SetupError
+from promptiter.llm.gateway import Gateway
 from promptiter.search.descent.axes import Axis
-from promptiter.search.descent.study import Sampler, Study, StudySettings
+from promptiter.search.descent.numeric_search import OptunaSearch
+from promptiter.search.descent.study import Sampler, Study, StudySettings, check_optuna
 from traces.model import Json
 
 AXES = (
@@ -142,3 +146,12 @@ def test_a_study_says_nothing_on_the_terminal(capfd: pytest.CaptureFixture[str])
     Study("s", AXES, seed=0, settings=StudySettings()).ask(2)
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+
+    with pytest.raises(SetupError, match=r"pip install 'promptiter\[optuna\]'"):
+        check_optuna()
+    [problem] = OptunaSearch().find_setup_problems(Gateway())
+    assert problem.startswith("this search needs optuna")
