@@ -62,9 +62,10 @@ def build_configured_metrics(
     )
     if evaluator is None:
         return None
-    if "penalties" in config.model_fields_set and config.objective != "weighted_loss":
+    penalties = Penalties(**config.penalties.model_dump())
+    if penalties and config.objective != "weighted_loss":
         problems.add(f"penalties: the objective is {config.objective}, which has none; set objective: weighted_loss")
-    evaluator = evaluator.with_penalties(Penalties(**config.penalties.model_dump()))
+    evaluator = evaluator.with_penalties(penalties)
     return problems.attempt(lambda: evaluator.with_weights(config.weights), place="weights")
 
 
