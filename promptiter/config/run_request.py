@@ -41,9 +41,17 @@ def load_teacher(problems: Problems) -> Runner | str | None:
 
 
 def build_request(
-    problems: Problems, sets: SetsByKey, *, search: object, stoppers: Sequence[CallbackStop] = ()
+    problems: Problems,
+    sets: SetsByKey,
+    *,
+    search: object,
+    stoppers: Sequence[CallbackStop] = (),
+    targets: Sequence[str] | None = None,
 ) -> RunRequest:
-    """The request of a configuration with these eval sets. `stoppers` end the search, besides its stop policies."""
+    """The request of a configuration with these eval sets. `stoppers` end the search, besides its stop policies.
+
+    `targets` are the surfaces that may change if the configuration names none.
+    """
     config = problems.parsed.config
     goal = build_goal(config.goal)
     has_patience = find_own_limit(search) is None
@@ -66,7 +74,7 @@ def build_request(
         stop=stop,
         max_rounds=config.max_rounds,
         max_metric_calls=config.budget.max_metric_calls,
-        targets=config.targets,
+        targets=targets if config.targets is None else config.targets,
         objective=config.objective,
         goal=goal,
         loss_placements=tuple(LossPlacement(**each.model_dump()) for each in config.loss_placements),

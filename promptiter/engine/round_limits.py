@@ -12,7 +12,12 @@ from promptiter.policies.stopping import TargetScore
 
 def find_own_limit(search: object) -> int | None:
     """The most rounds that a search makes before it ends by itself; None if only a limit ends it."""
-    return search.outline().max_rounds if isinstance(search, OutlinedSearch) else None
+    if not isinstance(search, OutlinedSearch):
+        return None
+    try:
+        return search.outline().max_rounds
+    except Exception:  # noqa: BLE001 - it may be the user's code, and a run can start without an outline
+        return None
 
 
 def complete_limits(request: RunRequest, search: object) -> RunRequest:

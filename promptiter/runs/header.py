@@ -295,6 +295,7 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "hints": [to_plain(each) for each in request.hints],
         "metrics": {metric.name: [type(metric).__name__, metric.threshold] for metric in evaluator.metrics},
         "weights": dict(evaluator.weights),
+        **({"penalties": to_plain(evaluator.penalties)} if evaluator.penalties else {}),
     }
 
 

@@ -25,6 +25,7 @@ from promptiter.config.sections import (
     FinalTestSection,
     HintEntry,
     LossPlacementEntry,
+    PenaltiesSection,
     Shares,
     SourceEntry,
     Stop,
@@ -38,6 +39,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": RunConfig,
     "split": Shares,
+    "penalties": PenaltiesSection,
     "agent": AgentSection,
     "Parts": PartEntry,
     "stages": Stages,

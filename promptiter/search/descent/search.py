@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.iteration_record import SearchStopChecked
@@ -32,6 +31,7 @@ from promptiter.search.descent.diagnoses import Diagnoses
 from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import Phase, PhaseLimits
+from promptiter.search.descent.prompt_files import read_prompt
 from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
 from promptiter.search.descent.textual_phase import TextualPhase
 from promptiter.search.descent.trials import Trials
@@ -252,20 +252,25 @@ class CoordinateDescent:
         return session.seed if self.seed is None else self.seed
 
     def _build_critic(self) -> Critic | None:
-        if isinstance(self.critic, str) and not is_reference(self.critic):
-            prompt = _read_prompt(self.critic_prompt, "critic_prompt")
+        if _is_model(self.critic, self.critic_prompt):
+            prompt = read_prompt(self.critic_prompt, "critic_prompt")
             return LLMCritic(self.critic, prompt=prompt, model_options=self.critic_options)
         _check_unused("critic", self.critic, critic_prompt=self.critic_prompt, critic_options=self.critic_options)
         critic: Critic | None = _load_part(self.critic, STAGES["critic"])
         return critic
 
     def _build_applier(self) -> Applier | None:
-        if isinstance(self.applier, str) and not is_reference(self.applier):
-            prompt = _read_prompt(self.applier_prompt, "applier_prompt")
+        if _is_model(self.applier, self.applier_prompt):
+            prompt = read_prompt(self.applier_prompt, "applier_prompt")
             return LLMApplier(self.applier, prompt=prompt, model_options=self.applier_options)
         _check_unused("applier", self.applier, applier_prompt=self.applier_prompt, applier_options=self.applier_options)
         applier: Applier | None = _load_part(self.applier, STAGES["applier"])
         return applier
+
+
+def _is_model(part: object, prompt: str | None) -> TypeGuard[str]:
+    """Whether a critic or applier is a model. One of your own, as module:attr, is a model if it gets a prompt."""
+    return isinstance(part, str) and (prompt is not None or not is_reference(part))
 
 
 def _load_part(part: object, role: Role) -> Any:
@@ -287,15 +292,6 @@ def _read_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]
             "[[planner#instruction, writer#instruction]]"
         )
     return read
-
-
-def _read_prompt(path: str | None, name: str) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{name}: cannot read {path!r}: {error}; give a text file") from error
 
 
 def _check_unused(name: str, part: object, **options: object) -> None:
