@@ -125,10 +125,12 @@ class RunConfig(Section):
     """
     stop: Stop | None = None
     """When the search ends. Without this key: at a perfect score, or after three rounds without an accepted
-    candidate. If you set it, only what you list applies, besides `max_rounds`.
+    candidate, unless the search ends by itself. If you set it, only what you list applies, besides `max_rounds`.
     """
-    max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
-    """Maximum number of rounds. 0 only runs the baseline."""
+    max_rounds: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Maximum number of rounds. 0 only runs the baseline. Without this key: 4, or as many as the search has, if it ends
+    by itself, such as coordinate descent.
+    """
     budget: BudgetCaps = BudgetCaps()
     """Hard caps."""
     evaluation: EvaluationSection = EvaluationSection()

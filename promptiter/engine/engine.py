@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from promptiter.agents.base import Agent, check_agent, restore_agent
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.request import RunRequest
+from promptiter.engine.round_limits import complete_limits
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.registry import SEARCHES
@@ -90,6 +91,8 @@ class Engine:
         """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
         from promptiter.engine.request_checks import check_request_for
 
+        if isinstance(request, RunRequest):
+            request = complete_limits(request, self.search)
         return check_request_for(self.agent, request, self.evaluator)
 
     async def check_setup(self, checked: CheckedRequest) -> None:

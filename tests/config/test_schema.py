@@ -166,7 +166,10 @@ def test_the_names_of_built_in_parts_are_offered() -> None:
     keys = orjson.loads(build_schema())["properties"]
     offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
     assert offered == {
-        "search": ["backprop", "cheaper", "few_shot", "fewer_tokens", "gepa", "gepa_reflective", "learned_patches"],
+        "search": [
+            *("backprop", "cheaper", "coordinate_descent", "few_shot", "fewer_tokens", "gepa", "gepa_reflective"),
+            *("learned_patches", "optuna", "random"),
+        ],
         "executor": ["local", "process", "thread"],
     }
 
