@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import get_args
 
@@ -51,6 +51,18 @@ class _Trial:
     patches: PatchSet
     candidate: Profile
     shown: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSets:
+    """The sets of examples of a round: how many, the best one, and its gain on train cases that it does not show."""
+
+    tried: int = 0
+    best: PatchSet = field(default_factory=PatchSet)
+    candidate: Profile | None = None
+    gain: float | None = None
+    is_accepted: bool = False
+    reason: str = ""
 
 
 class FewShotSearch:
@@ -136,26 +148,34 @@ class ExampleRounds:
 
     async def run_round(self, *, most: int | None = None) -> int:
         """Try sets of examples on top of the accepted profile. Returns their number; 0 if there is none left to try."""
-        session = self._session
-        await session.begin_round()
-        known = await self._run_train()
-        trials = self._select_trials(min(self._batch_size, most or self._batch_size))
-        if trials:
-            await self._try(trials, known)
-        else:
-            await session.skip_round(self._explain_no_trial())
-        await session.complete_round()
-        return len(trials)
+        await self._session.begin_round()
+        await self._run_train()
+        found = await self.try_sets(most=most)
+        await self._session.complete_round()
+        return found.tried
 
-    async def _run_train(self) -> Evaluation:
+    async def know_train(self, profile: Profile, evaluation: Evaluation) -> None:
+        """Start from these train runs of the accepted profile, and add them to the pool."""
+        await self._examples.add(evaluation, self._session.train, profile)
+        self._known = profile, evaluation
+        self._weights.clear()
+
+    async def try_sets(self, *, most: int | None = None) -> TriedSets:
+        """Try sets of examples in a round that has begun. The train runs of the accepted profile must be known."""
+        assert self._known is not None, "the train cases are run before examples are selected"
+        trials = self._select_trials(min(self._batch_size, most or self._batch_size))
+        if not trials:
+            reason = self._explain_no_trial()
+            await self._session.skip_round(reason)
+            return TriedSets(reason=reason)
+        return await self._try(trials, self._known[1])
+
+    async def _run_train(self) -> None:
         """Run the train cases under the accepted profile, unless they were, and add them to the pool."""
         session, profile = self._session, self._session.accepted.profile
         if self._known is None or self._known[0].digest != profile.digest:
             evaluation = await session.evaluate(session.train, profile, phase="train")
-            await self._examples.add(evaluation, session.train, profile)
-            self._known = profile, evaluation
-            self._weights.clear()
-        return self._known[1]
+            await self.know_train(profile, evaluation)
 
     def _select_trials(self, count: int) -> list[_Trial]:
         """Select sets of examples that were not tried before, for all nodes at once."""
@@ -176,7 +196,7 @@ class ExampleRounds:
                 trials.append(_Trial(patches=patches, candidate=candidate, shown=shown))
         return trials
 
-    async def _try(self, trials: Sequence[_Trial], known: Evaluation) -> None:
+    async def _try(self, trials: Sequence[_Trial], known: Evaluation) -> TriedSets:
         """Screen sets of examples, and validate the best one if it helps cases that it does not show."""
         session, objective = self._session, self._session.request.objective
         cases = self._select_cases(trials)
@@ -196,6 +216,14 @@ class ExampleRounds:
             decision = await session.reject(trials[best].patches, reason)
         if not decision.accepted:
             self._weights.update(row.case_id for row in evaluations[best].rows if not row.passed)
+        return TriedSets(
+            tried=len(trials),
+            best=trials[best].patches,
+            candidate=trials[best].candidate,
+            gain=gains[best],
+            is_accepted=decision.accepted,
+            reason=_describe_gain(gains[best], cases[best]),
+        )
 
     def _select_cases(self, trials: Sequence[_Trial]) -> list[EvalSet]:
         """The train cases that each set is screened on: the same ones for all, if enough are shown by none."""
