@@ -49,10 +49,7 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     slots = _arrange(shown)
     labels = list(_label(slots))
-<<<<<<< HEAD
-=======
     style = new_style([SERIES[kind][1] for kind in used])
->>>>>>> eefe631d4ae1ac1acc22b0fa12944a95b3aef24c
     chart = pygal.Line(
         style=style,
         js=(),
@@ -133,11 +130,7 @@ def _describe_trial(row: TrialRow) -> str:
 
 def new_style(colors: Sequence[str]) -> Any:
     """The style of a chart whose series have these colours."""
-<<<<<<< HEAD
-    return import_pygal().style.Style(
-=======
     style: Any = import_pygal().style.Style(
->>>>>>> eefe631d4ae1ac1acc22b0fa12944a95b3aef24c
         background="transparent",
         plot_background="transparent",
         foreground="var(--muted)",
@@ -157,10 +150,7 @@ def new_style(colors: Sequence[str]) -> Any:
         stroke_opacity="1",
         stroke_width="2",
     )
-<<<<<<< HEAD
-=======
     return style
->>>>>>> eefe631d4ae1ac1acc22b0fa12944a95b3aef24c
 
 
 def import_pygal() -> Any:
