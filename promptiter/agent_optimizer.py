@@ -43,6 +43,7 @@ from promptiter.runlog.events import Observer
 from promptiter.runs.apply import NotAdoptedError, apply_result
 from promptiter.runs.directory import RunDirectory, read_finished_run
 from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.layout_001 import Layout001
 from promptiter.runs.optimize_result import OptimizeResult
 from promptiter.runs.place_search import Project
 from promptiter.sources import FileSource, Source
@@ -99,7 +100,7 @@ async def optimize(
         outcome = await _execute(configured, directory, observers, verbose=verbose)
     finally:
         configured.gateway.cache.close()
-    assert configured.layout is not None, "the settings ask for it"
+    assert isinstance(configured.layout, Layout001), "the settings ask for it"
     result = await run_in_thread(partial(configured.layout.write, outcome.result))
     if verbose:
         _show_result(result, output_dir, update_source=update_source)

@@ -97,11 +97,14 @@ SEARCHES: Registry[Callable[..., Any]] = Registry(
     built_in={
         "backprop": "promptiter.search.rounds:BackpropRounds",
         "cheaper": "promptiter.search.cheaper:ModelDownsizing",
+        "coordinate_descent": "promptiter.search.descent.search:CoordinateDescent",
         "few_shot": "promptiter.search.few_shot:FewShotSearch",
         "fewer_tokens": "promptiter.search.shorter:PromptShortening",
         "gepa": "promptiter.search.gepa:GepaSearch",
         "gepa_reflective": "promptiter.search.gepa:GepaSearch",
         "learned_patches": "promptiter.tasks.learned_patches:LearnedPatches",
+        "optuna": "promptiter.search.descent.numeric_search:OptunaSearch",
+        "random": "promptiter.search.descent.numeric_search:RandomSearch",
     },
 )
 """Search algorithms: a class or function that builds a Search. `cheaper` and `fewer_tokens` are for these goals,

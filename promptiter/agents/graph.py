@@ -6,7 +6,8 @@ import asyncio
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from promptiter.agents.serving import ReadSurface, find_reader, mark_running, re
 from promptiter.agents.step_calls import current_calls
 from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.profile import Profile, find_active_profile
-from promptiter.structure import Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
+from promptiter.structure import Limits, Node, NodeKind, StructureEdge, StructureSnapshot, Surface, child_ids
 from promptiter.wording import shorten
 from traces import Failure, Recording, record
 from traces.model import Json, sum_usage
@@ -31,7 +32,8 @@ from traces.model import Json, sum_usage
 class GraphAgent(Graph):
     """An agent as a graph. The answer is the output of the final node that ran, or of the node that `output` names.
 
-    `bound` has the values that `with_profile` has put in place of the baseline.
+    `bound` has the values that `with_profile` has put in place of the baseline, `limits` those of surfaces, by id, that
+    `with_limits` has put in place of what the nodes declare.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GraphAgent(Graph):
     max_visits: int = 25
     kind: NodeKind = "agent"
     bound: Profile | None = None
+    limits: Mapping[str, Limits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -62,6 +65,12 @@ class GraphAgent(Graph):
         profile.check(self.describe())
         merged = {**self.bound.overrides, **profile.overrides} if self.bound else profile.overrides
         return replace(self, bound=replace(profile, overrides=merged))
+
+    def with_limits(self, limits: Mapping[str, Limits]) -> Self:
+        """Return this agent with other limits for some of its surfaces, by id, such as the range of a parameter."""
+        for name in limits:
+            self.describe().surface(name)
+        return replace(self, limits={**self.limits, **limits})
 
     async def __call__(self, message: str | CaseInput) -> Any:
         """Answer a message with the active profile, or with the baseline. For production: nothing is recorded.
@@ -141,6 +150,8 @@ class GraphAgent(Graph):
         values = {f"{prefix}{name}": value for name, value in self.bound.overrides.items()} if self.bound else {}
         ids = child_ids((node.name for node in self.nodes), parent=node_id)
         surfaces = (surface for node, inner in zip(self.nodes, ids, strict=True) for surface in node.surfaces(inner))
+        limits = {f"{prefix}{name}": each for name, each in self.limits.items()}
+        surfaces = (replace(each, limits=limits[each.id]) if each.id in limits else each for each in surfaces)
         return tuple(
             replace(each, value=values[each.id], is_bound=True) if each.id in values else each for each in surfaces
         )

@@ -18,7 +18,8 @@ from promptiter.evaluation.result import Evaluation, Objective, get_best_value
 from promptiter.runlog.details import DetailsPayload, RoundDetails, round_details
 from promptiter.runlog.events import event_type
 from promptiter.runlog.results import RoundResult
-from promptiter.stages.diagnosis import Diagnosis, EditType
+from promptiter.stages.diagnosis import Diagnosis, EditType, TextEdit
+from promptiter.stages.optimizer import Rejection
 from traces.model import Json
 
 PhaseKind: TypeAlias = Literal["numeric", "textual", "examples"]
@@ -218,13 +219,24 @@ class PointsAsked(DetailsPayload):
 @event_type("diagnosis")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextsDiagnosed(DetailsPayload):
-    """What the critic and the applier wrote in a textual trial. `texts` are the new ones, by surface.
+    """What the critic of a textual trial says, by surface. `problem` is why a diagnosis is missing."""
 
-    `problem` says why there are none, if there should be.
-    """
+    diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
+    problem: str = ""
+    measured: StagesMeasured = field(default_factory=StagesMeasured)
 
-    proposal: TextualProposal
-    texts: Mapping[str, str] = field(default_factory=dict)
+    def add_to(self, details: RoundDetails | None) -> RoundDetails:
+        known = _widen(details)
+        return replace(known, measured=known.measured + self.measured)
+
+
+@event_type("edits")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextsEdited(DetailsPayload):
+    """What the applier of a textual trial wrote, by surface. `refused` texts are not tried, `problem` says why."""
+
+    edits: Mapping[str, TextEdit] = field(default_factory=dict)
+    refused: tuple[Rejection, ...] = ()
     problem: str = ""
     measured: StagesMeasured = field(default_factory=StagesMeasured)
 

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from promptiter.cli.commands import cache as cache_commands
-from promptiter.cli.commands import trace
+from promptiter.cli.commands import test, trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.compare import compare
@@ -61,6 +61,7 @@ for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
 app.add_typer(cache_commands.app, name="cache")
 app.add_typer(trace.app, name="trace")
+app.add_typer(test.app, name="test")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from promptiter.cli.options import Requirement
+from promptiter.cli.options import Layout, Requirement
 from promptiter.runs.outcome import Outcome
 
 FAILED, NOT_SHOWN, CANCELLED = 1, 8, 130
@@ -28,8 +28,11 @@ EXIT_CODES: Mapping[Outcome, int] = {
 """The exit code of `run`, `resume` and `rerun`, by the outcome of the run."""
 
 
-LAYOUT_CODES: Mapping[str, int] = {"SUCCEEDED": 0, "FAILED": FAILED, "CANCELED": CANCELLED}
-"""The exit codes of runs in the layout of AgentOptimizer, by status: without an improvement, a run succeeds there."""
+LAYOUT_CODES: Mapping[Layout, Mapping[str, int]] = {
+    "000": {"SUCCEEDED": 0, "FAILED": FAILED, "CANCELED": 2},
+    "001": {"SUCCEEDED": 0, "FAILED": FAILED, "CANCELED": CANCELLED},
+}
+"""The exit codes of runs in a layout of other tools, by status: without an improvement, a run succeeds there."""
 
 
 def choose_exit_code(outcome: Outcome, *, require: Requirement | None = None) -> int:

@@ -25,15 +25,18 @@ def collect_settings(**options: Json | Path) -> dict[str, Json]:
     return settings
 
 
-def read_agent(agent: str | None, sources: Iterable[str]) -> dict[str, Json]:
+def read_agent(agent: str | None, sources: Iterable[str], *, is_agent_yaml: bool = False) -> dict[str, Json]:
     """The settings of `--agent` and of options such as `--source system_prompt=prompts/system.md`.
 
-    A name that is not a surface id is that of a prompt: the agent is then a function that reads it itself.
+    A name that is not a surface id is that of a prompt: the agent is then a function that reads it itself. For an
+    agent.yaml, the agent takes the place of the one in the file, and has its axes.
     """
     found = _read_places(sources)
     prompts: Json = {name: {"place": place} for name, place in found.items() if "#" not in name}
     if prompts and agent is None:
         raise SetupError(f"--source {next(iter(prompts))!r} is a prompt of a function; name the function with --agent")
+    if is_agent_yaml and agent is not None and not prompts:
+        return {"agent": {"python": agent}, "sources": dict(found)}
     return {
         "agent": {"call": agent, "prompts": prompts, "in_place": True} if prompts else agent,
         "sources": {name: place for name, place in found.items() if "#" in name},

@@ -12,7 +12,7 @@ from promptiter.errors import SetupError
 Requirement: TypeAlias = Literal["unseen"]
 """What `--require` asks of a run: `unseen`, a gain that is shown for new cases."""
 
-Layout: TypeAlias = Literal["001"]
+Layout: TypeAlias = Literal["000", "001"]
 """The layouts of artifacts that a run can be exported in."""
 
 Config = Annotated[

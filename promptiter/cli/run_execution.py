@@ -81,7 +81,7 @@ def end(
     summary = summarize(result, folder)
     exit_code = choose_exit_code(summary.outcome, require=require)
     if layout is not None and exit_code != NOT_SHOWN:
-        exit_code = LAYOUT_CODES[find_status(result)]
+        exit_code = LAYOUT_CODES[layout][find_status(result)]
     if isinstance(applied, PromptiterError) and not isinstance(applied, NotAdoptedError):
         exit_code = FAILED
     if as_json:

@@ -17,7 +17,7 @@ from promptiter.sources.place import parse_place
 from promptiter.structure import Limits
 from traces.model import Json
 
-KINDS = ("python", "call", "command", "http")
+KINDS = ("python", "call", "command", "http", "yaml")
 """The keys of which an agent has exactly one."""
 
 _PATH = re.compile(r"\S*(?:/\S*|\.(?:md|txt|markdown|prompt|j2|yaml|yml|json))")
@@ -28,7 +28,7 @@ def _parse_agent(value: Json) -> Json:
         return {"python": value}
     if isinstance(value, dict | AgentSection):
         return value
-    raise ValueError("must be module:attr, or a mapping with python, call, command or http")
+    raise ValueError("must be module:attr, or a mapping with python, call, command, http or yaml")
 
 
 def _parse_http(value: Json) -> Json:
@@ -122,7 +122,7 @@ HttpItem = Annotated[HttpEntry, BeforeValidator(_parse_http, json_schema_input_t
 
 
 class AgentSection(Section):
-    """The agent: `module:attr`, or a mapping with exactly one of `python`, `call`, `command` and `http`."""
+    """The agent: `module:attr`, or a mapping with exactly one of `python`, `call`, `command`, `http` and `yaml`."""
 
     python: str = ""
     """An agent in Python as `module:attr`, or one of an installed package by name. A text instead of the mapping is
@@ -137,6 +137,10 @@ class AgentSection(Section):
     http: HttpItem | None = None
     """A service: its address, or `url`, `method` (`POST`), `headers` and `body`, which may contain `{input}`,
     `{prompt:NAME}` and `{key}`.
+    """
+    yaml: File | None = None
+    """An agent.yaml of HoloDeck: its model, instructions and tools. With `python`, that agent with the axes of the
+    file.
     """
     prompts: dict[str, PromptItem] = Field(default_factory=dict)
     """The prompts that may change, by name or surface id: each a file, another place, or a text."""
@@ -170,7 +174,8 @@ class AgentSection(Section):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that are given; a valid section has one."""
-        return tuple(name for name in KINDS if getattr(self, name))
+        given = tuple(name for name in KINDS if getattr(self, name))
+        return ("yaml",) if given == ("python", "yaml") else given
 
     @property
     def reference(self) -> str:

@@ -14,11 +14,14 @@ from promptiter.agents.black_box.output import Normalize
 from promptiter.agents.black_box.prompts import Prompt, find_surface_id
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
+from promptiter.config.agent_yaml.agent import build_yaml_agent, limit_agent
+from promptiter.config.agent_yaml.conversion import find_fields
+from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.loading import load_agent, make_importable
 from promptiter.errors import RequestError, SetupError
 from promptiter.llm.secret import reveal
 from promptiter.references import is_reference, load_reference
-from promptiter.sources import Source
+from promptiter.sources import FileSource, Source
 from promptiter.sources.field import FieldSource, join_path
 from promptiter.sources.place import open_place
 from promptiter.sources.yaml_field import YamlField
@@ -52,6 +55,8 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
         )
     if kind == "python":
         return load_agent(section.python, folders=folders)
+    if section.yaml is not None:
+        return _build_from_yaml(section.yaml, section.python, folders)
     make_importable([*folders, Path.cwd()])
     prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
     shared: dict[str, Any] = {
@@ -91,9 +96,21 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
     return _run_in_place(agent) if section.in_place else agent
 
 
+def _build_from_yaml(file: Path, reference: str, folders: tuple[Path, ...]) -> Agent:
+    """The agent of an agent.yaml, or another with the axes of that file."""
+    make_importable([*folders, Path.cwd()])
+    found = read_agent_file(file)
+    if reference:
+        return limit_agent(load_agent(reference, folders=folders), found.axes)
+    agent = build_yaml_agent(found.given, found.axes, instructions=found.instructions, folder=found.folder)
+    return limit_agent(agent, found.axes)
+
+
 def find_prompt_sources(section: AgentSection, *, file: Path, exclude: Iterable[str] = ()) -> dict[str, Source]:
     """Where `apply` writes the prompts of an agent, by surface: their places, or the texts in the file itself."""
     found: dict[str, Source] = {}
+    if section.yaml is not None and not section.python:
+        found = {name: each for name, each in _find_yaml_sources(section.yaml).items() if name not in {*exclude}}
     for name, entry in section.prompts.items():
         surface_id = find_surface_id(name)
         if surface_id in exclude:
@@ -105,6 +122,17 @@ def find_prompt_sources(section: AgentSection, *, file: Path, exclude: Iterable[
         if source is not None:
             found[surface_id] = source
     return found
+
+
+def _find_yaml_sources(file: Path) -> dict[str, Source]:
+    """Where the values of an agent.yaml are: its fields, and the file of its instructions."""
+    document = read_agent_file(file)
+    sources: dict[str, Source] = {
+        name: FieldSource(file, inside=YamlField(join_path(names))) for name, names in find_fields(document).items()
+    }
+    if document.prompt_file is not None:
+        sources[f"{document.given.name}#instruction"] = FileSource(document.prompt_file)
+    return sources
 
 
 def _find_text(file: Path, paths: Iterable[str]) -> Source | None:

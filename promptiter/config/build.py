@@ -14,6 +14,10 @@ from typing import Any, NoReturn
 
 from promptiter.agents.base import Agent
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.config.agent_yaml.axes import resolve_axes
+from promptiter.config.agent_yaml.checks import find_problems, name_surfaces
+from promptiter.config.agent_yaml.document import read_agent_file
+from promptiter.config.agent_yaml.subagents import install
 from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
 from promptiter.config.eval_sets import load_eval_sets, load_one_set
@@ -109,8 +113,11 @@ class _RunBuilder:
         evaluator = self._build_evaluator(gateway)
         sets = load_eval_sets(self.problems)
         given = {"extra_stop_callbacks": stoppers, "extra_callbacks": search_callbacks}
-        search = self.attempt(lambda: build_search(config, given={key: each for key, each in given.items() if each}))
-        request = build_request(self.problems, sets or {}, search=search, stoppers=stoppers)
+        axes = self._find_axes(agent)
+        with_axes = config.model_copy(update={"search": name_surfaces(config.search, axes)})
+        search = self.attempt(lambda: build_search(with_axes, given={key: each for key, each in given.items() if each}))
+        targets = list(axes.values()) or None
+        request = build_request(self.problems, sets or {}, search=search, stoppers=stoppers, targets=targets)
         observers = self._build_observers()
         checked = engine = None
         if evaluator is not None:
@@ -127,7 +134,7 @@ class _RunBuilder:
             checked=checked,
             gateway=gateway,
             observers=observers,
-            layout=build_layout(self.parsed, gateway.redactor),
+            layout=build_layout(self.parsed, checked, gateway.redactor),
             configuration=self._describe_configuration(),
         )
 
@@ -211,6 +218,20 @@ class _RunBuilder:
             files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
             code=_find_source(self.config.agent.reference),
         )
+
+    def _find_axes(self, agent: Agent | None) -> dict[str, str]:
+        """The axes of an agent.yaml: their surfaces by path. Also checks what only such a file must respect."""
+        file = self.config.agent.yaml
+        if file is None:
+            return {}
+        found = self.attempt(partial(read_agent_file, file))
+        if found is None:
+            return {}
+        self.problems.found.extend(find_problems(found))
+        if found.optimizer is None or agent is None:
+            return {}
+        self.attempt(partial(install, found.folder))
+        return resolve_axes((*found.axes.numeric, *found.axes.textual), agent.describe())[0]
 
     def _load_agent(self) -> Agent | None:
         if self.agent is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from promptiter.agents.base import Agent, check_agent_health
 from promptiter.agents.runner import Runner
 from promptiter.config.file import RunConfig
+from promptiter.config.layout import Layout
 from promptiter.engine.aa_test import measure_noise
 from promptiter.engine.engine import Engine
 from promptiter.engine.interrupts import Interrupt, run_blocking
@@ -31,7 +32,6 @@ from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.directory import TEST_NOW, RunDirectory
 from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
-from promptiter.runs.layout_001 import Layout001
 from promptiter.structure import StructureSnapshot
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class ConfiguredRun:
     gateway: Gateway
     observers: tuple[Observer, ...] = ()
     notes: tuple[str, ...] = ()
-    layout: Layout001 | None = None
+    layout: Layout | None = None
     configuration: Configuration | None = None
 
     @property

@@ -37,6 +37,8 @@ def build_effective_config(run: ConfiguredRun) -> EffectiveConfig:
         values["stop"] = {"target_score": get_best_value(config.objective), "patience": PATIENCE}
     if not config.data:
         del values["split"]
+    if not any(values["penalties"].values()):
+        del values["penalties"]
     if config.final_test is None:
         values["final_test"] = False
     kept = {key: each for key in _ORDER if (each := _drop_empty(values.get(key))) not in (None, [], {}, "")}
@@ -74,6 +76,7 @@ def _drop_masked(value: Json, place: str, left_out: list[str]) -> Json:
 
 _ORDER = (
     *("agent", "python_path", "train", "validation", "cases", "scorer", "test", "data", "split", "metrics", "weights"),
+    "penalties",
     *("models", "stages", "search", "teacher", "judge", "layout", "output_dir"),
     *("targets", "initial_profile", "objective", "goal", "acceptance", "final_test", "alpha", "stop", "max_rounds"),
     *(

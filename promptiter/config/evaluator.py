@@ -14,6 +14,7 @@ from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.executor import Executor
 from promptiter.evaluation.metrics.eval_config import EvalConfig
 from promptiter.evaluation.metrics.metric_config import load_eval_config, parse_eval_config
+from promptiter.evaluation.penalties import Penalties
 from promptiter.llm.cache.cache import open_cache
 from promptiter.llm.gateway import Gateway
 from promptiter.stages.roles import EXECUTOR
@@ -61,6 +62,10 @@ def build_configured_metrics(
     )
     if evaluator is None:
         return None
+    penalties = Penalties(**config.penalties.model_dump())
+    if penalties and config.objective != "weighted_loss":
+        problems.add(f"penalties: the objective is {config.objective}, which has none; set objective: weighted_loss")
+    evaluator = evaluator.with_penalties(penalties)
     return problems.attempt(lambda: evaluator.with_weights(config.weights), place="weights")
 
 

@@ -20,6 +20,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from promptiter.config.agent_section import AgentEntry, AgentSection
+from promptiter.config.agent_yaml.conversion import convert_agent_yaml
+from promptiter.config.agent_yaml.document import is_agent_yaml
 from promptiter.config.fields import (
     Amount,
     CacheEntry,
@@ -48,6 +50,7 @@ from promptiter.config.sections import (
     Goals,
     HintEntry,
     LossPlacementEntry,
+    PenaltiesSection,
     Shares,
     SourceItem,
     Stop,
@@ -93,6 +96,8 @@ class RunConfig(Section):
     """A metrics file, or the metrics themselves."""
     weights: dict[str, Amount] = Field(default_factory=dict)
     """The weight of each metric in the mean score, by name."""
+    penalties: PenaltiesSection = PenaltiesSection()
+    """What cost and latency add to the loss. Only for the objective `weighted_loss`."""
     models: Models = Models()
     """Settings of models, by name."""
     stages: StagesEntry = Stages()
@@ -111,7 +116,7 @@ class RunConfig(Section):
     """A profile to start from, instead of the baseline."""
     objective: Objective = "mean_score"
     """What is optimized: `mean_score`, `pass_rate` (of cases) or `weighted_loss` (1 minus the mean score, within 0 and
-    1).
+    1, plus the penalties).
     """
     goal: GoalEntry = Goals()
     """`score`, `fewer_tokens` or `cheaper`."""
@@ -125,10 +130,12 @@ class RunConfig(Section):
     """
     stop: Stop | None = None
     """When the search ends. Without this key: at a perfect score, or after three rounds without an accepted
-    candidate. If you set it, only what you list applies, besides `max_rounds`.
+    candidate, unless the search ends by itself. If you set it, only what you list applies, besides `max_rounds`.
     """
-    max_rounds: Annotated[int, Field(strict=True, ge=0)] = 4
-    """Maximum number of rounds. 0 only runs the baseline."""
+    max_rounds: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """Maximum number of rounds. 0 only runs the baseline. Without this key: 4, or as many as the search has, if it ends
+    by itself, such as coordinate descent.
+    """
     budget: BudgetCaps = BudgetCaps()
     """Hard caps."""
     evaluation: EvaluationSection = EvaluationSection()
@@ -154,10 +161,12 @@ class RunConfig(Section):
     keep_best_only: Flag = False
     """After the run, keep only its result, report, journal and adopted profile: no answers, traces or other candidates.
     """
-    layout: Literal["001"] | None = None
-    """`001`: also write the artifacts of AgentOptimizer."""
+    layout: Literal["000", "001"] | None = None
+    """`001`: also write the artifacts of AgentOptimizer. `000`: those of HoloDeck's optimizer."""
     output_dir: File | None = None
-    """Where `layout` writes them; by default into the folder `layout_001` of the run."""
+    """Where `layout` writes them; by default into the folder `layout_001` of the run, or `results/optimizer/RUN` beside
+    agent.yaml.
+    """
     review: ReviewEntry = None
     """Decide on each patch before it is tried: `ask` at the terminal, or wait for a `file` in the run's folder."""
     sources: dict[str, SourceItem] = Field(default_factory=dict)
@@ -258,7 +267,7 @@ def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
 
 
 def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[str, Json]:
-    """The content of a configuration file, unchecked; that of an optimizer.json as keys of promptiter.yaml."""
+    """The content of a configuration file, unchecked; optimizer.json and agent.yaml as keys of promptiter.yaml."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -271,6 +280,8 @@ def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[s
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")
     if is_optimizer_json(value):
         return convert_optimizer_json(value, file=file, environ=os.environ if environ is None else environ)
+    if is_agent_yaml(value):
+        return convert_agent_yaml(value, file=file)
     given = {key: each for key, each in value.items() if each is not None}
     return {key: each if key in WITH_NULLS else _drop_nulls(each) for key, each in given.items()}
 

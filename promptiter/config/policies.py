@@ -54,12 +54,18 @@ def build_final_test(section: FinalTestSection | None) -> FinalTest | None:
     return FinalTest(repeats=section.repeats, min_detectable_gain=section.min_detectable_gain, ablate=section.ablate)
 
 
-def build_stop(section: Stop | None, *, objective: Objective, goal: Goal = SCORE) -> StopPolicy | None:
-    """The conditions of the section, combined with `|`; by default the best possible score, or no gain for 3 rounds."""
+def build_stop(
+    section: Stop | None, *, objective: Objective, goal: Goal = SCORE, has_patience: bool = True
+) -> StopPolicy | None:
+    """The conditions of the section, combined with `|`; by default the best possible score, or no gain for 3 rounds.
+
+    A run without patience ends by itself.
+    """
     if section is None and goal.kind != "score":
         return None
     if section is None:
-        return TargetScore(get_best_value(objective)) | Patience(PATIENCE)
+        perfect = TargetScore(get_best_value(objective))
+        return perfect | Patience(PATIENCE) if has_patience else perfect
     names = section.required_metrics
     policies: list[StopPolicy | None] = [
         RequiredMetrics("all" if names == ("all",) else names) if names else None,

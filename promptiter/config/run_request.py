@@ -16,6 +16,7 @@ from promptiter.config.search import find_models_of_stages
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
+from promptiter.engine.round_limits import complete_limits, find_own_limit
 from promptiter.errors import UnknownSurfaceError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.acceptance import AnyGain
@@ -40,16 +41,25 @@ def load_teacher(problems: Problems) -> Runner | str | None:
 
 
 def build_request(
-    problems: Problems, sets: SetsByKey, *, search: object, stoppers: Sequence[CallbackStop] = ()
+    problems: Problems,
+    sets: SetsByKey,
+    *,
+    search: object,
+    stoppers: Sequence[CallbackStop] = (),
+    targets: Sequence[str] | None = None,
 ) -> RunRequest:
-    """The request of a configuration with these eval sets. `stoppers` end the search, besides its stop policies."""
+    """The request of a configuration with these eval sets. `stoppers` end the search, besides its stop policies.
+
+    `targets` are the surfaces that may change if the configuration names none.
+    """
     config = problems.parsed.config
     goal = build_goal(config.goal)
-    stop = build_stop(config.stop, objective=config.objective, goal=goal)
+    has_patience = find_own_limit(search) is None
+    stop = build_stop(config.stop, objective=config.objective, goal=goal, has_patience=has_patience)
     if stoppers and not hasattr(search, "extra_stop_callbacks"):  # GEPA asks them itself, with its state
         stop = reduce(or_, stoppers if stop is None else (stop, *stoppers))
     accepts = partial(build_acceptance, config.acceptance, goal)
-    return RunRequest(
+    request = RunRequest(
         train=sets.get("train"),
         validation=sets.get("validation"),
         cases=sets.get("cases"),
@@ -64,7 +74,7 @@ def build_request(
         stop=stop,
         max_rounds=config.max_rounds,
         max_metric_calls=config.budget.max_metric_calls,
-        targets=config.targets,
+        targets=targets if config.targets is None else config.targets,
         objective=config.objective,
         goal=goal,
         loss_placements=tuple(LossPlacement(**each.model_dump()) for each in config.loss_placements),
@@ -72,6 +82,7 @@ def build_request(
         protected=frozenset(config.acceptance.protected),
         seed=config.seed,
     )
+    return complete_limits(request, search)
 
 
 def check_configured_request(

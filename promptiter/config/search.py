@@ -43,8 +43,7 @@ def build_search(config: RunConfig, *, given: Mapping[str, Any] | None = None) -
 def find_models_of_stages(config: RunConfig) -> dict[str, str]:
     """The models that the stages and the search ask, by key. Searches for other goals than the score have no stages."""
     is_used = config.search is not None or build_goal(config.goal).kind == "score"
-    reflection = _find_reflection_model(config.search)
-    own = {"search.options.reflection_model": reflection} if reflection else {}
+    own = {f"search.options.{name}": model for name, model in _find_own_models(config.search).items()}
     return {**config.stages.models, **own} if is_used else {}
 
 
@@ -73,19 +72,25 @@ def build_stages(stages: Stages, models: Models) -> dict[str, Any]:
 
 
 def _complete_options(entry: PartEntry, models: Models) -> PartEntry:
-    """The entry of a search with the options that `models` has for its reflection model, as for a stage."""
-    model = _find_reflection_model(entry)
-    if model not in models.settings or not models.settings[model].options:
-        return entry
-    given = entry.options.get("reflection_options") or {}
-    options = {**entry.options, "reflection_options": {**models.settings[model].options, **given}}
+    """The entry of a search with the options that `models` has for its own models, as for a stage."""
+    options = dict(entry.options)
+    for name, model in _find_own_models(entry).items():
+        if model in models.settings and models.settings[model].options:
+            key = OWN_MODELS[name]
+            options[key] = {**models.settings[model].options, **(options.get(key) or {})}
     return entry.model_copy(update={"options": options})
 
 
-def _find_reflection_model(entry: PartEntry | None) -> str:
-    """The model that a search itself asks, such as GEPA; empty if there is none."""
-    model = None if entry is None else entry.options.get("reflection_model")
-    return model if isinstance(model, str) else ""
+def _find_own_models(entry: PartEntry | None) -> dict[str, str]:
+    """The models that a search itself asks, such as GEPA, by the option that names them."""
+    given = {} if entry is None else {name: entry.options.get(name) for name in OWN_MODELS}
+    return {
+        name: model for name, model in given.items() if isinstance(model, str) and model and not is_reference(model)
+    }
+
+
+OWN_MODELS = {"reflection_model": "reflection_options", "critic": "critic_options", "applier": "applier_options"}
+"""Options of searches that name a model, and those that have the options of its calls."""
 
 
 def _build_stage(role: str, entry: StageEntry, models: Models) -> Any:

@@ -53,6 +53,15 @@ class Shares(Section):
     """Random seed of the split."""
 
 
+class PenaltiesSection(Section):
+    """What cost and latency add to the weighted loss."""
+
+    cost_per_usd: Amount = 0.0
+    """Loss for each dollar of a sweep: one run of every case."""
+    latency_per_sec: Amount = 0.0
+    """Loss for each second of the mean time of a case."""
+
+
 class CheaperGoal(Section):
     """The same quality with cheaper models."""
 

@@ -78,7 +78,7 @@ class ActiveRun:
         self._records = 0
         self._stopping = complete_stop(
             request.stop,
-            max_rounds=request.max_rounds,
+            max_rounds=request.round_limit,
             objective=request.objective,
             is_for_score=request.goal.kind == "score",
         )

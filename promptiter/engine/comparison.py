@@ -100,10 +100,18 @@ class PairedEvaluation:
 class Comparison:
     """One candidate next to the accepted profile. `record` is the evidence that a policy has seen of it so far."""
 
-    def __init__(self, validator: Validator, candidate: Profile, *, known: Sequence[CaseRow] = ()) -> None:
+    def __init__(
+        self,
+        validator: Validator,
+        candidate: Profile,
+        *,
+        known: Sequence[CaseRow] = (),
+        train: tuple[Evaluation, Evaluation] | None = None,
+    ) -> None:
         self._validator = validator
         self._candidate = candidate
         self._known = known
+        self._known_train = None if train is None else _pair_evaluations(*train)
         self._validation: PairedEvaluation | None = None
         self._train: PairedEvaluation | None = None
         self._looks = 0
@@ -113,7 +121,8 @@ class Comparison:
         """Return all evidence so far with the requested repeats; without a request, with the first validation."""
         validator = self._validator
         if request is not None and request.on == "train":
-            self._train = await validator.run_more(request, self._train, self._candidate)
+            known, self._known_train = self._known_train, None
+            self._train = known or await validator.run_more(request, self._train, self._candidate)
         elif self._validation is not None and request is not None:
             self._validation = await validator.run_more(request, self._validation, self._candidate)
         else:
@@ -230,12 +239,7 @@ class Validator:
             eval_set=self._context.validation, profile=candidate, phase="validation", runs=(), kept=known
         )
         [found] = await self._run([request])
-        return PairedEvaluation(
-            accepted=record,
-            candidate=found,
-            accepted_from=_cases_by_number(record),
-            candidate_from=_cases_by_number(found),
-        )
+        return _pair_evaluations(record, found)
 
     async def run_more(
         self, request: MoreEvidence, pair: PairedEvaluation | None, candidate: Profile
@@ -253,12 +257,7 @@ class Validator:
                 for profile in (context.accepted.profile, candidate)
             ]
         )
-        more = PairedEvaluation(
-            accepted=accepted,
-            candidate=found,
-            accepted_from=_cases_by_number(accepted),
-            candidate_from=_cases_by_number(found),
-        )
+        more = _pair_evaluations(accepted, found)
         return more if pair is None else pair.add(more)
 
     def find_affected_cases(self, rows: Iterable[CaseRow], surface_ids: Sequence[str]) -> frozenset[str]:
@@ -323,6 +322,15 @@ class Validator:
                     "recorded inputs changed: it reads an undeclared surface or is non-deterministic. Its cases will "
                     "always be re-run"
                 )
+
+
+def _pair_evaluations(accepted: Evaluation, candidate: Evaluation) -> PairedEvaluation:
+    return PairedEvaluation(
+        accepted=accepted,
+        candidate=candidate,
+        accepted_from=_cases_by_number(accepted),
+        candidate_from=_cases_by_number(candidate),
+    )
 
 
 def _cases_by_number(evaluation: Evaluation, cases: tuple[str, ...] | None = None) -> dict[int, tuple[str, ...] | None]:

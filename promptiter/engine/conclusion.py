@@ -47,6 +47,7 @@ from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goal_test import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
+from promptiter.policies.sigma_gain import skips_holdout
 from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
 from promptiter.runlog.payloads import FinalTestFinished, FinishedMeasured
 from promptiter.wording import join_names, plural
@@ -213,7 +214,13 @@ class _TestedGain:
         return self._conclude_for_these_cases(results, *reasons, obstacle=obstacle)
 
     def _conclude_for_these_cases(self, results: Sequence[FinalTestResult], *reasons: str, obstacle: str) -> Conclusion:
-        """Conclude a gain that is not shown for new cases, because of the obstacle."""
+        """Conclude a gain that is not shown for new cases, because of the obstacle.
+
+        If the request says that no case is held out, the gain may be specific to the cases of the search.
+        """
+        if self.active.shape == "one_set" and skips_holdout(self.active.request.acceptance):
+            reason = "no case was held out, so the gain may be specific to those that the search learned from"
+            return replace(self.conclude("overfit_risk", results, *reasons, reason), obstacle=obstacle)
         found = self.conclude("improved_on_validation", results, *reasons, f"not shown for new cases: {obstacle}")
         return replace(found, obstacle=obstacle)
 

@@ -89,7 +89,10 @@ class Engine:
     def check(self, request: RunRequest | CheckedRequest) -> CheckedRequest:
         """Check a request; RequestError lists every problem. One that was checked is returned as it is."""
         from promptiter.engine.request_checks import check_request_for
+        from promptiter.engine.round_limits import complete_limits
 
+        if isinstance(request, RunRequest):
+            request = complete_limits(request, self.search)
         return check_request_for(self.agent, request, self.evaluator)
 
     async def check_setup(self, checked: CheckedRequest) -> None:

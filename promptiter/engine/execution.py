@@ -135,7 +135,7 @@ def new_run_id(started: datetime, checked: CheckedRequest) -> str:
             describe_policy(request.acceptance),
             describe_policy(request.final_test),
             describe_policy(request.stop),
-            request.max_rounds,
+            request.round_limit,
             request.seed,
         ]
     )

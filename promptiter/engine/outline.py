@@ -28,6 +28,11 @@ class SearchOutline:
     If it `reads_validation`, the validation cases cannot show a gain for new cases.
     A round that is an iteration runs a mini-batch twice instead: under a parent, and under a child in which `rewrites`
     says which texts are new. It validates the child only if it does better there.
+    A round of trials runs the train cases under `batch` candidates, and validates those that do better; `edited_share`
+    of the rounds ask critic and applier, or the stages, for a new text.
+
+    A search that ends by itself makes at most `max_rounds` rounds. Unless the request sets a limit, that is the limit
+    of the run, and rounds without an accepted candidate do not end it.
     """
 
     passes: int = 1
@@ -45,6 +50,11 @@ class SearchOutline:
     screenings: int = 0
     trials: int = 0
     rewrites: Literal["one", "blamed", "all"] | None = None
+    batch: int | None = None
+    edited_share: float = 0.0
+    critic: str | None = None
+    applier: str | None = None
+    max_rounds: int | None = None
 
 
 @runtime_checkable

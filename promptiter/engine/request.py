@@ -26,6 +26,10 @@ SETS = ("train", "validation", "cases", "test")
 """The fields of a request that hold eval sets."""
 
 
+DEFAULT_ROUNDS = 4
+"""The most rounds of a run whose request sets no limit, unless its search ends by itself."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What to optimize, on which cases, under which rules.
@@ -42,9 +46,10 @@ class RunRequest:
     verdict `no_evidence`. `alpha` is the false-positive rate of the final test. `protected` cases must still pass,
     whatever else `acceptance` says.
 
-    `max_rounds` and `stop` both end the search; the default `stop` is a perfect validation or three rounds without an
-    accepted candidate. `max_metric_calls` is a hard cap on the cases that the run evaluates, from the baseline to the
-    final test, for which two per case are reserved; repeats of a case count once.
+    `max_rounds` and `stop` both end the search. By default a run has four rounds, and ends earlier at a perfect
+    validation or after three rounds without an accepted candidate; a search that ends by itself, such as coordinate
+    descent, is stopped by a perfect validation only. `max_metric_calls` is a hard cap on the cases that the run
+    evaluates, from the baseline to the final test, for which two per case are reserved; repeats of a case count once.
 
     Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which ends when nothing is
     left to try. The default `seed` is the evaluator's.
@@ -62,7 +67,7 @@ class RunRequest:
     acceptance: AcceptancePolicy = field(default_factory=AnyGain)
     final_test: FinalTest | None = field(default_factory=FinalTest)
     stop: StopPolicy | None = None
-    max_rounds: int = 4
+    max_rounds: int | None = None
     max_metric_calls: int | None = None
     targets: Sequence[str] | None = None
     objective: Objective = "mean_score"
@@ -73,3 +78,8 @@ class RunRequest:
     protected: frozenset[str] = frozenset()
     seed: int | None = None
     run_id: str = ""
+
+    @property
+    def round_limit(self) -> int:
+        """The most rounds of the run."""
+        return DEFAULT_ROUNDS if self.max_rounds is None else self.max_rounds

@@ -57,7 +57,7 @@ class CheckedRequest:
         """A new counter of the metric calls of this request, with what is reserved for its final test."""
         request = self.request
         reserved = 0 if request.final_test is None else count_final_test_calls(self.validation, self.test)
-        return MetricCalls(request.max_metric_calls, reserved=reserved if request.max_rounds > 0 else 0)
+        return MetricCalls(request.max_metric_calls, reserved=reserved if request.round_limit > 0 else 0)
 
     def with_run_id(self, run_id: str) -> CheckedRequest:
         """The same request for a run with this id."""
@@ -245,8 +245,8 @@ def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets:
 
 
 def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evaluator: Evaluator) -> Iterator[str]:
-    if request.max_rounds < 0:
-        yield f"max_rounds is {request.max_rounds}; give 0 (only validate the baseline) or more"
+    if request.round_limit < 0:
+        yield f"max_rounds is {request.round_limit}; give 0 (only validate the baseline) or more"
     if request.stop is not None:
         try:
             check_metrics(request.stop, [metric.name for metric in evaluator.metrics])
@@ -266,7 +266,7 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
 def _metric_call_problems(request: RunRequest, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
     """Find a cap that leaves nothing for the search, besides the baseline and the final test."""
     cap = request.max_metric_calls
-    if cap is None or request.final_test is None or request.max_rounds <= 0:
+    if cap is None or request.final_test is None or request.round_limit <= 0:
         return
     baseline, final_test = len(validation.cases), count_final_test_calls(validation, test)
     if cap <= baseline + final_test:

@@ -156,7 +156,7 @@ class Run:
         if not active.baseline.validation.is_reliable:
             self._stop = stop_if(True, "invalid_eval", _describe_failures(active.baseline.validation))
             return
-        if active.request.max_rounds > 0:
+        if active.request.round_limit > 0:
             check_scores(active.request.goal, active.baseline.validation)
             await reserve_for_final_test(active)
             await self.log.take_any(CasesUsed)  # journals of earlier versions have it here
@@ -164,7 +164,7 @@ class Run:
         if self._get_stop() is None and not await active.should_stop(is_search_over=True):
             self._stop = (
                 stop_if(True, "exhausted", "the search has nothing left to try")
-                if active.request.max_rounds > 0
+                if active.request.round_limit > 0
                 else stop_if(True, "max_rounds", "only the baseline was requested")
             )
         if not self._is_stopped_by_user:
@@ -283,7 +283,7 @@ class Run:
             acceptance=describe_policy(request.acceptance),
             final_test=describe_policy(request.final_test),
             stop=describe_policy(request.stop),
-            max_rounds=request.max_rounds,
+            max_rounds=request.round_limit,
             search=type(self.search).__name__,
             seed=active.seed,
         )

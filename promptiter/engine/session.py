@@ -25,7 +25,7 @@ from promptiter.engine.hidden_cases import HiddenCases
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Reviewer
-from promptiter.engine.session_checks import check_candidate, check_event, check_pairs, includes_case
+from promptiter.engine.session_checks import check_candidate, check_event, check_pairs, check_train_pair, includes_case
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import Evaluator, list_case_runs
@@ -292,7 +292,12 @@ class Session:
         return safe
 
     async def validate(
-        self, candidate: Profile | PatchSet, *, parents: Sequence[Profile] = (), known: Sequence[CaseRow] = ()
+        self,
+        candidate: Profile | PatchSet,
+        *,
+        parents: Sequence[Profile] = (),
+        known: Sequence[CaseRow] = (),
+        train: tuple[Evaluation, Evaluation] | None = None,
     ) -> AcceptanceDecision:
         """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
 
@@ -300,16 +305,21 @@ class Session:
         round has proposed already needs none. Rows that are `known`, because the search ran all validation cases under
         this candidate, are not run again: they are compared with the record of the accepted profile on the same
         repeats. If the search learns from the validation cases, that record chose what was changed, so both run again.
+
+        `train` are evaluations that the search made of the accepted profile and of this candidate, on the same train
+        cases and repeats. A policy that asks for train cases gets them instead of new runs.
         """
         with self._run.one_request.make():
             profile = await self._propose_once(candidate, parents)
             if profile.digest == self.accepted.profile.digest:
                 return await self._record_rejection("it changes nothing", profile)
+            if train is not None:
+                check_train_pair(train, accepted=self.accepted.profile, candidate=profile)
             baseline, hidden = self.baseline.profile, self._hidden
             if repeat := hidden.find_repeat_of_candidate(profile, baseline=baseline, structure=self.snapshot):
                 return await self._record_rejection(repeat, profile)
             await remember_search(self._run)
-            comparison = Comparison(self._run.validator, profile, known=known)
+            comparison = Comparison(self._run.validator, profile, known=known, train=train)
             decision = await decide_sequentially(self._run.acceptance, comparison.gather)
             return (await self._record_decision(decision, profile, comparison.record)).without_figures
 

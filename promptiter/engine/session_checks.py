@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.data.splits import digest_input
+from promptiter.evaluation.result import Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.runlog.events import ENGINE_EVENTS
 from promptiter.wording import shorten
@@ -43,6 +44,21 @@ def check_candidate(candidate: object, parents: object) -> None:
         raise SetupError(f"parents is {shorten(parents)}; give a list of profiles")
     if wrong := [each for each in parents if not isinstance(each, Profile)]:
         raise SetupError(f"a parent is {shorten(wrong[0])}; give the profile itself")
+
+
+def check_train_pair(train: Sequence[object], *, accepted: Profile, candidate: Profile) -> None:
+    """Raise unless these are recorded evaluations of the accepted profile and the candidate, on equal runs."""
+    if len(train) != 2 or not all(isinstance(each, Evaluation) for each in train):
+        raise SetupError(f"train is {shorten(train)}; give the evaluations of the accepted profile and the candidate")
+    before, after = (each for each in train if isinstance(each, Evaluation))
+    for name, evaluation, profile in (("accepted profile", before, accepted), ("candidate", after, candidate)):
+        if evaluation.profile_digest != profile.digest:
+            raise SetupError(f"train has an evaluation of another profile than the {name}; give that of the {name}")
+    if before.number is None or after.number is None:
+        raise SetupError("an evaluation in train has no number; give those that session.evaluate returned")
+    runs = [{(row.case_id, row.repeat) for row in each.rows} for each in (before, after)]
+    if runs[0] != runs[1]:
+        raise SetupError("the evaluations in train have other cases or repeats; evaluate both on the same ones")
 
 
 def includes_case(eval_sets: Iterable[EvalSet], of: EvalSet, *, known: EvalSet) -> bool:

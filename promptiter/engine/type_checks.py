@@ -62,8 +62,9 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
     """Yield the fields of a request with values of the wrong type, which the other checks could not handle."""
     yield from _wrong_sets(request)
     yield from _wrong_collections(request)
-    if not is_number(request.max_rounds) or request.max_rounds != int(request.max_rounds):
-        yield f"max_rounds is {request.max_rounds!r}; give a whole number"
+    rounds = request.max_rounds
+    if rounds is not None and (not is_number(rounds) or rounds != int(rounds)):
+        yield f"max_rounds is {rounds!r}; give a whole number"
     cap = request.max_metric_calls
     if cap is not None and (not is_number(cap, least=1) or cap != int(cap)):
         yield f"max_metric_calls is {cap!r}; give a whole number of at least 1"

@@ -20,6 +20,7 @@ from promptiter.evaluation.case_runner import CaseJob, CaseRunner
 from promptiter.evaluation.data.case import EvalCase, EvalSet, advise_eval_set
 from promptiter.evaluation.executor import Executor, FinishedJob, LocalExecutor
 from promptiter.evaluation.metrics.metric import Metric, check_metric, describe_metric, is_metric
+from promptiter.evaluation.penalties import NO_PENALTIES, Penalties
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.trace_store import FileTraceStore, TraceStore
 from promptiter.evaluation.user_simulator import UserSimulator
@@ -65,7 +66,8 @@ class EvaluationOptions:
 class Evaluator:
     """Runs cases and scores them. One evaluator serves many evaluations, also several at once in one event loop.
 
-    `weights` are those of metrics in the mean score, by name; the default is 1.
+    `weights` are those of metrics in the mean score, by name; the default is 1. `penalties` are part of the weighted
+    loss.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Evaluator:
         trace_store: TraceStore | None = None,
         user_simulator: UserSimulator | None = None,
         weights: Mapping[str, float] | None = None,
+        penalties: Penalties = NO_PENALTIES,
     ) -> None:
         _check_parts(gateway=gateway, options=options, executor=executor)
         metrics = _check_metrics(metrics)
@@ -94,6 +97,7 @@ class Evaluator:
         self.trace_store: TraceStore = trace_store or FileTraceStore()
         self.user_simulator = user_simulator
         self.weights = dict(weights or {})
+        self.penalties = penalties
         _check_weights(self.weights, names)
 
     @property
@@ -129,6 +133,10 @@ class Evaluator:
         """The same evaluator with other weights of its metrics."""
         _check_weights(weights, [metric.name for metric in self.metrics])
         return self._with(weights=dict(weights))
+
+    def with_penalties(self, penalties: Penalties) -> Evaluator:
+        """The same evaluator with other penalties."""
+        return self._with(penalties=penalties)
 
     def with_judge(self, judge: Runner | str) -> Evaluator:
         """The same evaluator with this model, agent or function as the judge."""
@@ -173,6 +181,7 @@ class Evaluator:
             thresholds={metric.name: metric.threshold for metric in self.metrics},
             max_errored_fraction=self.options.max_errored_fraction,
             weights=self.weights,
+            penalties=self.penalties,
             number=number,
             phase=phase,
             criteria={metric.name: describe_metric(metric) for metric in self.metrics},

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from promptiter.errors import AnswerError, MetricError, ModelNotFoundError
+from promptiter.evaluation.penalties import NO_PENALTIES, Penalties
 from promptiter.evaluation.score import JUDGE_FAILED, Score, share_text
 from promptiter.evaluation.surface_reads import Reads, share_reads
 from promptiter.grouping import group_by
@@ -139,7 +140,8 @@ class CaseRow:
 class CaseResult:
     """One case over all its repeats: the mean of each metric, None if nothing was scored.
 
-    `score` is the weighted mean over the metrics; None if one of them could not be scored.
+    `score` is the weighted mean over the metrics; None if one of them could not be scored. `penalty` is what cost and
+    latency add to its loss.
     """
 
     case_id: str
@@ -147,6 +149,7 @@ class CaseResult:
     score: float | None
     passed: bool
     is_scored: bool
+    penalty: float = 0.0
 
     def objective(self, name: Objective = "mean_score") -> float | None:
         """The figure of this case that is optimized. Higher is better, so a loss counts as negative."""
@@ -154,15 +157,15 @@ class CaseResult:
             return float(self.passed)
         if name == "mean_score" or self.score is None:
             return self.score
-        return -min(1.0, max(0.0, 1.0 - self.score))
+        return -(min(1.0, max(0.0, 1.0 - self.score)) + self.penalty)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The rows of one profile on one eval set, or on several that were merged, sorted by case and repeat.
 
-    `weights` of metrics in the score of a case default to 1. `number` and `phase` are its place in a run: which
-    evaluation it was, and what for. `criteria` say what the metrics look at, by name.
+    `weights` of metrics in the score of a case default to 1; `penalties` are part of its loss. `number` and `phase` are
+    its place in a run: which evaluation it was, and what for. `criteria` say what the metrics look at, by name.
     """
 
     eval_set_id: str
@@ -171,6 +174,7 @@ class Evaluation:
     thresholds: Mapping[str, float]
     max_errored_fraction: float = 0.25
     weights: Mapping[str, float] = field(default_factory=dict)
+    penalties: Penalties = NO_PENALTIES
     number: int | None = field(default=None, compare=False)
     phase: str = field(default="", compare=False)
     criteria: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -201,6 +205,7 @@ class Evaluation:
 
     def summarize(self, case_id: str, rows: Iterable[CaseRow]) -> CaseResult:
         """The result of some runs of a case."""
+        rows = tuple(rows)
         values: dict[str, list[float]] = {metric: [] for metric in self.thresholds}
         for row in rows:
             for score in row.scores:
@@ -214,6 +219,14 @@ class Evaluation:
             score=self._average_metrics(means),
             passed=passed and bool(means),
             is_scored=all(mean is not None for mean in means.values()),
+            penalty=self._find_penalty(rows) if self.penalties else 0.0,
+        )
+
+    def _find_penalty(self, rows: Sequence[CaseRow]) -> float:
+        return self.penalties.add_up(
+            costs_usd=[row.usage.cost_usd for row in rows],
+            durations_s=[row.measured.duration_s for row in rows],
+            cases=len(self.rows_by_case),
         )
 
     def _average_metrics(self, means: Mapping[str, float | None]) -> float | None:
@@ -235,7 +248,7 @@ class Evaluation:
 
     @property
     def weighted_loss(self) -> float | None:
-        """1 minus the mean score, clamped to [0, 1] for each case."""
+        """1 minus the mean score, clamped to [0, 1] for each case, plus the penalties."""
         found = self.objective("weighted_loss")
         return None if found is None else 0.0 - found
 

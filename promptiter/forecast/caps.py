@@ -36,7 +36,7 @@ def fit_into_cap(costs: Costs, estimate: Estimate, figure: Figure, cap: float) -
 
 def describe_cap(estimate: Estimate, figure: Figure, cap: float) -> str:
     """How many rounds a cap allows, and what it reserves for the final test."""
-    reserved, rounds = _estimate_reserve(estimate, figure, cap), min(estimate.workload.request.max_rounds, MAX_ROUNDS)
+    reserved, rounds = _estimate_reserve(estimate, figure, cap), min(estimate.workload.request.round_limit, MAX_ROUNDS)
     searches = [estimate.search(Range.exactly(number)).values() for number in range(rounds + 1)]
     needed = [sum(search, NO_COST).figure(figure) for search in searches]
     needed[1:] = [each + Range.exactly(reserved) for each in needed[1:]]
@@ -52,7 +52,7 @@ def describe_cap(estimate: Estimate, figure: Figure, cap: float) -> str:
 def count_allowed_rounds(estimate: Estimate) -> Range | None:
     """How many rounds `max_metric_calls` allows besides the final test: fewest if each takes most. None without it."""
     workload = estimate.workload
-    cap, rounds = workload.request.max_metric_calls, min(workload.request.max_rounds, MAX_ROUNDS)
+    cap, rounds = workload.request.max_metric_calls, min(workload.request.round_limit, MAX_ROUNDS)
     if cap is None:
         return None
     left = cap - workload.reserved_metric_calls
@@ -77,7 +77,7 @@ def describe_metric_calls(estimate: Estimate, allowed: Range) -> str:
 def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:
     """What a run reserves for the final test: what all its blocks need, at most half of what is left."""
     workload, rule = estimate.workload, estimate.workload.request.final_test
-    if rule is None or not workload.request.max_rounds:
+    if rule is None or not workload.request.round_limit:
         return 0.0
     baseline = sum(estimate.search(ZERO).values(), NO_COST).figure(figure).typical
     case_runs = 2 * (

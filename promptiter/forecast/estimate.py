@@ -59,6 +59,12 @@ BATCHED = Range(0.1, 0.2, 1.0)
 MERGED = Range(0, 1, 1)
 """Whether there are several gradients of a surface to merge."""
 
+TRIALS = Range(10, 35, 80)
+"""How many rounds coordinate descent takes."""
+
+IMPROVING = Range(0.1, 0.2, 0.4)
+"""The share of its trials that do better on train than the accepted profile."""
+
 PASSES = Range(1, 1, 2)
 """How often a round re-runs its failed cases."""
 
@@ -98,9 +104,8 @@ class Estimate:
         self._units = units
         self._failing = FAILING if units.failing is None else Range.exactly(units.failing)
         has_nothing_to_do = units.failing == 0 and workload.request.stop is None
-        is_iterating = workload.outline is not None and workload.outline.rewrites is not None
-        expected = units.rounds or (ITERATIONS if is_iterating else ROUNDS)
-        self.rounds = ZERO if has_nothing_to_do else expected.at_most(workload.request.max_rounds)
+        expected = units.rounds or _expect_rounds(workload.outline)
+        self.rounds = ZERO if has_nothing_to_do else expected.at_most(workload.request.round_limit)
         nodes = sorted(workload.downstream, key=self._count_calls_after_change)
         changed = [len(nodes) // 8, len(nodes) // 2, 3 * len(nodes) // 4]
         known = max((place for place, node_id in enumerate(nodes) if node_id in units.changed_nodes), default=None)
@@ -154,9 +159,30 @@ class Estimate:
 
     def _count_rounds(self, rounds: Range) -> _Counts:
         outline = self.workload.outline or SearchOutline()
+        if outline.batch is not None:
+            return self._count_trials(rounds, outline)
         if outline.rewrites is None:
             return self._count_backprop_rounds(rounds, outline)
         return self._count_iterations(rounds, outline)
+
+    def _count_trials(self, rounds: Range, outline: SearchOutline) -> _Counts:
+        """Rounds that run the train cases under a batch of candidates, and validate those that do better."""
+        workload, repeats, edited = self.workload, self.workload.repeats, rounds * outline.edited_share
+        batch = 1 + (1 - outline.edited_share) * ((outline.batch or 1) - 1)
+        failed = (self._failing * workload.train).at_least(1) * repeats
+        return _Counts(
+            {
+                "train": (Range.exactly(workload.train * repeats), rounds * (batch * workload.train * repeats)),
+                "validation": (ZERO, rounds * self._reached * IMPROVING * (2 * workload.validation * repeats)),
+            },
+            {
+                "backwarder": failed * self._calls_per_trace(outline) * edited * IMPROVING,
+                "aggregator": edited * MERGED,
+                "optimizer": edited,
+                "critic": edited,
+                "applier": edited,
+            },
+        )
 
     def _count_iterations(self, rounds: Range, outline: SearchOutline) -> _Counts:
         """Rounds that run a mini-batch under a parent and a child, and validate the child if it is better."""
@@ -277,3 +303,9 @@ class Estimate:
         """The share of cases that reach a node."""
         unit = self._units.nodes.get(node_id)
         return 1.0 if unit is None or not unit.calls.high else min(1.0, unit.calls.typical)
+
+
+def _expect_rounds(outline: SearchOutline | None) -> Range:
+    if outline is None or outline.batch is None:
+        return ROUNDS if outline is None or outline.rewrites is None else ITERATIONS
+    return TRIALS if outline.edited_share else Range.exactly(outline.max_rounds or TRIALS.typical)

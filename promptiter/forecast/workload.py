@@ -127,6 +127,8 @@ def _search_models(outline: SearchOutline | None) -> Iterator[StageModel]:
         "aggregator": outline.aggregator,
         "optimizer": outline.optimizer,
         "corrector": outline.corrector,
+        "critic": outline.critic,
+        "applier": outline.applier,
     }
     return (StageModel(stage=stage, model=model) for stage, model in models.items() if model is not None)
 

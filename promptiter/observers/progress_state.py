@@ -21,13 +21,17 @@ from promptiter.backprop.record import (
     describe_no_blame,
     describe_unmerged,
 )
+from promptiter.backprop.trial_record import PhaseEnded, PhaseStarted, TrialFinished
 from promptiter.evaluation.result import CaseRow
 from promptiter.llm.ledger import Spending
 from promptiter.observers.candidate_labels import CandidateLabels
 from promptiter.observers.progress_wording import (
     describe_cases,
     describe_patches,
+    describe_phase_end,
+    describe_phase_start,
     describe_texts,
+    describe_trial_result,
     list_names,
     name_blamed,
 )
@@ -134,6 +138,12 @@ class ProgressState:
                 return self._show_patches(written)
             case TextsProposed() as proposed:
                 return self._line(describe_texts(proposed))
+            case PhaseStarted() as started_phase:
+                return self._line(describe_phase_start(started_phase), "bold")
+            case TrialFinished(trial=trial):
+                return self._line(describe_trial_result(trial), "green" if trial.is_accepted else "")
+            case PhaseEnded(phase=phase):
+                return self._line(describe_phase_end(phase))
             case CandidateDecided() as decided:
                 return self._show_decision(decided)
             case CandidateProposed(profile_digest=digest):

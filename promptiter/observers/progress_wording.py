@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.record import PatchesWritten
+from promptiter.backprop.trial_record import PhaseResult, PhaseStarted, Trial
 from promptiter.runlog.payloads import RunStarted
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.optimizer import Rejection
@@ -47,6 +48,28 @@ def _join_reasons(reasons: Sequence[str]) -> str:
     different = list(dict.fromkeys(cut_at_word(" ".join(each.split()), MAX_REASON) for each in reasons))
     more = f"; and {len(different) - MAX_REASONS:,} more" if len(different) > MAX_REASONS else ""
     return "; ".join(different[:MAX_REASONS]) + more
+
+
+def describe_phase_start(started: PhaseStarted) -> str:
+    """`cycle 1, numeric phase: loss 0.234 on train`."""
+    return f"cycle {started.cycle}, {started.phase} phase: loss {started.first.mean:.3f} on train"
+
+
+def describe_trial_result(trial: Trial) -> str:
+    """`numeric trial 2, accepted: loss 0.215 ± 0.009, gain +0.019 (noise 0.013)`."""
+    head = f"{trial.phase} trial {trial.place}, {trial.outcome.replace('_', ' ')}"
+    if trial.train is None:
+        return f"{head}: {cut_at_word(trial.reason, MAX_REASON)}"
+    spread = f" ± {trial.train.std:.3f}" if len(trial.train.runs) > 1 else ""
+    gain = "" if trial.gain is None else f", gain {trial.gain:+.3f}"
+    noise = "" if trial.noise_bar is None else f" (noise {trial.noise_bar:.3f})"
+    return f"{head}: loss {trial.train.mean:.3f}{spread}{gain}{noise}"
+
+
+def describe_phase_end(phase: PhaseResult) -> str:
+    """`numeric phase: 2 of 11 trials accepted, gain +0.194; no candidate was accepted in the last 5 trials`."""
+    accepted = f"{phase.accepted} of {plural(phase.attempts, 'trial')} accepted"
+    return f"{phase.phase} phase: {accepted}, gain {phase.gain:+.3f}; {phase.reason}"
 
 
 def describe_cases(started: RunStarted) -> str:

@@ -18,6 +18,7 @@ from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.stats.power import noise_bar
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
+from promptiter.policies.combine import iter_policies
 from promptiter.policies.evidence import Answer, Evidence, MoreEvidence
 from promptiter.policies.pairing import pair_scores
 from promptiter.wording import plural
@@ -126,3 +127,8 @@ class SigmaGain(ComposablePolicy):
         before = [fmean(case.before[repeat] for case in cases) for repeat in range(self.repeats)]
         after = [fmean(case.after[repeat] for case in cases) for repeat in range(self.repeats)]
         return fmean(after) - fmean(before), noise_bar(before, after, sigma=self.accept_sigma)
+
+
+def skips_holdout(policy: object) -> bool:
+    """Whether a policy, or one that it combines, never runs the hold-out."""
+    return any(isinstance(each, SigmaGain) and each.holdout == "skip" for each in iter_policies(policy))

@@ -90,7 +90,7 @@ BUILT_IN = {
     ),
     **dict.fromkeys(("reflection", "iteration", "search_stop"), "promptiter.backprop.iteration_record"),
     **dict.fromkeys(
-        ("phase_started", "points", "diagnosis", "trial", "phase_ended"), "promptiter.backprop.trial_record"
+        ("phase_started", "points", "diagnosis", "edits", "trial", "phase_ended"), "promptiter.backprop.trial_record"
     ),
     "swaps": "promptiter.search.cheaper",
     "reads_counted": "promptiter.search.shorter",

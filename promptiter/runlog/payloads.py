@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.evaluation.penalties import NO_PENALTIES, Penalties
 from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.stats.final_test import FinalTestResult
 from promptiter.evaluation.teacher import LabelledSet
@@ -114,6 +115,7 @@ class EvaluationFinished(Payload):
     evaluation: int
     thresholds: Mapping[str, float]
     weights: Mapping[str, float] = field(default_factory=dict)
+    penalties: Penalties = NO_PENALTIES
     max_errored_fraction: float = 0.25
     mean_score: float | None = None
     pass_rate: float | None = None
@@ -126,6 +128,7 @@ class EvaluationFinished(Payload):
             evaluation=number,
             thresholds=dict(evaluation.thresholds),
             weights=dict(evaluation.weights),
+            penalties=evaluation.penalties,
             max_errored_fraction=evaluation.max_errored_fraction,
             mean_score=evaluation.mean_score,
             pass_rate=evaluation.pass_rate,

@@ -31,6 +31,7 @@ class RecordedRows:
             rows=tuple(rows),
             thresholds=finished.thresholds,
             weights=finished.weights,
+            penalties=finished.penalties,
             max_errored_fraction=finished.max_errored_fraction,
             number=finished.evaluation,
             phase=phase,

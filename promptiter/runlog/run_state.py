@@ -12,6 +12,7 @@ from promptiter.errors import JournalError
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
+from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.pairing import leave_out_lost_pairs
 from promptiter.policies.stop_decision import StopDecision
 from promptiter.profile import Profile
@@ -45,7 +46,7 @@ from promptiter.runlog.payloads import (
 )
 from promptiter.runlog.recorded_rows import RecordedRows
 from promptiter.runlog.result_draft import ResultDraft
-from promptiter.runlog.results import RoundResult, RunResult, SearchNote
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.runlog.round_index import RoundIndex
 from promptiter.runlog.round_state import RoundState
 
@@ -67,6 +68,7 @@ class RunState:
         self._round: RoundState | None = None
         self._baseline: ValidatedProfile | None = None
         self._accepted: ValidatedProfile | None = None
+        self._accepted_train: Evaluation | None = None
         self._references: ReferencesWritten | None = None
         self._candidates_tried = 0
         self._rounds_without_acceptance = 0
@@ -100,6 +102,11 @@ class RunState:
     def accepted(self) -> ValidatedProfile | None:
         """The best profile so far; None before the baseline is validated."""
         return self._accepted
+
+    @property
+    def accepted_train(self) -> Evaluation | None:
+        """The train cases under the best profile so far, if the search compares candidates with it."""
+        return self._accepted_train
 
     @property
     def index(self) -> RoundIndex:
@@ -235,6 +242,8 @@ class RunState:
             self._draft.change(unread_surfaces=tuple(sorted(self._unread)))
         if self._round is not None and phase not in OUTSIDE_ROUNDS:
             self._round.add_evaluation(evaluation)
+            if phase == "train" and evaluation.profile_digest == self._draft.current.working_profile.digest:
+                self._accepted_train = evaluation
             return
         self._draft.evaluations.append(evaluation)
         if phase == "baseline":
@@ -277,6 +286,7 @@ class RunState:
             self._accepted_gain += decision.delta or 0.0
             seen = () if decided.evidence is None else decided.evidence.candidate
             first = next((each for each in candidate.evaluations if each.number in seen), None)
+            self._accepted_train = _find_train(candidate, decided.evidence)
             self._accept(candidate.profile, first)  # later candidates are compared with its first validation
             if candidate.validation is not None:
                 self._draft.change(accepted=candidate.validation)  # the result shows all of them
@@ -328,3 +338,9 @@ class RunState:
             self._round.add_note(note)
         else:
             self._draft.notes.append(note)
+
+
+def _find_train(candidate: CandidateResult, evidence: EvidenceRecord | None) -> Evaluation | None:
+    """The train evaluation of a candidate that its decision rests on."""
+    seen = () if evidence is None or evidence.train is None else evidence.train.candidate
+    return next((each for each in candidate.evaluations if each.number in seen), None)

@@ -83,8 +83,10 @@ def _select_rows(
 
 
 def _collect_evaluations(state: RunState) -> dict[int, Evaluation]:
-    """The evaluations that a decision may rest on: those of the round, and the validation of the accepted profile."""
+    """The evaluations that a decision may rest on: those of the round, and those of the accepted profile."""
     found = [] if state.accepted is None else [state.accepted.validation]
+    if state.accepted_train is not None:
+        found.append(state.accepted_train)
     if state.round is not None:
         found += state.round.all_evaluations
     return {each.number: each for each in found if each.number is not None}

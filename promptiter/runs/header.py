@@ -283,7 +283,7 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "acceptance": describe_policy(request.acceptance),
         "final_test": None if request.final_test is None else describe_policy(request.final_test),
         "stop": None if request.stop is None else describe_policy(request.stop),
-        "max_rounds": request.max_rounds,
+        "max_rounds": request.round_limit,
         **({} if request.max_metric_calls is None else {"max_metric_calls": request.max_metric_calls}),
         "targets": list(checked.targets),
         "initial_profile": None if request.initial_profile is None else request.initial_profile.digest,
@@ -295,6 +295,7 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "hints": [to_plain(each) for each in request.hints],
         "metrics": {metric.name: [type(metric).__name__, metric.threshold] for metric in evaluator.metrics},
         "weights": dict(evaluator.weights),
+        **({"penalties": to_plain(evaluator.penalties)} if evaluator.penalties else {}),
     }
 
 

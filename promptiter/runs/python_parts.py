@@ -60,7 +60,7 @@ def describe_parts(
         "executor": packer.pack(evaluator.executor, "evaluator.executor"),
         "evaluator": {
             name: packer.pack(getattr(evaluator, name), f"evaluator.{name}")
-            for name in ("options", "user_simulator", "weights")
+            for name in ("options", "user_simulator", "weights", "penalties")
         },
         "request": {
             field.name: packer.pack(getattr(request, field.name), f"request.{field.name}")

@@ -27,6 +27,7 @@ from promptiter.runs.blame_summary import (
     MissingBlame,
 )
 from promptiter.runs.candidate_pool import CandidatePool, PoolSummary
+from promptiter.runs.trial_phases import DescentSummary, TrialPhases
 from promptiter.stages.contracts import AggregateResult
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_sentences
@@ -108,7 +109,7 @@ class RoundSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
-    """All rounds of a run, and its pool. `reasons` gives, by surface, the reason for each accepted patch.
+    """All rounds of a run, its pool, and its phases. `reasons` gives, by surface, the reason for each accepted patch.
 
     `no_blame` says why no surface was blamed, if rounds ran without blaming any; `problems` are what the user should
     know about the stages.
@@ -121,6 +122,7 @@ class SearchSummary:
     no_blame: str = ""
     problems: tuple[str, ...] = ()
     pool: PoolSummary = field(default_factory=PoolSummary)
+    descent: DescentSummary = field(default_factory=DescentSummary)
 
 
 def summarize_rounds(result: RunResult) -> SearchSummary:
@@ -132,6 +134,7 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
     no_blame = MissingBlame()
     signals = LastSignals()
     pool = CandidatePool(result)
+    phases = TrialPhases()
     profiles = {each.number: each.profile_digest for each in result.evaluations}
     train: Evaluation | None = None
     dropped = 0
@@ -149,19 +152,21 @@ def summarize_rounds(result: RunResult) -> SearchSummary:
         no_blame.add(each)
         reasons.add(each, signals)
         pool.add(each)
-    blamed = blame.summaries()
+        phases.add(each)
+    blamed, descent = blame.summaries(), phases.summarize()
     return SearchSummary(
         rounds=tuple(rounds),
         blame=blamed,
         rejections=tuple(rejections),
         reasons=reasons.accepted,
-        no_blame="" if blamed or result.goal.kind != "score" else no_blame.reason,
+        no_blame="" if blamed or result.goal.kind != "score" or descent.trials else no_blame.reason,
         problems=tuple(
             problem
             for problem in (describe_dropped(dropped) if dropped else None, describe_unmerged(tuple(unmerged.values())))
             if problem is not None
         ),
         pool=pool.summarize(),
+        descent=descent,
     )
 
 

@@ -39,6 +39,7 @@ from promptiter.runs.round_summary import (
     summarize_evaluation,
     summarize_rounds,
 )
+from promptiter.runs.trial_phases import DescentSummary
 from promptiter.wording import path_from_here
 from traces.model import Json
 
@@ -99,9 +100,10 @@ class RunSummary:
     otherwise those accepted so far. `validation` and `failing` describe the validation cases under the accepted
     profile, `test_baseline` and `test` the test set under both profiles of the final test. `case_history` says how
     often the cases were used before. `initial_digest` is the profile that the first candidates were made from. `notes`
-    are events of the search before its first round, `pool` the candidates that a search such as GEPA keeps. Changes of
-    the `removed` surfaces were accepted, then dropped because they contributed nothing. `judges` are notes about judges
-    that were not compared with people, or agree poorly with them.
+    are events of the search before its first round, `pool` the candidates that a search such as GEPA keeps,
+    `descent` the phases of coordinate descent. Changes of the `removed` surfaces were accepted, then dropped because
+    they contributed nothing. `judges` are notes about judges that were not compared with people, or agree poorly with
+    them.
     """
 
     run_id: str
@@ -135,6 +137,7 @@ class RunSummary:
     notes: tuple[SearchNote, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
     pool: PoolSummary = field(default_factory=PoolSummary)
+    descent: DescentSummary = field(default_factory=DescentSummary)
     blame: tuple[BlameSummary, ...] = ()
     no_blame: str = ""
     rejections: tuple[RejectionSummary, ...] = ()
@@ -221,6 +224,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         notes=result.notes,
         rounds=search.rounds,
         pool=search.pool,
+        descent=search.descent,
         blame=search.blame,
         no_blame=search.no_blame,
         rejections=search.rejections,

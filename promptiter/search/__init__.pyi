@@ -7,6 +7,9 @@ from promptiter.runlog.details import round_details as round_details
 from promptiter.runlog.events import Payload as Payload
 from promptiter.runlog.events import event_type as event_type
 from promptiter.search.cheaper import ModelDownsizing as ModelDownsizing
+from promptiter.search.descent.numeric_search import OptunaSearch as OptunaSearch
+from promptiter.search.descent.numeric_search import RandomSearch as RandomSearch
+from promptiter.search.descent.search import CoordinateDescent as CoordinateDescent
 from promptiter.search.few_shot import FewShotSearch as FewShotSearch
 from promptiter.search.gepa import GepaSearch as GepaSearch
 from promptiter.search.gradient_check import GradientCheck as GradientCheck

@@ -1,9 +1,11 @@
 from promptiter.backprop.llm.aggregator import LLMAggregator as LLMAggregator
+from promptiter.backprop.llm.applier import LLMApplier as LLMApplier
 from promptiter.backprop.llm.attributor import LLMAttributor as LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder as LLMBackwarder
 from promptiter.backprop.llm.cheapest_attributor import AttributionChoice as AttributionChoice
 from promptiter.backprop.llm.cheapest_attributor import CheapestAttributor as CheapestAttributor
 from promptiter.backprop.llm.corrector import LLMCorrector as LLMCorrector
+from promptiter.backprop.llm.critic import LLMCritic as LLMCritic
 from promptiter.backprop.llm.optimizer import LLMOptimizer as LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor as StepwiseAttributor
 from promptiter.backprop.propagate import propagate as propagate
@@ -20,6 +22,12 @@ from promptiter.stages.contracts import BatchAttributor as BatchAttributor
 from promptiter.stages.contracts import GradientPacket as GradientPacket
 from promptiter.stages.contracts import SignalPoint as SignalPoint
 from promptiter.stages.contracts import SurfaceGradient as SurfaceGradient
+from promptiter.stages.diagnosis import Applier as Applier
+from promptiter.stages.diagnosis import ApplyRequest as ApplyRequest
+from promptiter.stages.diagnosis import Critic as Critic
+from promptiter.stages.diagnosis import DiagnoseRequest as DiagnoseRequest
+from promptiter.stages.diagnosis import Diagnosis as Diagnosis
+from promptiter.stages.diagnosis import TextEdit as TextEdit
 from promptiter.stages.losses import CaseLoss as CaseLoss
 from promptiter.stages.losses import Loss as Loss
 from promptiter.stages.losses import LossHint as LossHint

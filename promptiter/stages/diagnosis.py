@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from promptiter.numbers import is_number
-from promptiter.stages.optimizer import StepExample
+from promptiter.stages.reflection import CaseRecord
 from promptiter.structure import Surface
 
 EditType: TypeAlias = Literal["insert", "replace", "delete", "restructure"]
@@ -47,13 +47,13 @@ class RejectedTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseRequest:
-    """A text, some failed cases of its node, and what was tried before. `surface.value` is the current text.
+    """A text, some failed cases, and what was tried before. `surface.value` is the current text.
 
     `together` are the other texts that the same trial changes. `criteria` say what the metrics look at, by name.
     """
 
     surface: Surface
-    failing: tuple[StepExample, ...]
+    failing: tuple[CaseRecord, ...]
     rejected: tuple[RejectedTrial, ...] = ()
     together: tuple[Surface, ...] = ()
     node_description: str = ""

@@ -54,6 +54,8 @@ STAGES = {
         ("aggregator", "aggregate"),
         ("optimizer", "optimize"),
         ("corrector", "correct"),
+        ("critic", "diagnose"),
+        ("applier", "apply"),
     )
 }
 

@@ -45,6 +45,7 @@ def test_options_of_one_name_mean_the_same_in_every_command(run: Run) -> None:
             "The file to write; .gz compresses.",
             "The file to write; .gz compresses. - prints.",
             "The file to write. - prints.",
+            "Where to write; by default results/optimizer/RUN.",
         },
         "--seed": {"Random seed."},
         "--max-usd": {"Hard cap on spending."},

@@ -97,7 +97,7 @@ def test_prompts_may_have_limits(project: Path) -> None:
     assert {each.id: each.limits for each in agent.describe().surfaces} == {
         "note#instruction": Limits(max_chars=40, locked=("brief",)),
         "rules#instruction": Limits(),
-        "bot#parameter.k": Limits(minimum=1, maximum=9),
+        "bot#parameter.k": Limits(kind="integer", minimum=1, maximum=9),
     }
     in_place = build(
         project, "{command: [cat], in_place: true, prompts: {note: {place: prompts/note.md, max_chars: 40}}}"
@@ -144,10 +144,10 @@ def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> N
 @pytest.mark.parametrize(
     ("agent", "problem"),
     [
-        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, got none"),
+        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, yaml, got none"),
         (
             "{python: 'a:b', command: [c]}",
-            "agent: needs exactly one of python, call, command, http, got python and command",
+            "agent: needs exactly one of python, call, command, http, yaml, got python and command",
         ),
         ("{command: [a, '{file:n}'], prompts: {n: missing/n.md}}", "agent.prompts.n: the file "),
         ("{command: [a, '{file:n}'], prompts: {n: {}}}", "agent.prompts.n: needs exactly one of value and place"),

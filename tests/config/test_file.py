@@ -40,7 +40,7 @@ def test_a_small_file_has_its_defaults_and_paths_relative_to_itself(folder: Path
     assert config.train == (folder / "data" / "train.jsonl",)
     assert config.validation == (folder / "data" / "validation.jsonl",)
     assert config.metrics == folder / "metrics.json"
-    assert (config.runs, config.cache, config.max_rounds, config.seed) == (folder / "runs", "memory", 4, 0)
+    assert (config.runs, config.cache, config.max_rounds, config.seed) == (folder / "runs", "memory", None, 0)
     assert read_config(folder).config == config
 
 

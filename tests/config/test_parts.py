@@ -9,6 +9,7 @@ import pytest
 
 from promptiter.api import load_resume, load_run, resume_run
 from promptiter.backprop.iteration_record import get_iteration
+from promptiter.backprop.llm.critic import LLMCritic
 from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.backprop.propagate import StepwiseAttributor
 from promptiter.config.effective_config import build_effective_config
@@ -18,12 +19,16 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import ChangedInputsError, RequestError, SetupError
 from promptiter.evaluation.executor import LocalExecutor, ThreadExecutor
 from promptiter.evaluation.process_executor import ProcessExecutor
+from promptiter.policies.stopping import Patience, TargetScore
 from promptiter.registry import OBSERVERS, SEARCHES
+from promptiter.search.descent.numeric_search import OptunaSearch
+from promptiter.search.descent.search import CoordinateDescent
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.roles import EXECUTOR, OBSERVER, SEARCH, STAGES, Role
 from tests.config import own_parts
 from tests.config.conftest import FILE, load, problems, write_config
+from tests.worlds.quadratic_world import RuleAdder
 
 MODULE = "tests.config.own_parts"
 
@@ -375,3 +380,34 @@ def test_gepa_runs_offline(folder: Path) -> None:
     result = load(folder, "search: gepa_reflective\nmax_rounds: 2").engine.run_sync(load(folder).request)
     assert result.status == "succeeded"
     assert all(get_iteration(each) is not None for each in result.rounds)
+
+
+def test_coordinate_descent_takes_its_options_and_limits_from_the_file(folder: Path) -> None:
+    run = load(
+        folder,
+        """
+        models: {openai/x: {api_key: none, options: {temperature: 0.7}}}
+        search:
+          name: coordinate_descent
+          options:
+            phases: [textual, numeric]
+            max_cycles: 2
+            numeric_max_trials: 12
+            critic: openai/x
+            applier: tests.worlds.quadratic_world:RuleAdder
+            co_optimize: [[echo#instruction, echo#model]]
+        """,
+    )
+    search = run.engine.search
+    assert isinstance(search, CoordinateDescent)
+    assert (search.max_cycles, search.numeric_max_trials, search.phases) == (2, 12, ["textual", "numeric"])
+    assert isinstance(search._critic, LLMCritic)
+    assert search._critic.model_options == {"temperature": 0.7}
+    assert isinstance(search._applier, RuleAdder)
+    assert (run.request.max_rounds, run.request.stop) == (2 * (10 + 12) + 1, TargetScore(1.0))
+
+
+def test_limits_of_the_file_hold_for_searches_that_end_by_themselves(folder: Path) -> None:
+    run = load(folder, "search: {name: optuna, options: {trials: 7}}\nmax_rounds: 3\nstop: {patience: 2}")
+    assert isinstance(run.engine.search, OptunaSearch)
+    assert (run.request.max_rounds, run.request.stop) == (3, Patience(2))

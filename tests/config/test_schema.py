@@ -25,6 +25,7 @@ from promptiter.config.sections import (
     FinalTestSection,
     HintEntry,
     LossPlacementEntry,
+    PenaltiesSection,
     Shares,
     SourceEntry,
     Stop,
@@ -38,6 +39,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": RunConfig,
     "split": Shares,
+    "penalties": PenaltiesSection,
     "agent": AgentSection,
     "Parts": PartEntry,
     "stages": Stages,
@@ -166,7 +168,10 @@ def test_the_names_of_built_in_parts_are_offered() -> None:
     keys = orjson.loads(build_schema())["properties"]
     offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
     assert offered == {
-        "search": ["backprop", "cheaper", "few_shot", "fewer_tokens", "gepa", "gepa_reflective", "learned_patches"],
+        "search": [
+            *("backprop", "cheaper", "coordinate_descent", "few_shot", "fewer_tokens", "gepa", "gepa_reflective"),
+            *("learned_patches", "optuna", "random"),
+        ],
         "executor": ["local", "process", "thread"],
     }
 

@@ -147,7 +147,7 @@ def test_low_is_a_short_run_and_high_a_long_one() -> None:
     assert (TRAIN + VALIDATION) * 4 < found.total.calls.low < found.total.calls.typical < found.total.calls.high
     assert list(found.stages) == ["baseline", "train", "rerun", "validation", "ablation", "final_test"]
     assert list(found.nodes) == list(NODES)
-    assert found.rounds == ROUNDS.at_most(request().max_rounds)
+    assert found.rounds == ROUNDS.at_most(request().round_limit)
     assert found.total.calls.typical in found.total.calls
     assert found.total.calls.high + 1 not in found.total.calls
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.score import Score
-from promptiter.policies.acceptance import decide, find_first_request
+from promptiter.policies.acceptance import NoRegression, decide, find_first_request
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, MoreEvidence
-from promptiter.policies.sigma_gain import Holdout, SigmaGain
+from promptiter.policies.sigma_gain import Holdout, SigmaGain, skips_holdout
 
 Repeats = Sequence[Sequence[float]]
 
@@ -198,3 +198,8 @@ def test_there_are_at_most_as_many_folds_as_cases() -> None:
 def test_invalid_settings_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         SigmaGain(**changes)  # type: ignore[arg-type]
+
+
+def test_a_combination_skips_the_hold_out_if_one_of_its_policies_does() -> None:
+    assert skips_holdout(SigmaGain(holdout="skip") & NoRegression())
+    assert not skips_holdout(SigmaGain() & NoRegression())

@@ -11,6 +11,7 @@ Tests import from here and never from `benchmarks`; benchmarks import nothing el
     planted_world   agents with planted faults that `sighted_expert` optimizes, knowing only what `prompt_reader` reads
     rules_world     ten nodes, two branches and twelve rules
     triage_world    a hotel desk with a misleading instruction and a wrong tool description
+    quadratic_world six numbers with an optimum that one sentence of the instruction moves
     single_prompt   one prompt with two faults, judged by an exact match
     exit_loop       a loop whose exit condition is wrong
     handbook        one instruction that is too long to be shown, with one wrong line

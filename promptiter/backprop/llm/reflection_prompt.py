@@ -48,7 +48,7 @@ def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -
         *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
         *([] if request.signal is None else [build_signal_section(request.signal)]),
         *build_criteria_section(request.criteria),
-        *(_build_case_section(each, number) for number, each in enumerate(request.records, 1)),
+        *(build_case_section(each, number) for number, each in enumerate(request.records, 1)),
         *build_optional_section(
             "# Other active components",
             tuple(quote_surface(each, name="component") for each in request.others),
@@ -59,7 +59,8 @@ def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -
     return Message("system", REFLECT), Message("user", first + compose(sections, room))
 
 
-def _build_case_section(record: CaseRecord, number: int) -> PromptSection:
+def build_case_section(record: CaseRecord, number: int) -> PromptSection:
+    """Build the section of one case: its turns, verdicts and best responses."""
     quotes = [Quote("case_id", record.case_id)]
     for place, turn in enumerate(record.turns, 1):
         quotes += _quote_turn(turn, f"turn {place} " if len(record.turns) > 1 else "")

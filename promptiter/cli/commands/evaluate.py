@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from promptiter.cli.load import collect_settings, read_with_metrics
 from promptiter.cli.options import AsJson, Concurrency, ConfigOption, MaxUsd, Output, Seed, Subject
 from promptiter.cli.output import console, divert_prints, echo, write_text
 from promptiter.errors import SetupError
+
+if TYPE_CHECKING:
+    from promptiter.config.file import ParsedConfig
 
 
 def evaluate(
@@ -70,10 +73,6 @@ def evaluate(
 
     Exits 1 if a metric's mean is below its threshold.
     """
-    from promptiter.cli.views import evaluation as evaluation_view
-    from promptiter.config.build import build_evaluation
-    from promptiter.evaluation.surface_reads import find_unread
-
     for path in (junit, output):
         if path is not None and not path.absolute().parent.is_dir():
             raise SetupError(f"{str(path)!r} cannot be written: its folder does not exist")
@@ -91,6 +90,17 @@ def evaluate(
         seed=seed,
     )
     given = read_with_metrics(subject, eval_set, config=config, metrics=metrics, settings=settings)
+    run_evaluation(given, eval_set, junit=junit, as_json=as_json, output=output)
+
+
+def run_evaluation(
+    given: ParsedConfig, eval_set: str, *, junit: Path | None = None, as_json: bool = False, output: Path | None = None
+) -> None:
+    """Run the agent of a configuration over an eval set, and show the result. Exits 1 below a threshold."""
+    from promptiter.cli.views import evaluation as evaluation_view
+    from promptiter.config.build import build_evaluation
+    from promptiter.evaluation.surface_reads import find_unread
+
     with divert_prints():
         built = build_evaluation(given, eval_set)
         evaluation_view.show_notes(built.agent)

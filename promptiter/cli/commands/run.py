@@ -56,7 +56,10 @@ def run(
     ] = None,
     layout: Annotated[
         Layout | None,
-        typer.Option(metavar="LAYOUT", help="001: also write the artifacts of AgentOptimizer, and use its exit codes."),
+        typer.Option(
+            metavar="LAYOUT",
+            help="Also write the artifacts of AgentOptimizer (001) or HoloDeck (000).",
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write these artifacts; by default into the run.")
@@ -93,17 +96,19 @@ def run(
     During the search any gain is accepted. At the end baseline and best are run again, and one significance test
     decides what is adopted (`final_test` in CONFIG).
 
-    Options override the keys of the same name in CONFIG, which may also be an optimizer.json of AgentOptimizer.
+    Options override the keys of the same name in CONFIG, which may also be an optimizer.json of AgentOptimizer or an
+    agent.yaml of HoloDeck.
 
     The first Ctrl-C finishes the work in progress, the second stops at once; `promptiter resume` continues either.
 
     `promptiter --help` explains the exit codes.
     """
+    from promptiter.config.agent_yaml.document import is_agent_file
     from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
     settings = collect_settings(
-        **read_agent(agent, source or ()),
+        **read_agent(agent, source or (), is_agent_yaml=is_agent_file(config)),
         train=[str(each.absolute()) for each in train or ()] or None,
         validation=[str(each.absolute()) for each in validation or ()] or None,
         layout=layout,

@@ -1,6 +1,7 @@
 """`promptiter show --rounds`: every candidate with its decision, and the texts of rejected patches.
 
-If a round has several candidates, each has a paragraph. The iterations of GEPA have columns of their own.
+If a round has several candidates, each has a paragraph. The iterations of GEPA and the trials of
+coordinate descent have columns of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.diff import diff_table
+from promptiter.cli.views.phases import print_trials
 from promptiter.cli.views.run import hanging_indent
 from promptiter.runlog.results import SearchNote
 from promptiter.runs.iteration_rows import IterationRow, list_iterations
@@ -35,6 +37,8 @@ def print_rounds(screen: Console, summary: RunSummary) -> None:
     print_heading(screen, "Rounds")
     if summary.pool.candidates:
         _print_iterations(screen, summary)
+    elif summary.descent.phases:
+        print_trials(screen, summary)
     elif any(len(each.candidates) > 1 for each in summary.rounds):
         _print_pool(screen, summary)
     else:

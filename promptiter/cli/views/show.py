@@ -11,6 +11,7 @@ from promptiter.backprop.record import NO_BLAME
 from promptiter.cli.output import new_table, print_heading, print_indented
 from promptiter.cli.views.candidate_tree import print_candidates
 from promptiter.cli.views.diff import diff_table
+from promptiter.cli.views.phases import print_phases
 from promptiter.cli.views.run import hanging_indent, print_commands, print_headline, print_points, print_warnings
 from promptiter.runs.blame_summary import BlameOutcome, BlameReason, EditReason, find_main_reason
 from promptiter.runs.cost_wording import cost_line
@@ -37,6 +38,7 @@ def print_summary(screen: Console, summary: RunSummary) -> None:
     _print_unchanged(screen, summary)
     print_blame(screen, summary, is_short=True)
     print_candidates(screen, summary)
+    print_phases(screen, summary)
     _print_rejections(screen, summary)
     print_heading(screen, "Cost")
     print_indented(screen, Text(cost_line(summary.costs)))

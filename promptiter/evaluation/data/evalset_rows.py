@@ -1,8 +1,10 @@
 """Plain cases: rows with `input` and `expected`, from JSON, JSON lines, CSV or YAML.
 
 A row may also have `id`, `metadata`, `state`, `context` (messages) and `tool_calls`, or several exchanges as
-`turns: [{input, expected, tool_calls}]`. A CSV file has the columns `input`, `expected`, `id`, `metadata` (JSON text)
-and `metadata.NAME`. A row without an id is called `case-N` after its position.
+`turns: [{input, expected, tool_calls}]`. As in HoloDeck's files, an id may be called `test_name` or `name`, a reference
+`ground_truth`, and turns may have a `turn_config` for graders and names of `expected_tools`. A CSV file has the columns
+`input`, `expected`, `id`, `metadata` (JSON text) and `metadata.NAME`. A row without an id is called `case-N` after its
+position.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from promptiter.errors import EvalSetError, nearest
 from promptiter.evaluation.data.case import EvalCase, EvalSet, ExpectedToolCall, Turn
 from promptiter.evaluation.data.content import JsonText, Messages, read_messages, write_call, write_messages
 from promptiter.llm.messages import Message
-from promptiter.user_files import FileObject, Location, read_object
+from promptiter.user_files import FileObject, Location, read_object, spell
 from traces.model import Json
 
 _COLUMNS = ("id", "input", "expected", "metadata")
@@ -37,8 +39,10 @@ class _ToolCall(FileObject):
 
 
 class _Answer(FileObject):
-    expected: JsonText | None = None
+    expected: JsonText | None = Field(default=None, validation_alias=spell("expected", "ground_truth"))
     tool_calls: list[_ToolCall] | None = None
+    turn_config: dict[str, Any] = Field(default_factory=dict)
+    expected_tools: list[str] = Field(default_factory=list)
 
     def to_turn(self, question: str, *, turn_id: str = "") -> Turn:
         calls = self.tool_calls
@@ -56,7 +60,7 @@ class _Turn(_Answer):
 
 
 class _Row(_Answer):
-    id: _Id = ""
+    id: _Id = Field(default="", validation_alias=spell("id", "test_name", "name"))
     input: str | None = None
     turns: list[_Turn] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -86,8 +90,17 @@ class _Row(_Answer):
             turns=turns,
             context=read_messages(self.context),
             state=self.state,
-            metadata=self.metadata,
+            metadata={**self.metadata, **self._describe_turns()},
         )
+
+    def _describe_turns(self) -> dict[str, Json]:
+        """What only graders read: a list with an entry per turn, if there is any."""
+        answers: Sequence[_Answer] = self.turns or (self,)
+        found: dict[str, Json] = {
+            "turn_config": [each.turn_config for each in answers],
+            "expected_tools": [each.expected_tools for each in answers],
+        }
+        return {name: entries for name, entries in found.items() if any(entries)}
 
 
 class _Rows(FileObject):

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 from promptiter.runs.report.trajectory import TrajectoryPoint
+from promptiter.runs.trial_phases import TrialRow
 from promptiter.wording import plural
 from traces.text import cut, one_line
 
@@ -33,6 +34,13 @@ SERIES = {
 }
 """The series by kind: their names in the legend, and their colours."""
 
+TRIAL_SERIES = {
+    "best": ("lowest accepted so far", "var(--accent)"),
+    "accepted": ("accepted", "var(--good)"),
+    "rejected": ("rejected", "var(--bad)"),
+}
+"""The same for the trials of coordinate descent."""
+
 
 def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> str:
     """Draw the search round by round, then the final test. Bars are the noise; a line marks where a phase begins."""
@@ -41,8 +49,9 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     slots = _arrange(shown)
     labels = list(_label(slots))
+    style = new_style([SERIES[kind][1] for kind in used])
     chart = pygal.Line(
-        style=new_style([SERIES[kind][1] for kind in used]),
+        style=style,
         js=(),
         width=860,
         height=340,
@@ -65,9 +74,63 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     return finish_svg(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
+def chart_trials(trials: Sequence[TrialRow]) -> str:
+    """Draw the loss on train trial by trial, with a mark where a phase begins, and the lowest accepted loss so far."""
+    pygal = import_pygal()
+    shown = list(trials[-MOST_POINTS:])
+    labels = list(_label_phases(shown))
+    kinds: dict[str, list[float | None]] = {
+        "best": [each.best for each in shown],
+        "accepted": [each.loss if each.outcome == "accepted" else None for each in shown],
+        "rejected": [None if each.outcome == "accepted" else each.loss for each in shown],
+    }
+    chart = pygal.Line(
+        style=new_style([TRIAL_SERIES[kind][1] for kind in kinds]),
+        js=(),
+        width=860,
+        height=300,
+        margin=8,
+        dots_size=3,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=len(kinds),
+        truncate_legend=-1,
+        truncate_label=-1,
+        x_labels=labels,
+        x_labels_major=[label for label in labels if label.strip()],
+        show_minor_x_labels=False,
+        show_x_guides=True,
+        y_title="loss on train",
+        formatter=lambda value: f"{value:.3f}",
+    )
+    chart.uuid = "trials"
+    for kind, values in kinds.items():
+        points = [
+            None
+            if value is None
+            else {"value": value, "label": _describe_trial(row), "node": {"r": 0 if kind == "best" else 3}}
+            for row, value in zip(shown, values, strict=True)
+        ]
+        chart.add(TRIAL_SERIES[kind][0], points, stroke=kind == "best")
+    return finish_svg(chart.render(is_unicode=True), f"loss on train over {plural(len(shown), 'trial')}")
+
+
+def _label_phases(trials: Sequence[TrialRow]) -> Iterator[str]:
+    """`1 numeric` at the first trial of each phase."""
+    last: tuple[int, str] | None = None
+    for number, each in enumerate(trials):
+        begins = last != (each.cycle, each.phase)
+        yield f"{each.cycle} {each.phase}" if begins else " " * (number + 1)
+        last = (each.cycle, each.phase)
+
+
+def _describe_trial(row: TrialRow) -> str:
+    figures = "" if row.loss is None else f": {row.loss:.3f}"
+    return f"trial {row.number}, {row.outcome.replace('_', ' ')}{figures}\n{cut(one_line(row.proposal), MAX_REASON)}"
+
+
 def new_style(colors: Sequence[str]) -> Any:
     """The style of a chart whose series have these colours."""
-    return import_pygal().style.Style(
+    style: Any = import_pygal().style.Style(
         background="transparent",
         plot_background="transparent",
         foreground="var(--muted)",
@@ -87,6 +150,7 @@ def new_style(colors: Sequence[str]) -> Any:
         stroke_opacity="1",
         stroke_width="2",
     )
+    return style
 
 
 def import_pygal() -> Any:

@@ -22,11 +22,12 @@ from promptiter.runs.hunk_evidence import HunkEvidence, make_anchor
 from promptiter.runs.iteration_rows import IterationOutcome
 from promptiter.runs.report.candidate_tree import count_widest
 from promptiter.runs.report.case_changes import CaseEffect
-from promptiter.runs.report.charts import chart_trajectory, choose_points
+from promptiter.runs.report.charts import chart_trajectory, chart_trials, choose_points
 from promptiter.runs.report.evidence_cases import choose_gradients
 from promptiter.runs.report.run_report import RunReport
 from promptiter.runs.summary import ChangeSummary, FigureChange, RunSummary
 from promptiter.runs.summary_wording import BLAME_OUTCOMES, changes_title, describe_scores, failing_line, format_amount
+from promptiter.runs.trial_phases import PHASE_ENDS
 from promptiter.text_diff import find_hunks, split_passages
 from promptiter.wording import dollars, escape_markdown, format_score, join_names, plural
 from traces.draw.svg import to_svg
@@ -75,7 +76,7 @@ class Piece(NamedTuple):
 
 def render_html(report: RunReport) -> str:
     """report.html: one file without scripts or links to other files. Charts and diagrams escape their own texts."""
-    points = report.points
+    points, trials = report.points, report.summary.descent.trials
     chart = chart_trajectory(points, objective=_name_objective(report)) if len(points) > 1 else ""
     text = (
         _environment(is_html=True)
@@ -84,6 +85,7 @@ def render_html(report: RunReport) -> str:
             report=report,
             run=report.summary,
             chart=Markup(chart),
+            trial_chart=Markup(chart_trials(trials) if len(trials) > 1 else ""),
             diagrams=[Markup(to_svg(each, name=f"blame-{at}-")) for at, each in enumerate(report.diagrams)],
             candidates=Markup("" if report.candidates is None else to_svg(report.candidates, name="candidates-")),
             is_wide=report.candidates is not None and count_widest(report.candidates) > MOST_BESIDE,
@@ -198,6 +200,7 @@ def _environment(*, is_html: bool) -> Environment:
         "effect_tones": EFFECT_TONES,
         "iteration_tones": ITERATION_TONES,
         "parents": describe_parents,
+        "phase_ends": PHASE_ENDS,
         "main_reason": _find_reason,
         "amount": format_amount,
         "change_as_text": lambda each: SurfaceChange(each.surface_id, each.before, each.after).as_text(),

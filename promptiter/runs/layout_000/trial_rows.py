@@ -1,0 +1,269 @@
+"""Builds the rows of trials.jsonl from a run of coordinate descent: its trials, their train and hold-out figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from promptiter.backprop.trial_record import (
+    LossFigures,
+    PhaseStarted,
+    Trial,
+    TrialDetails,
+    TrialFinished,
+    TrialMeasured,
+    measure_loss,
+)
+from promptiter.evaluation.result import Evaluation, merge_evaluations
+from promptiter.runlog.events import Event
+from promptiter.runlog.results import CandidateResult, RunResult
+from promptiter.runs.layout_000.rows import NONE, ReportSummary, StudyState, Sweeps, TrialDecision, TrialRow
+from traces.model import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTimes:
+    """When each trial ended, in seconds of the run's working time, by number."""
+
+    ended: dict[int, float] = field(default_factory=dict)
+
+    def note(self, event: Event) -> None:
+        """Note the time of a trial's event."""
+        if event.type == TrialFinished.event_type and isinstance(event.payload, TrialFinished):
+            self.ended[event.payload.trial.number] = event.measured.elapsed_s
+        elif event.type == PhaseStarted.event_type:
+            self.ended.setdefault(0, event.measured.elapsed_s)
+
+
+def build_rows(
+    result: RunResult, *, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
+) -> list[TrialRow]:
+    """The rows of all trials that ended. `names` are the paths of axes, by surface."""
+    return list(_RowBuilder(result, names, times, accept_sigma).build())
+
+
+def name_candidate(number: int) -> str:
+    """The file of a candidate, from the folder of the run."""
+    return f"candidates/iter-{number:02}.yaml"
+
+
+class _RowBuilder:
+    def __init__(
+        self, result: RunResult, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
+    ) -> None:
+        self.result, self.names, self.times, self.accept_sigma = result, names, times, accept_sigma
+        self.evaluations = {one.number: one for one in result.evaluations}
+        self.has_begun = False
+        self.best = 0
+        self.best_holdout: LossFigures | None = None
+
+    def build(self) -> Iterator[TrialRow]:
+        for each in self.result.rounds:
+            details = each.details
+            if not isinstance(details, TrialDetails):
+                continue
+            if details.started is not None and not self.has_begun:
+                self.has_begun = True
+                yield self._build_baseline(details.started, each.evaluations)
+            self.evaluations |= {one.number: one for one in each.all_evaluations}
+            candidates = {one.profile.digest: one for one in each.candidates}
+            for trial in details.trials:
+                yield self._build_trial(trial, candidates.get(trial.candidate or ""))
+
+    def _build_baseline(self, started: PhaseStarted, evaluations: Iterable[Evaluation]) -> TrialRow:
+        baseline = next((one for one in self.result.evaluations if one.phase == "baseline"), None)
+        self.best_holdout = None if baseline is None else measure_loss(baseline, self.result.objective)
+        train = next((one for one in evaluations if one.number == started.first.evaluation), None)
+        return TrialRow(
+            trial_id=0,
+            timestamp=self._find_time(0),
+            cycle=0,
+            phase="baseline",
+            candidate_path=name_candidate(0),
+            repeats=len(started.first.runs),
+            train=_describe(started.first, train, started.measured),
+            holdout=None if baseline is None else _describe(self.best_holdout, baseline, _measure(baseline)),
+            decision=TrialDecision(
+                train_mean=started.first.mean,
+                train_std=started.first.std,
+                holdout_mean=None if self.best_holdout is None else self.best_holdout.mean,
+                accepted=True,
+                outcome="baseline",
+                reason="the baseline",
+            ),
+            study_state=StudyState(cycle=0, phase="baseline"),
+        )
+
+    def _build_trial(self, trial: Trial, candidate: CandidateResult | None) -> TrialRow:
+        before, best_holdout = self.best, self._find_compared(candidate) or self.best_holdout
+        evaluations = () if candidate is None else candidate.evaluations
+        train = None
+        if trial.train is not None:
+            train = next((one for one in evaluations if one.number == trial.train.evaluation), None)
+        validation = None if candidate is None else candidate.validation
+        holdout = None if validation is None else measure_loss(validation, self.result.objective)
+        if trial.is_accepted:
+            self.best, self.best_holdout = trial.number, holdout or best_holdout
+        numeric = trial.numeric
+        return TrialRow(
+            trial_id=trial.number,
+            timestamp=self._find_time(trial.number),
+            cycle=trial.cycle,
+            phase=trial.phase,
+            phase_trial=trial.place,
+            axis_target=", ".join(self._name(each) for each in trial.changed or trial.surfaces) or NONE,
+            baseline_before_path=name_candidate(before),
+            proposal_source=self._describe_source(trial),
+            candidate_path=name_candidate(trial.number) if trial.is_accepted else None,
+            repeats=len(trial.before.runs),
+            train=_describe(trial.train, train, trial.measured),
+            holdout=None if validation is None else _describe(holdout, validation, _measure(validation)),
+            decision=self._describe_decision(trial, candidate, holdout, best_holdout),
+            study_state=StudyState(
+                cycle=trial.cycle,
+                phase=trial.phase,
+                numeric_study_id=None if numeric is None else numeric.study_id,
+                tpe_n_observations_this_study=None if numeric is None else numeric.observations,
+                best_trial_id=self.best,
+            ),
+            stages_usd=trial.measured.stages.cost_usd,
+        )
+
+    def _find_compared(self, candidate: CandidateResult | None) -> LossFigures | None:
+        """The hold-out of the accepted profile that a candidate was compared with: perhaps on new repeats."""
+        evidence = None if candidate is None else candidate.evidence
+        numbers = () if evidence is None else evidence.accepted
+        found = merge_evaluations(one for number in numbers if (one := self.evaluations.get(number)) is not None)
+        return None if found is None else measure_loss(found, self.result.objective)
+
+    def _describe_decision(
+        self, trial: Trial, candidate: CandidateResult | None, holdout: LossFigures | None, best: LossFigures | None
+    ) -> TrialDecision:
+        train, before, sigma = trial.train, trial.before, self.accept_sigma
+        regression = bar = None
+        if holdout is not None and best is not None:
+            regression = round(holdout.mean - best.mean, 12)
+            bar = None if sigma is None else sigma * (holdout.std**2 + best.std**2) ** 0.5
+        decided = None if candidate is None else candidate.decision
+        return TrialDecision(
+            best_train_mean_before=before.mean,
+            train_mean=None if train is None else train.mean,
+            train_std=None if train is None else train.std,
+            train_improvement=trial.gain,
+            pooled_train_std=None if train is None else (train.std**2 + before.std**2) ** 0.5,
+            accept_sigma=sigma,
+            noise_bar=trial.noise_bar,
+            improvement_clears_noise=_clears(trial),
+            holdout_mean=None if holdout is None else holdout.mean,
+            best_holdout_mean_before=None if holdout is None or best is None else best.mean,
+            holdout_regression=regression,
+            holdout_noise_bar=bar,
+            holdout_within_noise=None if regression is None or bar is None else regression <= bar + 1e-12,
+            accepted=trial.is_accepted,
+            outcome=trial.outcome,
+            reason=trial.reason if decided is None else decided.reason,
+        )
+
+    def _describe_source(self, trial: Trial) -> dict[str, Json]:
+        if (point := trial.numeric) is not None:
+            return {
+                "kind": "numeric",
+                "numeric_study_id": point.study_id,
+                "params": {self._name(name): value for name, value in point.params.items()},
+                "tpe_quantile": point.quantile,
+                "candidates_evaluated": point.candidates_evaluated,
+                "selected_candidate_score": point.score,
+                "expected_improvement": point.expected_improvement,
+                "axis_marginals": {
+                    self._name(name): {"value": each.value, "good_density": each.good, "bad_density": each.bad}
+                    for name, each in point.axes.items()
+                },
+            }
+        proposal = trial.textual
+        if proposal is None:
+            return {"kind": trial.phase}
+        source: dict[str, Json] = {"kind": "textual"}
+        for name, diagnosis in proposal.diagnoses.items():
+            found: dict[str, Json] = {
+                "model": proposal.critic,
+                "axis": self._name(name),
+                "failing_pattern": diagnosis.failing_pattern,
+                "root_cause_hypothesis": diagnosis.root_cause_hypothesis,
+                "suggested_change_direction": diagnosis.suggested_change_direction,
+                "confidence": diagnosis.confidence,
+                "citations": list(diagnosis.citations),
+                "avoid": list(diagnosis.avoid),
+            }
+            source.setdefault("critic", found)
+            source.setdefault("critics", []).append(found)
+        for edit in proposal.edits:
+            written: dict[str, Json] = {
+                "model": proposal.applier,
+                "axis": self._name(edit.surface_id),
+                "rationale": edit.rationale,
+                "edit_type": edit.edit_type,
+                "diff_summary": edit.summary,
+                "diff_lines_added": edit.lines_added,
+                "diff_lines_removed": edit.lines_removed,
+            }
+            source.setdefault("applier", written)
+            source.setdefault("appliers", []).append(written)
+        for several in ("critics", "appliers"):
+            if len(source.get(several, ())) < 2:
+                source.pop(several, None)
+        return source
+
+    def _name(self, surface_id: str) -> str:
+        return self.names.get(surface_id, surface_id)
+
+    def _find_time(self, number: int) -> str:
+        started = self.result.measured.started_at
+        if not started:
+            return ""
+        at = datetime.fromisoformat(started) + timedelta(seconds=self.times.ended.get(number, 0.0))
+        return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _clears(trial: Trial) -> bool | None:
+    if trial.gain is None or trial.noise_bar is None:
+        return None
+    return trial.gain > 0 and trial.gain >= trial.noise_bar - 1e-12
+
+
+def _describe(figures: LossFigures | None, evaluation: Evaluation | None, measured: TrialMeasured) -> Sweeps:
+    if figures is None:
+        return Sweeps(duration_sec=measured.duration_s, trial_usd=measured.cost_usd)
+    components = {name: mean for name, mean in figures.metrics.items() if mean is not None}
+    return Sweeps(
+        report_summary=ReportSummary(
+            pass_rate=None if figures.pass_rate is None else 100 * figures.pass_rate, average_scores=components
+        ),
+        loss_components=components,
+        penalty_components={} if evaluation is None else _find_penalties(evaluation),
+        loss=figures.mean,
+        loss_std=figures.std,
+        loss_runs=figures.runs,
+        errored_runs_excluded=figures.errored,
+        duration_sec=measured.duration_s,
+        trial_usd=measured.cost_usd,
+    )
+
+
+def _find_penalties(evaluation: Evaluation) -> dict[str, float]:
+    """What cost and latency add to the mean loss."""
+    penalties, cases = evaluation.penalties, len(evaluation.rows_by_case)
+    if not penalties or not cases:
+        return {}
+    by_case = evaluation.rows_by_case.values()
+    costs = (penalties.of_costs([row.usage.cost_usd for row in rows], cases=cases) for rows in by_case)
+    waits = (penalties.of_durations([row.measured.duration_s for row in rows]) for rows in by_case)
+    return {"cost_per_usd": sum(costs) / cases, "latency_per_sec": sum(waits) / cases}
+
+
+def _measure(evaluation: Evaluation) -> TrialMeasured:
+    costs = [row.usage.cost_usd for row in evaluation.rows]
+    return TrialMeasured(
+        duration_s=round(sum(row.measured.duration_s for row in evaluation.rows), 3),
+        cost_usd=None if None in costs else sum(each for each in costs if each is not None),
+    )
