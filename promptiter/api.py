@@ -8,12 +8,14 @@ apply_run("runs/2026-11-15T09-30-00_1a2b3c4d")
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from promptiter.config.build import build_evaluation, build_run
+from promptiter.config.comparison_plan import SEEDS, plan_comparison
+from promptiter.config.comparison_runs import run_comparison
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
@@ -26,6 +28,7 @@ from promptiter.runs.commit_message import write_commit_message, write_revert_me
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_header
 from promptiter.runs.python_parts import rebuild_run
+from promptiter.runs.search_comparison import SearchComparison
 from promptiter.runs.summary import read_result, summarize
 from promptiter.sources import Source
 from traces.model import Json
@@ -93,6 +96,23 @@ def load_rerun(
 ) -> ConfiguredRun:
     """Load a new run of the request of an earlier one, from its run.json."""
     return _load_again(folder, _read_to_rerun, settings or {}, environ)
+
+
+def compare_searches(
+    configs: Sequence[str | os.PathLike[str]],
+    *,
+    seeds: int = SEEDS,
+    budget: Mapping[str, Json] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    parallel: int = 1,
+    environ: Mapping[str, str] | None = None,
+) -> SearchComparison:
+    """Run the searches of several configurations of one task with the same seeds, as `promptiter compare` does.
+
+    `budget` caps each run: `{"max_usd": 2}`. Runs that have ended are not run again. RequestError if the tasks differ.
+    """
+    plan = plan_comparison(configs, seeds=seeds, budget=budget, folder=folder, environ=environ)
+    return run_comparison(plan, parallel=parallel)
 
 
 def apply_run(
@@ -248,7 +268,9 @@ __all__ = [
     "ConfiguredEvaluation",
     "ConfiguredRun",
     "RunDirectory",
+    "SearchComparison",
     "apply_run",
+    "compare_searches",
     "load_evaluation",
     "load_rerun",
     "load_resume",

@@ -29,9 +29,9 @@ load_evaluation load_run optimize resume_run
 """
 NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
 COMMANDS = (
-    "apply, cache clear, cache stats, check, describe, evaluate, gate, gateway, init, learn, noise, rejudge, report, "
-    "rerun, restore, resume, run, runs, schema, show, test optimize, test run, trace export, trace import, trace show, "
-    "trace stats, trace structure, trace to-evalset, try"
+    "apply, cache clear, cache stats, check, compare, describe, evaluate, gate, gateway, init, learn, noise, rejudge, "
+    "report, rerun, restore, resume, run, runs, schema, show, test optimize, test run, trace export, trace import, "
+    "trace show, trace stats, trace structure, trace to-evalset, try"
 )
 
 

@@ -38,8 +38,7 @@ class ExampleWriter:
         own = self.pool.list_foreign(surface)
         selector = ExampleSelector(exchanges, inputs, strategy=self.strategy, weights=self.weights)
         for chosen in selector.iterate(self._find_most(surface, own), rng=rng):
-            patch = build_examples_patch(surface, chosen, own=own)
-            if patch.value != surface.value and _is_allowed(surface, patch.value):
+            if (patch := self.build_patch(surface, chosen, own=own)) is not None:
                 yield patch
 
     def write(self, surface: Surface, *, rejected: Iterable[Json] = (), seed: object = 0) -> SurfacePatch | None:
@@ -47,6 +46,14 @@ class ExampleWriter:
         known = list(rejected)
         patches = self.iterate_patches(surface, rng=Random(f"{seed} {surface.id}"))
         return next((each for each in patches if each.value not in known), None)
+
+    def build_patch(
+        self, surface: Surface, chosen: Sequence[Exchange], *, own: Sequence[Json] | None = None
+    ) -> SurfacePatch | None:
+        """The patch with these examples; None if it changes nothing, or the surface cannot take it."""
+        kept = self.pool.list_foreign(surface) if own is None else own
+        patch = build_examples_patch(surface, chosen, own=kept)
+        return patch if chosen and patch.value != surface.value and _is_allowed(surface, patch.value) else None
 
     def _find_most(self, surface: Surface, own: Sequence[Json]) -> int:
         allowed = surface.limits.max_examples

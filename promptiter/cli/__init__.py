@@ -18,6 +18,7 @@ from promptiter.cli.commands import cache as cache_commands
 from promptiter.cli.commands import test, trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
+from promptiter.cli.commands.compare import compare
 from promptiter.cli.commands.describe import describe
 from promptiter.cli.commands.evaluate import evaluate
 from promptiter.cli.commands.gate import gate
@@ -53,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, rerun, show, runs, report, rejudge, gate, apply, try_edit, learn),
+    *(init, run, resume, rerun, show, runs, report, compare, rejudge, gate, apply, try_edit, learn),
     *(noise, evaluate, restore, check, describe, gateway, schema),
 )
 for _command in _COMMANDS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from promptiter.backprop.example_pool import ExamplePool
+from promptiter.backprop.example_pool import ExamplePool, Exchange
 from promptiter.backprop.example_selection import SelectionStrategy
 from promptiter.backprop.example_writing import MOST_EXAMPLES, ExampleWriter
 from promptiter.backprop.judged_traces import JudgedTraces, judge_traces
@@ -46,6 +46,14 @@ class SessionExamples:
             await self._session.restore_traces(report.evaluation, report.eval_set, report.profile)
             await self._pool.add_runs(report.traces, self._nodes.values())
 
+    def list_exchanges(self) -> dict[str, tuple[Exchange, ...]]:
+        """The exchanges that the examples of each surface can be made of."""
+        return {surface_id: self._pool.list_exchanges(node_id) for surface_id, node_id in self._nodes.items()}
+
+    def limit(self, most: int) -> int:
+        """The number of examples of a node: at least half of the train cases are never shown, to judge them by."""
+        return max(1, min(most, len(self._session.train.cases) // 2))
+
     def build_writer(
         self,
         *,
@@ -54,8 +62,8 @@ class SessionExamples:
         without: Collection[str] = (),
         weights: Mapping[str, float] | None = None,
     ) -> ExampleWriter:
-        """A writer of examples. At least half of the train cases are never shown, to judge the examples by."""
-        most = max(1, min(most, len(self._session.train.cases) // 2))
+        """A writer of examples."""
+        most = self.limit(most)
         return ExampleWriter(pool=self._pool, most=most, strategy=strategy, without=without, weights=weights or {})
 
     def find_shown(self, candidate: Profile) -> frozenset[str]:

@@ -208,6 +208,13 @@ SHIPPING = ExpectedToolCall(name="ship", arguments={"to": "41 Castle Lane"})
 LONG = "My parcel with the blue garden chairs has not arrived since last Tuesday, please help."
 
 
+def test_examples_may_repeat_a_train_case_and_an_instruction_may_not() -> None:
+    source = case("My parcel with the blue garden chairs has not arrived since last Tuesday", "We send them again.")
+    shown = [{"role": "user", "content": source.turns[0].user}, {"role": "assistant", "content": "We send them again."}]
+    assert rules(shown, surface([], "examples"), cases=(source,)) == []
+    assert set(rules(f"{BETTER} {source.turns[0].user}: We send them again.", cases=(source,))) == {"copied"}
+
+
 def test_a_long_run_of_words_from_a_case_is_copied() -> None:
     quoting = f"{BETTER} If the blue garden chairs has NOT arrived since last tuesday - please say so."
     ((rule, message),) = problems(quoting, cases=(case(LONG, case_id="c7"), case("Where is my order?", case_id="c8")))

@@ -114,11 +114,12 @@ async def test_examples_reach_in_nine_of_ten_seeds_and_rewriting_in_at_most_thre
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", take_some(["few_shot", "backprop", "gepa"], ["few_shot"]))
+@pytest.mark.parametrize("search", take_some(["few_shot", "optuna", "backprop", "gepa"], ["few_shot"]))
 async def test_a_run_resumes_at_any_event_with_the_same_result(search: str) -> None:
     async def run(journal: MemoryJournal) -> object:
         searches: dict[str, Search] = {
             "few_shot": FewShotSearch(trials=4, batch_size=2),
+            "optuna": FewShotSearch(strategy="optuna", trials=6, batch_size=2),
             "backprop": BackpropRounds(),
             "gepa": GepaSearch(reflection_minibatch_size=12),
         }
@@ -186,6 +187,16 @@ async def test_train_cases_that_repeat_validation_cases_are_not_shown() -> None:
     pool = found.build_writer().pool
     shown = {each.case_id for each in pool.list_exchanges("sorter")}
     assert {case.id for case in train.cases} - shown == {train.cases[0].id}
+
+
+async def test_a_study_searches_examples_as_a_baseline() -> None:
+    result = await run_search(FewShotSearch(strategy="optuna", trials=8), 0, targets=[EXAMPLES], max_rounds=2)
+    assert (result.accepted_score or 0) > (result.baseline_score or 0) + 0.3
+    first = result.rounds[0]
+    assert [each.type for each in first.notes] == ["examples_asked"]
+    assert len(first.candidates) == 4
+    again = await run_search(FewShotSearch(strategy="optuna", trials=8), 0, targets=[EXAMPLES], max_rounds=2)
+    assert again == result
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ TRIAL_SERIES = {
 
 def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> str:
     """Draw the search round by round, then the final test. Bars are the noise; a line marks where a phase begins."""
-    pygal = _import_pygal()
+    pygal = import_pygal()
     shown = choose_points(points)
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     slots = _arrange(shown)
     labels = list(_label(slots))
-    style = _build_style([SERIES[kind][1] for kind in used])
+    style = new_style([SERIES[kind][1] for kind in used])
     chart = pygal.Line(
         style=style,
         js=(),
@@ -71,12 +71,12 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     chart.uuid = "trajectory"
     for kind in used:
         chart.add(SERIES[kind][0], list(_draw_series(slots, kind)), stroke=kind == "accepted")
-    return _finish(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
+    return finish_svg(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
 def chart_trials(trials: Sequence[TrialRow]) -> str:
     """Draw the loss on train trial by trial, with a mark where a phase begins, and the lowest accepted loss so far."""
-    pygal = _import_pygal()
+    pygal = import_pygal()
     shown = list(trials[-MOST_POINTS:])
     labels = list(_label_phases(shown))
     kinds: dict[str, list[float | None]] = {
@@ -85,7 +85,7 @@ def chart_trials(trials: Sequence[TrialRow]) -> str:
         "rejected": [None if each.outcome == "accepted" else each.loss for each in shown],
     }
     chart = pygal.Line(
-        style=_build_style([TRIAL_SERIES[kind][1] for kind in kinds]),
+        style=new_style([TRIAL_SERIES[kind][1] for kind in kinds]),
         js=(),
         width=860,
         height=300,
@@ -111,7 +111,7 @@ def chart_trials(trials: Sequence[TrialRow]) -> str:
             for row, value in zip(shown, values, strict=True)
         ]
         chart.add(TRIAL_SERIES[kind][0], points, stroke=kind == "best")
-    return _finish(chart.render(is_unicode=True), f"loss on train over {plural(len(shown), 'trial')}")
+    return finish_svg(chart.render(is_unicode=True), f"loss on train over {plural(len(shown), 'trial')}")
 
 
 def _label_phases(trials: Sequence[TrialRow]) -> Iterator[str]:
@@ -128,8 +128,9 @@ def _describe_trial(row: TrialRow) -> str:
     return f"trial {row.number}, {row.outcome.replace('_', ' ')}{figures}\n{cut(one_line(row.proposal), MAX_REASON)}"
 
 
-def _build_style(colors: Sequence[str]) -> Any:
-    style: Any = _import_pygal().style.Style(
+def new_style(colors: Sequence[str]) -> Any:
+    """The style of a chart whose series have these colours."""
+    style: Any = import_pygal().style.Style(
         background="transparent",
         plot_background="transparent",
         foreground="var(--muted)",
@@ -152,7 +153,7 @@ def _build_style(colors: Sequence[str]) -> Any:
     return style
 
 
-def _import_pygal() -> Any:
+def import_pygal() -> Any:
     """Import pygal, and remove its hook for plugins, which would slow down and warn about every later import."""
     import pygal
 
@@ -253,7 +254,7 @@ def _draw_point(point: TrajectoryPoint) -> dict[str, Any]:
     return drawn
 
 
-def _finish(svg: str, title: str) -> str:
+def finish_svg(svg: str, title: str) -> str:
     """The SVG without scripts and comments, and with the labels of points as tooltips."""
     root = fromstring(svg)  # leaves out comments
     for parent in list(root.iter()):

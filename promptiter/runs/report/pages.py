@@ -102,6 +102,11 @@ def render_html(report: RunReport) -> str:
     return text.translate(_FORBIDDEN)
 
 
+def render_page(template: str, **values: object) -> str:
+    """An HTML page of another template. Values that are not Markup are escaped."""
+    return _environment(is_html=True).get_template(template).render(**values).translate(_FORBIDDEN)
+
+
 def render_markdown(report: RunReport) -> str:
     """report.md: the same for a pull request, without pictures."""
     text = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from promptiter.backprop.trial_record import PhaseKind, PhaseResult, TrialOutcome
 from promptiter.search.descent.phase import OpenPhase, PhaseLimits
 from promptiter.search.descent.trials import Attempt, Trials
-from promptiter.search.few_shot import ExampleRounds, TriedSets
+from promptiter.search.example_rounds import ExampleRounds, TriedSets
 
 
 class ExamplesPhase:

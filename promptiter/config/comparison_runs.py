@@ -1,0 +1,183 @@
+"""Runs a comparison: every search with every seed, each in its own folder.
+
+A run that has ended is not run again, one that was interrupted or failed is resumed. Seeds come in order, and within a
+seed the searches, so that a comparison that is stopped early has runs of all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptiter.concurrency import run_in_thread, run_together
+from promptiter.config.comparison_plan import ComparisonPlan, PlannedSearch, StoredPlan, open_plan, store_plan
+from promptiter.config.configured_run import ConfiguredRun
+from promptiter.engine.interrupts import Interrupt, run_blocking
+from promptiter.errors import RunLockedError, SetupError
+from promptiter.runlog.event_log import is_finished
+from promptiter.runs.directory import RunDirectory
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.event_file import EventFile
+from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.header import read_header
+from promptiter.runs.report.comparison_files import write_comparison
+from promptiter.runs.search_comparison import ComparedSearch, SearchComparison, compare_search_runs
+from promptiter.runs.search_runs import SearchRun, read_search_run
+from promptiter.runs.stored_run import check_inputs
+from promptiter.wording import plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a comparison: a search and a seed. `number` counts all runs, from 1."""
+
+    search: PlannedSearch
+    seed: int
+    number: int
+
+
+OnRun = Callable[[PlannedRun, SearchRun], None]
+
+
+def run_comparison(
+    plan: ComparisonPlan,
+    *,
+    parallel: int = 1,
+    on_run: OnRun = lambda planned, run: None,  # noqa: ARG005 - nobody watches
+    notify: Callable[[str], None] = lambda _: None,
+) -> SearchComparison:
+    """Run what is left of a comparison, write its report, and return it. Ctrl-C stops it; it can be continued.
+
+    `on_run` is called with each run that ends here. ChangedInputsError if a run was started with other inputs.
+    """
+    if parallel > 1 and plan.is_in_place:
+        raise SetupError("candidates are written into files in place, one at a time; leave out --parallel")
+    stored = open_plan(plan)
+    interrupt = Interrupt()
+    run_blocking(lambda: _run_all(plan, parallel, interrupt, on_run), interrupt, notify=notify)
+    found = read_comparison(plan, stored)
+    if is_complete(found):
+        stored = stored.model_copy(update={"results": tuple(sorted({*stored.results, plan.seeds}))})
+        store_plan(plan.folder, stored)
+    write_comparison(plan.folder, found)
+    return found
+
+
+def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> SearchComparison:
+    """Compare the runs that there are."""
+    earlier = [each for each in stored.results if each < plan.seeds]
+    added = [
+        f"seeds were added after a result for {plural(each, 'seed')} was shown; the chance of a false claim is above 5%"
+        for each in earlier[:1]
+    ]
+    return compare_search_runs(
+        [
+            ComparedSearch(
+                name=search.name,
+                search=search.search,
+                config=str(search.config),
+                runs=tuple(_read_runs(plan, search)),
+            )
+            for search in plan.searches
+        ],
+        objective=plan.objective,
+        seeds=plan.seeds,
+        budget=plan.budget,
+        notes=added,
+    )
+
+
+def is_complete(found: SearchComparison) -> bool:
+    """Whether every search has a run of every seed that counts."""
+    return all(len(each.complete) == found.seeds for each in found.searches)
+
+
+def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
+    """The runs that each search still has to make or to finish."""
+    return {
+        search.name: sum(_find_ended(plan, search, seed) is None for seed in range(plan.seeds))
+        for search in plan.searches
+    }
+
+
+class _RunInterrupt(Interrupt):
+    """Stops one run, also when the whole comparison is stopped."""
+
+    def __init__(self, whole: Interrupt) -> None:
+        super().__init__()
+        self._whole = whole
+
+    @property
+    def reason(self) -> str | None:
+        return self._whole.reason or super().reason
+
+
+async def _run_all(plan: ComparisonPlan, parallel: int, interrupt: Interrupt, on_run: OnRun) -> None:
+    left = iter(_list_runs(plan))
+
+    async def work() -> None:
+        for planned in left:
+            if interrupt.reason is not None:
+                return
+            await _run(plan, planned, interrupt, on_run)
+
+    with suppress(asyncio.CancelledError):  # by a second Ctrl-C; what is recorded is shown
+        await run_together(work() for _ in range(parallel))
+
+
+def _list_runs(plan: ComparisonPlan) -> list[PlannedRun]:
+    pairs = [(search, seed) for seed in range(plan.seeds) for search in plan.searches]
+    return [PlannedRun(search=search, seed=seed, number=at) for at, (search, seed) in enumerate(pairs, start=1)]
+
+
+async def _run(plan: ComparisonPlan, planned: PlannedRun, interrupt: Interrupt, on_run: OnRun) -> None:
+    """Run one run to its end, from wherever it is. A run that fails is recorded; the comparison continues."""
+    configured = await run_in_thread(lambda: plan.load(planned.search, planned.seed))
+    try:
+        directory = await run_in_thread(lambda: _open(plan, planned, configured))
+        if directory is None:
+            return
+        outcome = await directory.execute(observers=(), interrupt=_RunInterrupt(interrupt))
+        if isinstance(outcome.error, RunLockedError):
+            raise outcome.error
+    finally:
+        configured.gateway.cache.close()
+    on_run(planned, await run_in_thread(lambda: read_search_run(directory.path, seed=planned.seed)))
+
+
+def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) -> RunDirectory | None:
+    """The folder of a run, new or to be resumed; None if the run has ended."""
+    folder = _find_run(plan, planned.search, planned.seed)
+    if folder is None:
+        return configured.begin()
+    if _find_ended(plan, planned.search, planned.seed) is None:
+        return configured.resume(folder)
+    check_inputs(
+        read_header(folder),
+        configured.engine,
+        configured.checked,
+        configuration=configured.configuration,
+        where=str(folder),
+    )
+    return None
+
+
+def _find_run(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
+    return next((each.parent for each in sorted(plan.locate(search, seed).glob(f"*/{HEADER}"))), None)
+
+
+def _find_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
+    """The folder of a run that has ended; None if there is none, or it can be resumed."""
+    folder = _find_run(plan, search, seed)
+    return folder if folder is not None and is_finished(EventFile(folder / JOURNAL).last()) else None
+
+
+def _read_runs(plan: ComparisonPlan, search: PlannedSearch) -> Iterator[SearchRun]:
+    for seed in range(plan.seeds):
+        folder = _find_run(plan, search, seed)
+        if folder is not None:
+            with suppress(SetupError):  # it has recorded nothing yet
+                yield read_search_run(folder, seed=seed)
