@@ -34,10 +34,10 @@ def compare(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the forecast, and run nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare searches on one task: same agent, cases, metrics, budget and seeds.
+    """Compare searches on one task with the same seeds and budget.
 
-    Runs every search with every seed, and tests the differences in score, calls and dollars together. Below 6 seeds
-    nothing can be shown.
+    The configurations must have the same agent, cases and metrics. Every search is run with every seed, and the
+    differences in score, calls and dollars are tested together. Below 6 seeds nothing can be shown.
 
     The same command continues a comparison that was stopped: runs that ended are not run again.
     """
