@@ -106,8 +106,8 @@ class TextualProposal:
 
     @property
     def confidence(self) -> float:
-        """The lowest confidence of the diagnoses."""
-        return min((each.confidence for each in self.diagnoses.values()), default=0.0)
+        """The highest confidence of the diagnoses."""
+        return max((each.confidence for each in self.diagnoses.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,8 @@ def _choose_sets(problems: Problems) -> tuple[str, ...]:
     """The keys of the sets to learn from and to validate on; none if some are missing or too many are given."""
     config = problems.parsed.config
     if not config.cases and "cases" not in problems.parsed.broken:
+        if config.agent.yaml is not None and not (config.train and config.validation):
+            return ()  # the checks of agent.yaml say what is missing
         wanted = "name its eval set, or give `cases` to use one set for both, or `data` to split"
         given = [problems.require(key, wanted=wanted) for key in _PAIR]
         return _PAIR if all(given) else ()

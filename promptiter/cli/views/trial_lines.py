@@ -33,6 +33,7 @@ class TrialLines:
         self._shown = 0
         self._phase: tuple[int, str] | None = None
         self._studies = 0
+        self._has_new_text = False
 
     async def observe(self, event: Event) -> None:
         if event.type == "round_completed":
@@ -44,7 +45,8 @@ class TrialLines:
             if row.phase != "baseline" and (row.cycle, row.phase) != self._phase:
                 self._phase = row.cycle, row.phase
                 self._studies += row.phase == "numeric"
-                echo(_format_header(row, self._studies))
+                echo(_format_header(row, self._studies, has_new_text=self._has_new_text))
+            self._has_new_text |= row.phase == "textual" and row.decision.accepted
             echo(format_line(row))
             for line in _list_rationales(row) if self._verbose else ():
                 echo(f"    {line}")
@@ -82,10 +84,10 @@ def _format_change(row: TrialRow) -> str:
     return f"({arrow}{abs(gain):.3f}{compared})"
 
 
-def _format_header(row: TrialRow, studies: int) -> str:
+def _format_header(row: TrialRow, studies: int, *, has_new_text: bool) -> str:
     what = f"cycle {row.cycle} · {row.phase} phase"
     if row.phase == "numeric":
-        what += f" (fresh TPE study #{studies}{', vs improved prompt' if row.cycle > 1 else ''})"
+        what += f" (fresh TPE study #{studies}{', vs improved prompt' if has_new_text else ''})"
     return f"── {what} ".ljust(76, "─")
 
 

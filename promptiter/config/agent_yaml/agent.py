@@ -18,7 +18,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.config.agent_yaml.axes import resolve_axes
 from promptiter.config.agent_yaml.rebuild import Rebuild, with_rebuilds
 from promptiter.config.agent_yaml.sections import AgentFile, Axes, ModelBlock, ToolBlock
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.profile import Profile
 from promptiter.references import is_reference, load_reference
 from promptiter.registry import MODELS
@@ -65,7 +65,7 @@ def limit_agent(agent: Agent, axes: Axes) -> Agent:
     """The agent with the limits of these axes. SetupError lists what is wrong with them."""
     _, limits, problems = resolve_axes((*axes.numeric, *axes.textual), agent.describe())
     if problems:
-        raise SetupError("; ".join(problems))
+        raise RequestError(f"evaluations.optimizer.axes: {each}" for each in problems)
     changed = {name: each for name, each in limits.items() if agent.describe().surface(name).limits != each}
     if changed and not isinstance(agent, GraphAgent):
         raise SetupError(

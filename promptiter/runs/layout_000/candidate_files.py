@@ -63,14 +63,41 @@ def write_candidate(
 
 
 def set_field(text: str, names: tuple[str, ...], value: Json) -> str:
-    """A YAML text with another value in a field. If the field is not there yet, the file is written anew."""
-    try:
-        return YamlField(join_path(names)).replace(text, value)
-    except SetupError:
-        return _add_field(text, names, value)
+    """A YAML text with another value in a field. If the field is not there yet, it gets a line of its own."""
+    for changed in (text, _add_line(text, names)):
+        try:
+            return YamlField(join_path(names)).replace(changed, value)
+        except SetupError:
+            continue
+    return _add_field(text, names, value)
+
+
+def _add_line(text: str, names: tuple[str, ...]) -> str:
+    """A YAML text with a new key: below the first one of its mapping with a value on its line, or in its braces."""
+    import yaml
+
+    place = yaml.compose(text, Loader=yaml.SafeLoader)
+    for name in names[:-1]:
+        if isinstance(place, yaml.SequenceNode):
+            place = place.value[int(name)]
+        else:
+            place = next((each for key, each in getattr(place, "value", ()) if key.value == name), None)
+    if not isinstance(place, yaml.MappingNode) or not place.value:
+        return text
+    if place.flow_style:
+        end = place.value[-1][1].end_mark.index
+        return f"{text[:end]}, {names[-1]}: 0{text[end:]}"
+    for key, each in place.value:
+        if isinstance(each, yaml.ScalarNode) and each.start_mark.line == each.end_mark.line == key.start_mark.line:
+            lines = text.splitlines(keepends=True)
+            lead = "" if lines[key.start_mark.line].endswith("\n") else "\n"
+            lines.insert(key.start_mark.line + 1, f"{lead}{' ' * key.start_mark.column}{names[-1]}: 0\n")
+            return "".join(lines)
+    return text
 
 
 def _add_field(text: str, names: tuple[str, ...], value: Json) -> str:
+    """A YAML text with a new field, written anew without its comments."""
     import yaml
 
     document = yaml.safe_load(text)

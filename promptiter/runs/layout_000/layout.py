@@ -73,7 +73,11 @@ class Layout000:
         folder = self.get_folder()
         self._write_header(result)
         self.rows = build_rows(
-            result, names=self.inputs.names, times=self._times, accept_sigma=self.inputs.accept_sigma
+            result,
+            names=self.inputs.names,
+            times=self._times,
+            accept_sigma=self.inputs.accept_sigma,
+            has_holdout=self.inputs.header.holdout_cases_count > 0,
         )
         best, prompt = self._write_candidates(result, folder)
         _write(folder / FILE_NAME, write_rows(self.rows))
@@ -110,7 +114,7 @@ class Layout000:
         return self.inputs.header.model_copy(
             update={
                 "run_id": result.run_id,
-                "started_at": result.measured.started_at,
+                "started_at": result.measured.started_at.replace("+00:00", "Z"),
                 "run_folder": run_folder,
                 "baseline_agent_path": _relate(self.inputs.agent.file, self.get_folder()),
             }

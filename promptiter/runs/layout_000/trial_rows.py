@@ -37,10 +37,18 @@ class TrialTimes:
 
 
 def build_rows(
-    result: RunResult, *, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
+    result: RunResult,
+    *,
+    names: Mapping[str, str],
+    times: TrialTimes,
+    accept_sigma: float | None,
+    has_holdout: bool = True,
 ) -> list[TrialRow]:
-    """The rows of all trials that ended. `names` are the paths of axes, by surface."""
-    return list(_RowBuilder(result, names, times, accept_sigma).build())
+    """The rows of all trials that ended. `names` are the paths of axes, by surface.
+
+    Without a hold-out, the run validates on its train cases, and no row has hold-out figures.
+    """
+    return list(_RowBuilder(result, names, times, accept_sigma, has_holdout).build())
 
 
 def name_candidate(number: int) -> str:
@@ -50,9 +58,15 @@ def name_candidate(number: int) -> str:
 
 class _RowBuilder:
     def __init__(
-        self, result: RunResult, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
+        self,
+        result: RunResult,
+        names: Mapping[str, str],
+        times: TrialTimes,
+        accept_sigma: float | None,
+        has_holdout: bool,
     ) -> None:
         self.result, self.names, self.times, self.accept_sigma = result, names, times, accept_sigma
+        self.has_holdout = has_holdout
         self.evaluations = {one.number: one for one in result.evaluations}
         self.has_begun = False
         self.best = 0
@@ -72,7 +86,8 @@ class _RowBuilder:
                 yield self._build_trial(trial, candidates.get(trial.candidate or ""))
 
     def _build_baseline(self, started: PhaseStarted, evaluations: Iterable[Evaluation]) -> TrialRow:
-        baseline = next((one for one in self.result.evaluations if one.phase == "baseline"), None)
+        validated = (one for one in self.result.evaluations if one.phase == "baseline")
+        baseline = next(validated, None) if self.has_holdout else None
         self.best_holdout = None if baseline is None else measure_loss(baseline, self.result.objective)
         train = next((one for one in evaluations if one.number == started.first.evaluation), None)
         return TrialRow(
@@ -101,7 +116,7 @@ class _RowBuilder:
         train = None
         if trial.train is not None:
             train = next((one for one in evaluations if one.number == trial.train.evaluation), None)
-        validation = None if candidate is None else candidate.validation
+        validation = candidate.validation if candidate is not None and self.has_holdout else None
         holdout = None if validation is None else measure_loss(validation, self.result.objective)
         if trial.is_accepted:
             self.best, self.best_holdout = trial.number, holdout or best_holdout

@@ -69,10 +69,11 @@ class TextualPhase:
         proposal = TextualProposal(diagnoses=found.diagnoses, critic=self._models[0], applier=self._models[1])
         if not found.diagnoses or found.problem:
             return self._skip(group, proposal, "no_edit", found.problem or "no diagnosis", found.stages), ""
-        if proposal.confidence < self._min_confidence:
+        sure = {name: each for name, each in found.diagnoses.items() if each.confidence >= self._min_confidence}
+        if not sure:
             reason = f"the confidence of the diagnosis is {proposal.confidence:g}, below {self._min_confidence:g}"
             return self._skip(group, proposal, "low_confidence", reason, found.stages), ""
-        edited = await self._diagnoses.edit(base, found.diagnoses)
+        edited = await self._diagnoses.edit(base, sure)
         return self._build_attempt(group, proposal, edited, found.stages + edited.stages), ""
 
     def _build_attempt(

@@ -49,6 +49,7 @@ def test_all_problems_are_in_one_report(write: Write) -> None:
 def test_a_file_without_a_block_gets_one_to_start_from(write: Write) -> None:
     found = find_problems(write(lambda document: document["evaluations"].pop("optimizer")))
     starter = found.partition("such as this one:\n\n")[2].partition("\n\n")[0]
+    assert "it has a problem" in found
     read = yaml.safe_load(starter)["evaluations"]["optimizer"]
     assert (read["loss"], read["repeats"]) == ({"numeric": 1.0}, 3)
     assert read["axes"]["textual"][0]["path"] == "instructions.file"
@@ -57,6 +58,7 @@ def test_a_file_without_a_block_gets_one_to_start_from(write: Write) -> None:
 def test_one_file_of_cases_is_not_enough(write: Write) -> None:
     found = find_problems(write(lambda document: block(document).pop("holdout_cases_file")))
     assert "Optimizer requires both train_cases_file and holdout_cases_file." in found
+    assert "it has a problem" in found
 
 
 def test_cases_in_both_files_are_named(project: Path) -> None:

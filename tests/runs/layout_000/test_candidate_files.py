@@ -61,7 +61,7 @@ def test_values_change_in_place_and_comments_stay(tmp_path: Path) -> None:
 
 def test_a_value_that_the_file_does_not_have_is_added(tmp_path: Path) -> None:
     text, _ = write(tmp_path, {}, 3, **{"a_parameter.top_p": 0.5})
-    assert yaml.safe_load(text)["model"]["top_p"] == 0.5
+    assert text == TEXT.replace("temperature: 0.5", "temperature: 0.5, top_p: 0.5")
 
 
 def test_a_prompt_gets_a_file_once(tmp_path: Path) -> None:
@@ -72,6 +72,12 @@ def test_a_prompt_gets_a_file_once(tmp_path: Path) -> None:
     assert yaml.safe_load(text)["instructions"]["file"] == "../instructions/system-prompt.iter-03.md"
     _, again = write(tmp_path, prompts, 5, **{"a_instruction": "New.", "a_parameter.temperature": 0.1})
     assert again == first
+
+
+def test_an_added_value_has_a_line_of_its_own_and_comments_stay() -> None:
+    text = "# mine\ntools:\n  - type: function # plain\n    # its name\n    name: x"
+    assert set_field(text, ("tools", "0", "top_k"), 9) == text.replace("plain\n", "plain\n    top_k: 9\n")
+    assert set_field("a:\n  b: 1", ("a", "c"), 0.5) == "a:\n  b: 1\n  c: 0.5\n"
 
 
 @pytest.mark.parametrize("names", [("tools", "0", "top_k"), ("tools", "0", "new")])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from promptiter.agents.declarations import Tool
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
 from promptiter.backprop.record import get_passes
@@ -23,8 +26,8 @@ def make_cases(name: str) -> EvalSet:
     return EvalSet(id=name, cases=tuple(EvalCase(id=f"{name}-{n}", turns=(each,)) for n, each in enumerate(turns)))
 
 
-def run(search: CoordinateDescent) -> RunResult:
-    nodes = (ModelNode(name="clerk", instruction="Answer the customer.", model="simulated"),)
+def run(search: CoordinateDescent, *, tools: tuple[Tool, ...] = ()) -> RunResult:
+    nodes = (ModelNode(name="clerk", instruction="Answer the customer.", model="simulated", tools=tools),)
     gateway = Gateway(models={"simulated": SimulatedModel(compliance=1.0)})
     evaluator = Evaluator(build_metrics([{"metric_name": "contains"}]), gateway=gateway)
     engine = Engine(GraphAgent(name="shop", nodes=nodes), evaluator, search=search)
@@ -75,6 +78,24 @@ def test_an_applier_can_follow_the_blame_of_the_stages() -> None:
     assert trial.textual is not None
     assert trial.textual.edits[0].rationale == "names it"
     assert result.accepted_profile.overrides["clerk#instruction"] == "Answer the customer. Always state the order_id."
+
+
+class DoubtsTools(NamesTheOrder):
+    def diagnose(self, request: DiagnoseRequest) -> Diagnosis:
+        found = super().diagnose(request)
+        return found if request.surface.type == "instruction" else replace(found, confidence=0.1)
+
+
+def test_of_texts_that_change_together_only_those_with_a_confident_diagnosis_do() -> None:
+    group = ["clerk#instruction", "clerk#tool.track"]
+    track = Tool(name="track", description="Finds a parcel.", function=lambda: "here", is_optional=False)
+    search = CoordinateDescent(critic=DoubtsTools(), applier=AsksForTheOrder(), co_optimize=[group])
+    trial = list_trials(run(search, tools=(track,)))[0]
+
+    assert trial.outcome == "accepted"
+    assert (trial.surfaces, trial.changed) == (tuple(group), ("clerk#instruction",))
+    assert trial.textual is not None
+    assert sorted(trial.textual.diagnoses) == group
 
 
 def test_a_phase_ends_when_the_optimizer_only_repeats_itself() -> None:
