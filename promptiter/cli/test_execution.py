@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptiter.cli.output import divert_prints, echo
+from promptiter.cli.output import divert_prints, echo, print_error
 from promptiter.wording import path_from_here
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def print_warnings(configured: ConfiguredRun) -> None:
     from promptiter.engine.model_checks import list_models_of_agent
 
     config = configured.config
-    warnings = list(find_warnings(config.search, config.acceptance))
+    surfaces = map(configured.checked.snapshot.surface, configured.checked.targets)
+    is_numeric = any(each.is_setting for each in surfaces)
+    warnings = list(find_warnings(config.search, config.acceptance, is_numeric=is_numeric))
     if config.budget.max_usd is not None:
         asked = {*dict(list_models_of_agent(configured.engine.agent)).values(), *find_models_of_stages(config).values()}
         warnings += [
@@ -93,5 +95,8 @@ def _print_end(result: RunResult, folder: Path) -> None:
     from promptiter.runs.layout_000.header import read_layout_header
 
     header = read_layout_header(folder)
-    echo(f"{header.exit_reason}: {result.error}" if result.error else f"ended by {header.exit_reason}")
+    invalid = result.stop.text if result.stop_reason == "invalid_eval" and result.stop is not None else None
+    if cause := result.error or invalid:
+        print_error(cause)
+    echo(f"ended by {header.exit_reason}")
     echo(f"report: {path_from_here(folder / 'report.md')}")

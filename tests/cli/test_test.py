@@ -167,10 +167,20 @@ def test_an_interrupted_run_exits_with_2_and_resumes(run: Run, assistant: Path) 
     folder = find_results(assistant)
     assert json.loads((folder / "run.json").read_text())["exit_reason"] == "interrupted"
     assert (folder / "report.md").exists()
+    changed = run("test", "optimize", "--resume", folder.name, "--max-cycles", "3", code=1)
+    assert "search.options.max_cycles was 1 and is now 3" in changed
     progress = run("test", "optimize", "--resume", folder.name, stream="err")
     assert "[c1/t" in progress
     assert json.loads((folder / "run.json").read_text())["exit_reason"] == "max_cycles"
     assert [row["trial_id"] for row in read_trials(folder)][:3] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_backend_that_fails_is_a_fatal_error_with_its_cause(run: Run, assistant: Path) -> None:
+    (assistant / "broken.py").write_text("def model(request):\n    raise RuntimeError('no such host')\n")
+    write_changed(assistant, lambda document: document["model"].update(name="broken:model"))
+    assert "no such host" in run("test", "optimize", *SHORT, "-q", code=1)
+    assert json.loads((find_results(assistant) / "run.json").read_text())["exit_reason"] == "error"
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def _optimize(file: Path, settings: dict[str, Json], *, resume: str | None, quie
     code = execute_optimization(
         None if folder is not None else _read(file, settings),
         folder=folder,
-        settings={key: value for key, value in settings.items() if key in ("keep_best_only", "output_dir")},
+        settings=settings,
         quiet=quiet,
         verbose=verbose,
     )

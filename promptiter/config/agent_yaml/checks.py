@@ -52,8 +52,8 @@ def find_problems(found: AgentDocument) -> Iterator[str]:
             yield str(error)
 
 
-def find_warnings(search: PartEntry | None, acceptance: Acceptance) -> Iterator[str]:
-    """What a user should know before anything is spent."""
+def find_warnings(search: PartEntry | None, acceptance: Acceptance, *, is_numeric: bool = True) -> Iterator[str]:
+    """What a user should know before anything is spent. `is_numeric` says whether there are numeric axes."""
     options = {} if search is None else search.options
     sigma = acceptance.sigma_gain
     if sigma is not None and sigma.repeats == 1:
@@ -64,7 +64,7 @@ def find_warnings(search: PartEntry | None, acceptance: Acceptance) -> Iterator[
     if sigma is not None and sigma.holdout == "skip":
         yield "holdout_eval_policy is skip: nothing but the train cases decides, so the result may be overfitted"
     trials, startup = options.get("numeric_max_trials"), options.get("startup_trials")
-    if isinstance(trials, int) and isinstance(startup, int) and trials < startup:
+    if is_numeric and isinstance(trials, int) and isinstance(startup, int) and trials < startup:
         yield (
             f"numeric_phase.max_trials is {trials}, below the {plural(startup, 'start-up trial')} of a study: every "
             "numeric phase is a random search"

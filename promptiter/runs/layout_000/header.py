@@ -21,6 +21,7 @@ EXIT_REASONS: Mapping[str, str] = {
     "bound": "max_usd",  # a call that cost more than was reserved for it
     "user_stop": "interrupted",
     "test_now": "interrupted",
+    "invalid_eval": "error",
 }
 """Why a run ended, by its stop reason. Others have the same name."""
 

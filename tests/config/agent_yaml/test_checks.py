@@ -114,3 +114,4 @@ def test_risky_settings_are_warnings(write: Write) -> None:
         "holdout_eval_policy is skip",
         "numeric_phase.max_trials is 4, below the 10 start-up trials of a study",
     ]
+    assert list(find_warnings(config.search, config.acceptance, is_numeric=False)) == found[:2]
