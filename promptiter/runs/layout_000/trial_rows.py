@@ -81,7 +81,7 @@ class RowBuilder:
             candidate_path=name_candidate(0),
             repeats=len(started.first.runs),
             train=_describe(started.first, train, started.measured),
-            holdout=None if baseline is None else _describe(self._best_holdout, baseline, _measure(baseline)),
+            holdout=None if baseline is None else _describe(self._best_holdout, baseline, TrialMeasured.of(baseline)),
             decision=TrialDecision(
                 train_mean=started.first.mean,
                 train_std=started.first.std,
@@ -116,7 +116,7 @@ class RowBuilder:
             candidate_path=name_candidate(trial.number) if trial.is_accepted else None,
             repeats=len(trial.before.runs),
             train=_describe(trial.train, train, trial.measured),
-            holdout=None if validation is None else _describe(holdout, validation, _measure(validation)),
+            holdout=None if validation is None else _describe(holdout, validation, TrialMeasured.of(validation)),
             decision=self._describe_decision(trial, candidate, holdout, best_holdout),
             study_state=StudyState(
                 cycle=trial.cycle,
@@ -257,11 +257,3 @@ def _find_penalties(evaluation: Evaluation) -> dict[str, float]:
     costs = (penalties.of_costs([row.usage.cost_usd for row in rows], cases=cases) for rows in by_case)
     waits = (penalties.of_durations([row.measured.duration_s for row in rows]) for rows in by_case)
     return {"cost_per_usd": sum(costs) / cases, "latency_per_sec": sum(waits) / cases}
-
-
-def _measure(evaluation: Evaluation) -> TrialMeasured:
-    costs = [row.usage.cost_usd for row in evaluation.rows]
-    return TrialMeasured(
-        duration_s=round(sum(row.measured.duration_s for row in evaluation.rows), 3),
-        cost_usd=None if None in costs else sum(each for each in costs if each is not None),
-    )
