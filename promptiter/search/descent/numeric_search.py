@@ -15,10 +15,10 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count
 from promptiter.runlog.results import RunShape
-from promptiter.search.descent.axes import describe_no_targets, find_axes
+from promptiter.search.descent.axes import choose_axes, describe_no_targets, find_axes
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import PhaseLimits
-from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
+from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_problems
 from promptiter.search.descent.trials import Trials
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
@@ -74,6 +74,10 @@ class OptunaSearch:
         """What a round may call, for the forecast."""
         return SearchOutline(batch=self.batch_size, max_rounds=math.ceil(self.trials / self.batch_size))
 
+    def choose_targets(self, snapshot: StructureSnapshot) -> tuple[str, ...]:
+        """All numbers with bounds, switches and choices."""
+        return choose_axes(snapshot)
+
     def find_target_problems(
         self,
         snapshot: StructureSnapshot,
@@ -90,11 +94,7 @@ class OptunaSearch:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002
         """One line if optuna is not installed."""
-        try:
-            check_optuna()
-        except SetupError as error:
-            return [str(error)]
-        return []
+        return find_optuna_problems()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -28,13 +28,13 @@ from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameFinder
-from promptiter.search.descent.axes import Axis, describe_no_targets, find_axes, find_examples, find_texts
+from promptiter.search.descent.axes import Axis, choose_axes, describe_no_targets, find_axes, find_examples, find_texts
 from promptiter.search.descent.diagnoses import Diagnoses
 from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import Phase, PhaseLimits
 from promptiter.search.descent.prompt_files import read_prompt
-from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
+from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_problems
 from promptiter.search.descent.textual_phase import TextualPhase
 from promptiter.search.descent.trials import Trials
 from promptiter.search.propose import PatchProposer
@@ -183,17 +183,17 @@ class CoordinateDescent:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line if optuna is not installed, and for each model that cannot be called, or whose price is unknown."""
-        found: list[str] = []
+        found = find_optuna_problems() if "numeric" in self._phases else []
         stages: list[object] = []
-        if "numeric" in self._phases:
-            try:
-                check_optuna()
-            except SetupError as error:
-                found.append(str(error))
         if "textual" in self._phases:
             stages += [self._critic] if self._critic else [find_blaming_stage(self.attributor), self._aggregator]
             stages.append(self._applier or self._optimizer)
         return [*found, *find_stage_problems(stages, gateway)]
+
+    def choose_targets(self, snapshot: StructureSnapshot) -> tuple[str, ...]:
+        """All numbers, switches, choices and texts that its phases can change. Examples have to be asked for."""
+        axes = choose_axes(snapshot) if "numeric" in self._phases else ()
+        return (*axes, *(find_texts(snapshot, snapshot.surface_ids) if "textual" in self._phases else ()))
 
     def find_target_problems(
         self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
