@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from promptiter.backprop.trial_record import (
+    NumericProposal,
     PhaseEnd,
     PhaseKind,
     PhaseResult,
@@ -56,7 +57,7 @@ class AxisSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRow:
+class TrialSummary:
     """One trial in words. `loss` is that on train, `best` the lowest accepted loss after it.
 
     `why` is what the study or the critic says for the proposal, `reason` why it was accepted or not.
@@ -84,7 +85,7 @@ class DescentSummary:
 
     phases: tuple[PhaseSummary, ...] = ()
     axes: tuple[AxisSummary, ...] = ()
-    trials: tuple[TrialRow, ...] = ()
+    trials: tuple[TrialSummary, ...] = ()
 
 
 class TrialPhases:
@@ -93,7 +94,7 @@ class TrialPhases:
     def __init__(self) -> None:
         self._phases: list[PhaseSummary] = []
         self._axes: dict[str, AxisSummary] = {}
-        self._trials: list[TrialRow] = []
+        self._trials: list[TrialSummary] = []
 
     def add(self, each: RoundResult) -> None:
         details = each.details
@@ -138,26 +139,28 @@ class TrialPhases:
 
 
 def describe_trial(trial: Trial) -> str:
-    """What a trial changes: the values of a point, or the texts and why."""
+    """What a trial changes: the values of a point, or the texts; both in a joint move."""
     if trial.numeric is not None:
         changed = {name: trial.numeric.params[name] for name in trial.changed if name in trial.numeric.params}
-        return describe_values(changed or trial.numeric.params)
+        values = describe_values(changed or trial.numeric.params)
+        texts = [name for name in trial.changed if name not in trial.numeric.params]
+        return f"{join_names(texts, limit=MOST_VALUES)} with {values}" if texts else values
     return join_names(list(trial.changed or trial.surfaces), limit=MOST_VALUES)
 
 
 def explain_proposal(trial: Trial) -> str:
-    """Why a study proposed a point, or what the critic found; empty for random points."""
-    if trial.textual is not None:
-        found = [
-            f"{each.failing_pattern} (confidence {each.confidence:.2g})" for each in trial.textual.diagnoses.values()
-        ]
-        return "; ".join(found)
-    point = trial.numeric
-    if point is None or point.score is None:
-        return ""
+    """What the critic found, and why a study proposed a point; empty for random points."""
+    diagnoses = () if trial.textual is None else trial.textual.diagnoses.values()
+    found = [f"{each.failing_pattern} (confidence {each.confidence:.2g})" for each in diagnoses]
+    if trial.numeric is not None and trial.numeric.score is not None:
+        found.append(_explain_point(trial.numeric, trial.numeric.score))
+    return "; ".join(found)
+
+
+def _explain_point(point: NumericProposal, score: float) -> str:
     ranked = sorted(point.axes.items(), key=lambda each: -each[1].good / max(each[1].bad, 1e-12))
     named = [f"{_name_axis(name)} {each.good:.2g} to {each.bad:.2g}" for name, each in ranked[:MOST_VALUES]]
-    return f"density of good to bad trials {point.score:.3g}; by axis: {', '.join(named)}"
+    return f"density of good to bad trials {score:.3g}; by axis: {', '.join(named)}"
 
 
 def describe_values(params: Mapping[str, Json]) -> str:
@@ -170,8 +173,8 @@ def _complete(phase: PhaseSummary, result: PhaseResult) -> PhaseSummary:
     return replace(phase, ended=result.ended, reason=result.reason, gain=result.gain)
 
 
-def _build_row(trial: Trial, number: int, best: float) -> TrialRow:
-    return TrialRow(
+def _build_row(trial: Trial, number: int, best: float) -> TrialSummary:
+    return TrialSummary(
         round=number,
         number=trial.number,
         cycle=trial.cycle,

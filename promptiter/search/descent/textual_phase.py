@@ -7,9 +7,10 @@ confidence ends before anything is edited or run. Texts that are co-optimized ch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from promptiter.backprop.record import StagesMeasured
-from promptiter.backprop.trial_record import PhaseKind, PhaseResult, TextualProposal, Trial
+from promptiter.backprop.trial_record import PhaseKind, PhaseResult, TextualProposal, Trial, TrialOutcome
 from promptiter.search.descent.diagnoses import Diagnoses, Edited
 from promptiter.search.descent.phase import OpenPhase, PhaseLimits
 from promptiter.search.descent.trials import Attempt, Trials
@@ -41,6 +42,7 @@ class TextualPhase:
         self._models = models
         self._turn = 0
         self._exhausted: set[tuple[str, tuple[str, ...]]] = set()
+        self._rejected: list[tuple[float, Attempt]] = []
 
     async def run(self, cycle: int) -> PhaseResult | None:
         phase = OpenPhase(self._trials, self.kind, cycle, self._limits)
@@ -55,6 +57,23 @@ class TextualPhase:
             if (result := await phase.end_round(found)) is not None:
                 return result
         return None
+
+    def take_rejected(self) -> Attempt | None:
+        """The rejected edit of the accepted texts that came closest to a gain on train; None if none is left.
+
+        It may need other numbers: a numeric phase can try both together. Each is returned once.
+        """
+        if not self._rejected:
+            return None
+        best = max(self._rejected, key=lambda each: each[0])
+        self._rejected.remove(best)
+        return best[1]
+
+    def restart(self) -> None:
+        """Forget rejected edits, because a text has changed, and start again with the first target."""
+        self._diagnoses.forget()
+        self._rejected.clear()
+        self._turn = 0
 
     async def _propose(self) -> tuple[Attempt | None, str]:
         """The next attempt, or None and why there is nothing left to try."""
@@ -83,21 +102,18 @@ class TextualPhase:
             self._exhausted.add((self._trials.accepted.profile.digest, group))
         if not edited.patches:
             return self._skip(group, proposal, "no_edit", edited.problem or "no new text was written", stages)
-        proposal = TextualProposal(
-            diagnoses=proposal.diagnoses, edits=edited.edits, critic=proposal.critic, applier=proposal.applier
-        )
+        proposal = replace(proposal, edits=edited.edits)
         return Attempt(surfaces=group, patches=edited.patches, textual=proposal, stages=stages)
 
     def _skip(
-        self, group: tuple[str, ...], proposal: TextualProposal, outcome: str, reason: str, stages: StagesMeasured
+        self,
+        group: tuple[str, ...],
+        proposal: TextualProposal,
+        outcome: TrialOutcome,
+        reason: str,
+        stages: StagesMeasured,
     ) -> Attempt:
-        return Attempt(
-            surfaces=group,
-            textual=proposal,
-            skipped="low_confidence" if outcome == "low_confidence" else "no_edit",
-            reason=reason,
-            stages=stages,
-        )
+        return Attempt(surfaces=group, textual=proposal, skipped=outcome, reason=reason, stages=stages)
 
     def _choose(self, blamed: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The next group in turn; with blame, of those that have a blamed text, and only their blamed texts."""
@@ -123,7 +139,8 @@ class TextualPhase:
     def _learn(self, attempt: Attempt, trial: Trial) -> None:
         """Remember a rejected idea; after an accepted one, start again with the first target."""
         if trial.is_accepted:
-            self._diagnoses.forget()
-            self._turn = 0
+            self.restart()
         elif attempt.textual is not None:
+            if trial.gain is not None:
+                self._rejected.append((trial.gain, attempt))
             self._diagnoses.remember(attempt.textual.diagnoses, attempt.patches, trial.reason)
