@@ -23,6 +23,9 @@ from traces.model import Json
 MIN_WORDS, MIN_CHARACTERS = 3, 12
 """A text with fewer words and characters counts as repeated only if it is a whole message."""
 
+SIGNS_PER_WORD = 2
+"""A word of Chinese or Japanese has about two signs."""
+
 COMMON = 2
 """What this number of train cases say is not that of one case."""
 
@@ -126,7 +129,9 @@ def _holds(text: str, parts: Iterable[str]) -> bool:
 
 
 def _is_long(text: str) -> bool:
-    return len(text) - 2 >= MIN_CHARACTERS or text.count(" ") - 1 >= MIN_WORDS
+    signs = len(_IDEOGRAPH.findall(text))
+    words = text.count(" ") - 1 - signs + signs / SIGNS_PER_WORD
+    return words >= MIN_WORDS or len(text) - 2 - 2 * signs >= MIN_CHARACTERS
 
 
 def _compare(one: frozenset[int], other: frozenset[int]) -> float:
@@ -135,8 +140,12 @@ def _compare(one: frozenset[int], other: frozenset[int]) -> float:
 
 
 def _join_words(text: str) -> str:
-    """The words of a text, folded, with a space on each side, so that `art` is not found in `start`."""
+    """The words of a text, folded, with a space on each side, so that `art` is not found in `start`.
+
+    In Chinese and Japanese, which have no spaces between words, each sign counts as a word.
+    """
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
-_WORD = re.compile(r"[^\W_]+")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
