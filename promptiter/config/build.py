@@ -122,7 +122,7 @@ class _RunBuilder:
         checked = engine = None
         if evaluator is not None:
             checked = check_configured_request(
-                self.problems, request, agent=agent, evaluator=evaluator, is_complete=sets is not None
+                self.problems, request, agent=agent, evaluator=evaluator, search=search, is_complete=sets is not None
             )
         if agent is not None and evaluator is not None and search is not None:
             engine = self.attempt(lambda: Engine(agent, evaluator, search=search))

@@ -111,7 +111,7 @@ class RunConfig(Section):
     judge: str | None = None
     """A model, or an agent or function as `module:attr`, that judges instead of those of the metrics."""
     targets: Names | None = None
-    """The surfaces that may change."""
+    """The surfaces that may change. By default those that the search is for."""
     initial_profile: File | None = None
     """A profile to start from, instead of the baseline."""
     objective: Objective = "mean_score"

@@ -86,7 +86,13 @@ def build_request(
 
 
 def check_configured_request(
-    problems: Problems, request: RunRequest, *, agent: Agent | None, evaluator: Evaluator, is_complete: bool
+    problems: Problems,
+    request: RunRequest,
+    *,
+    agent: Agent | None,
+    evaluator: Evaluator,
+    search: object,
+    is_complete: bool,
 ) -> CheckedRequest | None:
     """Check the request, and add what the engine would refuse later, so that all problems are in one list."""
     config = problems.parsed.config
@@ -99,7 +105,7 @@ def check_configured_request(
         problems.attempt(lambda: _check_models(problems, request, agent, evaluator))
     problems.attempt(lambda: _check_sources(problems, agent), place="sources")
     if is_complete:
-        return problems.attempt(lambda: check_request(request, agent.describe(), evaluator))
+        return problems.attempt(lambda: check_request(request, agent.describe(), evaluator, search))
     known = agent.describe().surface_ids
     unknown = [target for target in request.targets or () if target not in known]
     problems.found.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)

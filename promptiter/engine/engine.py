@@ -93,7 +93,7 @@ class Engine:
 
         if isinstance(request, RunRequest):
             request = complete_limits(request, self.search)
-        return check_request_for(self.agent, request, self.evaluator)
+        return check_request_for(self.agent, request, self.evaluator, self.search)
 
     async def check_setup(self, checked: CheckedRequest) -> None:
         """Check that what a run needs is there: models, programs, packages, services. Raises SetupError.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -81,3 +81,11 @@ class TargetedSearch(Protocol):
         self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
     ) -> list[str]:
         """One line for each problem of these targets, in a run of this shape. Must not block."""
+
+
+@runtime_checkable
+class TargetChoosingSearch(Protocol):
+    """A search that is for other surfaces than texts, and chooses them if a request names no targets."""
+
+    def choose_targets(self, snapshot: StructureSnapshot) -> Iterable[str]:
+        """The surfaces that it would change. Must not block."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from promptiter.agents.base import Agent
 from promptiter.engine.metric_calls import MetricCalls, count_final_test_calls
 from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
+from promptiter.engine.outline import TargetChoosingSearch
 from promptiter.engine.request import SETS, RunRequest
 from promptiter.engine.type_checks import check_request_type, check_structure, find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
@@ -64,7 +65,9 @@ class CheckedRequest:
         return replace(self, request=replace(self.request, run_id=run_id))
 
 
-def check_request_for(agent: Agent, request: RunRequest | CheckedRequest, evaluator: Evaluator) -> CheckedRequest:
+def check_request_for(
+    agent: Agent, request: RunRequest | CheckedRequest, evaluator: Evaluator, search: object
+) -> CheckedRequest:
     """Check a request of an engine with this agent and evaluator. One that was checked is returned as it is."""
     if isinstance(request, CheckedRequest):
         return request
@@ -73,17 +76,19 @@ def check_request_for(agent: Agent, request: RunRequest | CheckedRequest, evalua
         raise RequestError([NO_AGENT])
     snapshot = agent.describe()
     check_structure(snapshot, agent)
-    return check_request(request, snapshot, evaluator)
+    return check_request(request, snapshot, evaluator, search)
 
 
-def check_request(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> CheckedRequest:
+def check_request(
+    request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, search: object = None
+) -> CheckedRequest:
     """Return the inputs of a request, or raise a RequestError that lists every problem."""
     if wrong := [*_shape_problems(request), *find_wrong_types(request)]:
         raise RequestError(wrong)
     given = {name: sets for name in SETS if (sets := getattr(request, name)) is not None}
     sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
     shape, train_name, validation_name = _find_shape(sets)
-    targets = _select_targets(request, snapshot)
+    targets = _select_targets(request, snapshot, search)
     evaluator = _configure_evaluator(evaluator, request)
     problems = [
         *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
@@ -172,9 +177,12 @@ def merge_eval_sets(eval_sets: EvalSet | Sequence[EvalSet], *, name: str) -> Eva
     return EvalSet(id="+".join(each.id for each in eval_sets) or name, cases=cases)
 
 
-def _select_targets(request: RunRequest, snapshot: StructureSnapshot) -> tuple[str, ...]:
+def _select_targets(request: RunRequest, snapshot: StructureSnapshot, search: object) -> tuple[str, ...]:
+    """The targets of the request, else those that its search is for, else those that its goal is for."""
     if request.targets is not None:
         return tuple(sorted(set(request.targets)))
+    if isinstance(search, TargetChoosingSearch) and (chosen := set(search.choose_targets(snapshot))):
+        return tuple(sorted(chosen))
     return tuple(sorted(surface.id for surface in snapshot.surfaces if surface.type in request.goal.surface_types))
 
 

@@ -92,11 +92,15 @@ class FewShotSearch:
             return [str(error)]
         return []
 
+    def choose_targets(self, snapshot: StructureSnapshot) -> list[str]:
+        """The examples of all nodes."""
+        return [each.id for each in snapshot.surfaces if each.type == "examples"]
+
     def find_target_problems(
         self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
     ) -> list[str]:
         """Say that no target holds examples, or that there is one set of cases for everything."""
-        known = [each.id for each in snapshot.surfaces if each.type == "examples"]
+        known = self.choose_targets(snapshot)
         found = [] if shape == "two_sets" else [ONE_SET]
         if not set(known) & set(targets):
             advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"

@@ -12,10 +12,14 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.run import RunFailedError
+from promptiter.engine.session import Search
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.policies.stopping import Patience, TargetScore
 from promptiter.runlog.results import RunResult
+from promptiter.search.descent.numeric_search import OptunaSearch
+from promptiter.search.descent.search import CoordinateDescent
+from promptiter.search.few_shot import FewShotSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 from tests.worlds.settings_world import (
@@ -98,3 +102,18 @@ async def test_gepa_needs_something_to_change() -> None:
     alone = Engine(agent, build_evaluator(), search=GepaSearch())
     with pytest.raises(RunFailedError, match=r"clerk#model has no choices; give the node models=\(...\)"):
         await alone.run(request(MODEL))
+
+
+@pytest.mark.parametrize(
+    ("search", "targets"),
+    [
+        (BackpropRounds(), (INSTRUCTION,)),
+        (OptunaSearch(), (MODEL, TEMPERATURE)),
+        (CoordinateDescent(), (INSTRUCTION, MODEL, TEMPERATURE)),
+        (CoordinateDescent(phases=("textual",)), (INSTRUCTION,)),
+        (FewShotSearch(), ("clerk#examples",)),
+    ],
+)
+def test_without_targets_a_search_changes_what_it_is_for(search: Search, targets: tuple[str, ...]) -> None:
+    asked = RunRequest(train=eval_set("train"), validation=eval_set("validation"))
+    assert Engine(build_agent(), build_evaluator(), search=search).check(asked).targets == targets

@@ -53,6 +53,12 @@ def find_axes(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[Axis
     return tuple(axis for axis in axes if axis is not None and not _is_fixed(axis))
 
 
+def choose_axes(snapshot: StructureSnapshot) -> tuple[str, ...]:
+    """All surfaces that can be axes: what has no bounds or choices is left out."""
+    axes = [_build_axis(each) for each in snapshot.surfaces if each.is_setting]
+    return tuple(axis.surface_id for axis in axes if axis is not None and not _is_fixed(axis))
+
+
 def find_texts(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[str, ...]:
     """The targets that hold text, in the order of the structure."""
     wanted = frozenset(targets)

@@ -15,7 +15,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count
 from promptiter.runlog.results import RunShape
-from promptiter.search.descent.axes import describe_no_targets, find_axes
+from promptiter.search.descent.axes import choose_axes, describe_no_targets, find_axes
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import PhaseLimits
 from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
@@ -73,6 +73,10 @@ class OptunaSearch:
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
         return SearchOutline(batch=self.batch_size, max_rounds=math.ceil(self.trials / self.batch_size))
+
+    def choose_targets(self, snapshot: StructureSnapshot) -> tuple[str, ...]:
+        """All numbers with bounds, switches and choices."""
+        return choose_axes(snapshot)
 
     def find_target_problems(
         self,

@@ -26,7 +26,7 @@ from promptiter.references import is_reference
 from promptiter.registry import OFFLINE_STAGES
 from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameFinder
-from promptiter.search.descent.axes import Axis, describe_no_targets, find_axes, find_examples, find_texts
+from promptiter.search.descent.axes import Axis, choose_axes, describe_no_targets, find_axes, find_examples, find_texts
 from promptiter.search.descent.diagnoses import Diagnoses
 from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
@@ -175,6 +175,11 @@ class CoordinateDescent:
             stages += [self._critic] if self._critic else [find_blaming_stage(self.attributor), self._aggregator]
             stages.append(self._applier or self._optimizer)
         return [*found, *find_stage_problems(stages, gateway)]
+
+    def choose_targets(self, snapshot: StructureSnapshot) -> tuple[str, ...]:
+        """All numbers, switches, choices and texts that its phases can change. Examples have to be asked for."""
+        axes = choose_axes(snapshot) if "numeric" in self._phases else ()
+        return (*axes, *(find_texts(snapshot, snapshot.surface_ids) if "textual" in self._phases else ()))
 
     def find_target_problems(
         self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
