@@ -1,6 +1,6 @@
 """ArchiveSearch: a tool that searches documents, without a service: rare words (BM25) and similar spelling (trigrams).
 
-It stands in for a vector store where none is needed: both rankings are computed in this process, and the settings that
+It replaces a vector store where none is needed: both rankings are computed in this process, and the settings that
 are tuned at query time (`top_k`, `semantic_weight`, `keyword_weight`, `min_score`) mean the same. Trigrams find other
 forms of a word, but no synonyms; for embeddings, write the tool as a function.
 """

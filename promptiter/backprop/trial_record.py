@@ -121,6 +121,15 @@ class TrialMeasured:
     cost_usd: float | None = 0.0
     stages: StagesMeasured = field(default_factory=StagesMeasured)
 
+    @staticmethod
+    def of(evaluation: Evaluation) -> TrialMeasured:
+        """What the runs of an evaluation took."""
+        costs = [row.usage.cost_usd for row in evaluation.rows]
+        return TrialMeasured(
+            duration_s=round(sum(row.measured.duration_s for row in evaluation.rows), 3),
+            cost_usd=None if None in costs else sum(each for each in costs if each is not None),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

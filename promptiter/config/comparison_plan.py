@@ -170,7 +170,7 @@ def store_plan(folder: Path, plan: StoredPlan) -> None:
 
 
 def _list_settings(settings: Mapping[str, Json], *, seed: int, folder: Path) -> dict[str, Json]:
-    """The settings of a run: no cache or artifacts that runs share, and nobody to review or apply anything."""
+    """The settings of a run: no shared cache or artifacts, and nothing is reviewed or applied."""
     alone: dict[str, Json] = {"cache": "memory", "output_dir": None, "review": False, "apply": False, "require": None}
     return {**settings, **alone, "seed": seed, "runs": str(folder.absolute()), "quiet": True, "json": False}
 

@@ -58,8 +58,7 @@ def _build_000(config: RunConfig, checked: CheckedRequest, redactor: Redactor) -
     found = read_agent_file(config.agent.yaml)
     text = redactor.redact_text(found.file.read_text(encoding="utf-8-sig"))
     instruction = f"{found.given.name}#instruction"
-    provider = checked.snapshot.surfaces
-    names = {each.id: path for each in provider if (path := name_path(each)) is not None}
+    names = {each.id: path for each in checked.snapshot.surfaces if (path := name_path(each)) is not None}
     if found.prompt_file is not None:
         names[instruction] = "instructions.file"
     sigma = config.acceptance.sigma_gain

@@ -96,9 +96,18 @@ def _explain_no_acceptance(active: ActiveRun) -> str:
 
 def _conclude(active: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = active.state.candidates_tried, len(active.validation.cases)
-    tried = f"the search tried {plural(count, 'candidate')} on {plural(cases, 'case')}"
-    reasons = (reason, *_suggest_steps(active), tried)
+    reasons = (reason, *_suggest_steps(active), _describe_tried(active, plural(cases, "case")))
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
+
+
+def _describe_tried(active: ActiveRun, cases: str) -> str:
+    """Say how many candidates the search tried on some cases: not those that it rejected after train cases alone."""
+    state = active.state
+    count = decided = state.candidates_tried
+    if active.shape == "two_sets" and state.validation_reader != "search":
+        decided = state.validation_use.accepted + state.validation_use.rejected
+    some = f", {decided} of them" if decided < count else ""
+    return f"the search tried {plural(count, 'candidate')}{some} on {cases}"
 
 
 def _find_scope(active: ActiveRun) -> Scope:
@@ -322,8 +331,7 @@ class _TestedGain:
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
         active, objective, on_test = self.active, self.active.request.objective, self.on_test
-        count = active.state.candidates_tried
-        tried = f"the search tried {plural(count, 'candidate')} on {_find_scope(active)}, in other repeats"
+        tried = f"{_describe_tried(active, _find_scope(active))}, in other repeats"
         return Conclusion(
             verdict=verdict,
             scope=self._find_shown_scope(verdict),
@@ -339,7 +347,7 @@ class _TestedGain:
             after=self.arms.after.objective(objective),
             test_before=None if on_test is None else on_test.before.objective(objective),
             test_after=None if on_test is None else on_test.after.objective(objective),
-            tried=count,
+            tried=active.state.candidates_tried,
             cases=len(active.validation.cases),
             smallest_gain=self._smallest_gain,
             runs=tuple(self.tested),

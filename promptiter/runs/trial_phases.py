@@ -56,7 +56,7 @@ class AxisSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRow:
+class TrialSummary:
     """One trial in words. `loss` is that on train, `best` the lowest accepted loss after it.
 
     `why` is what the study or the critic says for the proposal, `reason` why it was accepted or not.
@@ -84,7 +84,7 @@ class DescentSummary:
 
     phases: tuple[PhaseSummary, ...] = ()
     axes: tuple[AxisSummary, ...] = ()
-    trials: tuple[TrialRow, ...] = ()
+    trials: tuple[TrialSummary, ...] = ()
 
 
 class TrialPhases:
@@ -93,7 +93,7 @@ class TrialPhases:
     def __init__(self) -> None:
         self._phases: list[PhaseSummary] = []
         self._axes: dict[str, AxisSummary] = {}
-        self._trials: list[TrialRow] = []
+        self._trials: list[TrialSummary] = []
 
     def add(self, each: RoundResult) -> None:
         details = each.details
@@ -170,8 +170,8 @@ def _complete(phase: PhaseSummary, result: PhaseResult) -> PhaseSummary:
     return replace(phase, ended=result.ended, reason=result.reason, gain=result.gain)
 
 
-def _build_row(trial: Trial, number: int, best: float) -> TrialRow:
-    return TrialRow(
+def _build_row(trial: Trial, number: int, best: float) -> TrialSummary:
+    return TrialSummary(
         round=number,
         number=trial.number,
         cycle=trial.cycle,

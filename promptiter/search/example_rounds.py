@@ -64,7 +64,6 @@ class TriedSets:
 
     tried: int = 0
     best: PatchSet = field(default_factory=PatchSet)
-    candidate: Profile | None = None
     gain: float | None = None
     is_accepted: bool = False
     reason: str = ""
@@ -203,7 +202,6 @@ class ExampleRounds:
         return TriedSets(
             tried=len(trials),
             best=trials[best].patches,
-            candidate=trials[best].candidate,
             gain=gains[best],
             is_accepted=decision.accepted,
             reason=_describe_gain(gains[best], cases[best]),

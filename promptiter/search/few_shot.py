@@ -13,7 +13,7 @@ from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count
 from promptiter.runlog.results import RunShape
-from promptiter.search.descent.study import check_optuna
+from promptiter.search.descent.study import find_optuna_problems
 from promptiter.search.example_rounds import BATCH, MOST_SCREENED, ExampleRounds
 from promptiter.search.example_study import ExampleStudies
 from promptiter.structure import StructureSnapshot
@@ -84,13 +84,7 @@ class FewShotSearch:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002 - no model is called
         """One line if optuna is needed and not installed."""
-        if self.strategy != "optuna":
-            return []
-        try:
-            check_optuna()
-        except SetupError as error:
-            return [str(error)]
-        return []
+        return find_optuna_problems() if self.strategy == "optuna" else []
 
     def choose_targets(self, snapshot: StructureSnapshot) -> list[str]:
         """The examples of all nodes."""

@@ -8,6 +8,7 @@ and its final test. The frontier needs the scores of the validation cases, so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
@@ -54,6 +55,10 @@ REWRITES: Mapping[ModuleSelector, Literal["one", "blamed", "all"]] = {
 }
 """Which texts an iteration rewrites, for the forecast."""
 
+IDLE_PASSES, FEWEST_IDLE = 2, 10
+"""The search ends if nothing is proposed in this number of passes over the train cases for each component, and in at
+least this number of iterations."""
+
 MAX_HISTORY = 5
 """The most earlier answers to a case that a reflection model can be shown."""
 
@@ -69,7 +74,7 @@ class GepaSearch:
     With `cache_evaluation` a candidate does not run a case twice; without it, each mini-batch is a new repeat. A random
     `seed` of None is that of the run. `max_candidate_proposals` iterations or `max_tracked_candidates` candidates in
     the pool end the search, and so do `extra_stop_callbacks`: objects of gepa that get its state. `extra_callbacks` get
-    its events. Both are called in the thread of gepa or one like it.
+    its events. Both are called in the thread of gepa or one like it. It also ends if it has nothing left to propose.
     """
 
     backwarder: Backwarder | Attributor | None = None
@@ -140,6 +145,7 @@ class GepaSearch:
         profile = session.baseline.profile
         texts = {name: encode_value(profile.value(name, session.snapshot)) for name in components}
         train, valset = run.examples
+        most_idle = max(FEWEST_IDLE, IDLE_PASSES * len(components) * math.ceil(len(train) / self._minibatch))
         await portal.serve(
             lambda: run_engine(
                 self._build_settings(session, cases=len(train)),
@@ -148,7 +154,9 @@ class GepaSearch:
                 valset=valset,
                 adapter=adapter,
                 select_blamed=adapter.select_blamed,
-                should_stop=lambda state: portal.call(lambda: self._should_stop(session, state)),
+                should_stop=lambda state: portal.call(
+                    lambda: self._should_stop(session, state, is_idle=run.idle >= most_idle)
+                ),
                 callbacks=[watcher, *self.extra_callbacks],
             )
         )
@@ -222,11 +230,11 @@ class GepaSearch:
             seed=session.seed if self.seed is None else self.seed,
         )
 
-    async def _should_stop(self, session: Session, state: Any) -> bool:
+    async def _should_stop(self, session: Session, state: Any, *, is_idle: bool) -> bool:
         """Ask the policies of the run, then the limits of gepa, then the callbacks, whose answer is recorded."""
         if await session.should_stop():
             return True
-        limit = self._find_limit(state)
+        limit = "nothing_proposed" if is_idle else self._find_limit(state)
         if limit:
             await session.note(SearchStopChecked(reason=limit))
             return True

@@ -69,12 +69,16 @@ class _OpenIteration:
 
 
 class GepaRun:
-    """One run of gepa. `pool` are the profiles of its candidates, by number."""
+    """One run of gepa. `pool` are the profiles of its candidates, by number.
+
+    `idle` counts the iterations since the last one that proposed a candidate.
+    """
 
     def __init__(
         self, session: Session, reflections: Reflections, *, validation: EvalSet, baseline: Evaluation, reuses: bool
     ) -> None:
         self.pool: dict[int, Profile] = {0: session.baseline.profile}
+        self.idle = 0
         self._session = session
         self._reflections = reflections
         self._sets: dict[Part, EvalSet] = {"train": session.train, "validation": validation}
@@ -193,6 +197,7 @@ class GepaRun:
     async def end(self) -> None:
         """Record the iteration, and complete the round."""
         opened, session = self._open, self._session
+        self.idle = self.idle + 1 if opened.candidate is None else 0
         if not opened.is_decided:
             await session.skip_round(opened.record.skipped or "nothing was proposed")
         await session.note(IterationFinished(iteration=opened.record))

@@ -81,7 +81,7 @@ class SessionExamples:
     def add_signals(self, report: BlameReport) -> BlameReport:
         """The report with a signal for the examples of each blamed node: they are part of the prompt that is at fault.
 
-        Whether a rule or an example fixes it cannot be told from a failure, so both are tried together.
+        A failure does not show whether a rule or an example fixes it, so both are tried together.
         """
         blamed = {each.surface_id for each in (*report.signals, *report.weak)}
         snapshot = self._session.snapshot

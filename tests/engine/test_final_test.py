@@ -18,6 +18,7 @@ from promptiter.agents.nodes import ModelNode
 from promptiter.agents.surface_scope import surface
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
+from promptiter.engine.session import Session
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
@@ -29,7 +30,7 @@ from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import Answer, Evidence
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stopping import MaxRounds
-from promptiter.profile import Profile
+from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
@@ -123,6 +124,25 @@ async def test_a_gain_beyond_noise_is_shown_for_these_cases_on_fresh_repeats() -
     assert result.conclusion.after is not None
     assert result.conclusion.after - result.conclusion.before == pytest.approx(result.conclusion.results[0].gain)
     assert result.conclusion.reasons[-1] == "the search tried 1 candidate on these cases, in other repeats"
+
+
+async def test_candidates_rejected_after_train_cases_alone_were_not_tried_on_these_cases() -> None:
+    class RejectsOnTrain(Tries):
+        async def search(self, session: Session) -> None:
+            await session.begin_round()
+            worse = session.candidate(PatchSet((SurfacePatch(surface_id=P, value="Polish badly.", reason="tried"),)))
+            await session.evaluate(session.train, worse, phase="screening")
+            await session.reject(worse, "no gain on train")
+            await session.complete_round()
+            await super().search(session)
+
+    agent = InstructedAgent(lambda _, draft, __: 0.9 if draft else 0.2)
+    tried = Engine(agent, Evaluator([FunctionMetric(name="careful", function=_score)]), search=RejectsOnTrain(DRAFT))
+    result = await tried.run(request(cases=7))
+    assert result.conclusion is not None
+    expected = "the search tried 2 candidates, 1 of them on these cases, in other repeats"
+    assert result.conclusion.reasons[-1] == expected
+    assert result.conclusion.tried == 2
 
 
 async def test_a_final_test_without_a_gain_stops_after_its_first_block_and_adopts_nothing() -> None:

@@ -161,6 +161,13 @@ async def test_a_text_that_copies_a_case_is_refused_with_the_reason() -> None:
     assert all("draft#instruction" in each.skipped or "polish#instruction" in each.skipped for each in result.rounds)
 
 
+async def test_a_search_that_proposes_nothing_ends_however_many_rounds_it_has() -> None:
+    leak = Editor(lambda _: "Be careful with two tickets to Oslo on the ninth, and the green door at number forty.")
+    result = await build_engine(search(), leak).run(build_request(max_rounds=1_000))
+    assert len(result.rounds) == 10
+    assert result.rounds[-1].notes[-1].data == {"reason": "nothing_proposed"}
+
+
 async def test_the_budget_is_never_crossed_and_leaves_the_iteration_undecided() -> None:
     for calls in range(14, 60, 5):
         engine = build_engine(search(), budget=Budget(max_calls=calls))

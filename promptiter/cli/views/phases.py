@@ -9,7 +9,7 @@ from rich.text import Text
 from promptiter.cli.output import new_table, print_heading
 from promptiter.runs.summary import RunSummary
 from promptiter.runs.summary_wording import shorten_reason
-from promptiter.runs.trial_phases import PHASE_ENDS, TrialRow
+from promptiter.runs.trial_phases import PHASE_ENDS, TrialSummary
 from traces.text import one_line
 
 MOST_SHOWN = 20
@@ -50,12 +50,12 @@ def print_trials(screen: Console, summary: RunSummary) -> None:
     screen.print(table)
 
 
-def _format_figures(row: TrialRow) -> tuple[str, str, str]:
+def _format_figures(row: TrialSummary) -> tuple[str, str, str]:
     loss = "" if row.loss is None else f"{row.loss:.3f}" + (f" ± {row.std:.3f}" if row.std else "")
     return loss, "" if row.gain is None else f"{row.gain:+.3f}", "" if row.noise_bar is None else f"{row.noise_bar:.3f}"
 
 
-def _format_result(row: TrialRow) -> Text:
+def _format_result(row: TrialSummary) -> Text:
     words = Text(row.outcome.replace("_", " "), STYLES.get(row.outcome, "dim"))
     reason = f" ({shorten_reason(row.reason)})" if row.outcome in ("low_confidence", "no_edit", "failed") else ""
     return Text.assemble(words, f" {one_line(row.proposal)}", (reason, "dim"))

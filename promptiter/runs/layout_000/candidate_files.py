@@ -63,7 +63,7 @@ def write_candidate(
 
 
 def set_field(text: str, names: tuple[str, ...], value: Json) -> str:
-    """A YAML text with another value in a field. If the field is not there yet, the file is written anew."""
+    """A YAML text with another value in a field. A missing field is added, which drops the comments of the file."""
     try:
         return YamlField(join_path(names)).replace(text, value)
     except SetupError:

@@ -18,16 +18,18 @@ from promptiter.backprop.trial_record import get_trials
 from promptiter.concurrency import run_in_thread
 from promptiter.profile import Profile
 from promptiter.runlog.events import Event
-from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.fold import build_result
 from promptiter.runlog.observation import ObservedRun
+from promptiter.runlog.payloads import RoundCompleted, RoundStarted, RunStarted
 from promptiter.runlog.results import RunResult
+from promptiter.runlog.run_state import RunState
 from promptiter.runs.layout_000.candidate_files import AgentYaml, link, write_candidate
 from promptiter.runs.layout_000.header import FILE_NAME as HEADER
 from promptiter.runs.layout_000.header import LayoutHeader, add_end
 from promptiter.runs.layout_000.report import FILE_NAME as REPORT
 from promptiter.runs.layout_000.report import write_report
 from promptiter.runs.layout_000.rows import FILE_NAME, TRAJECTORY, TrialRow, write_rows, write_trajectory
-from promptiter.runs.layout_000.trial_rows import TrialTimes, build_rows, name_candidate
+from promptiter.runs.layout_000.trial_rows import RowBuilder, name_candidate
 from traces.files import write_atomically
 
 
@@ -42,7 +44,10 @@ class LayoutInputs:
 
 
 class Layout000:
-    """An observer that writes the artifacts of one run: into `folder`, or a folder with the id of the run in `root`."""
+    """An observer that writes the artifacts of one run: into `folder`, or a folder with the id of the run in `root`.
+
+    Of each round only the new events are read. `rows` are those of all trials so far.
+    """
 
     def __init__(self, folder: Path | None, *, root: Path, inputs: LayoutInputs, keep_best_only: bool = False) -> None:
         self.folder = folder
@@ -50,63 +55,88 @@ class Layout000:
         self.inputs = inputs
         self.keep_best_only = keep_best_only
         self.rows: list[TrialRow] = []
-        self._run: ObservedRun | None = None
-        self._times = TrialTimes()
+        self._run: ObservedRun
+        self._state = RunState()
+        self._builder = RowBuilder(inputs.names, accept_sigma=inputs.accept_sigma)
+        self._next = 0
+        self._is_open = False
+        self._prompts: dict[str, Path] = {}
+        self._best: tuple[Path, Path | None]
 
     async def begin_run(self, run: ObservedRun) -> None:
-        """Note what is known of a run that is resumed."""
+        """Note the run. What it recorded before is read with its next round."""
         self._run = run
         if self.folder is None:
             self.folder = self.root / run.run_id
-        await run_in_thread(self._begin)
 
     async def observe(self, event: Event) -> None:
-        self._times.note(event)
-        if event.type == "round_completed":
-            await run_in_thread(lambda: self.write(self._fold()))
+        if event.type == RoundCompleted.event_type:
+            await run_in_thread(self._write)
 
-    async def end_run(self, run: ObservedRun) -> None:
-        await run_in_thread(lambda: self.finish(fold_lazily(run.events)))
-
-    def write(self, result: RunResult) -> None:
-        """Write the rows and candidates of all trials that ended."""
-        folder = self.get_folder()
-        self._write_header(result)
-        self.rows = build_rows(
-            result, names=self.inputs.names, times=self._times, accept_sigma=self.inputs.accept_sigma
-        )
-        best, prompt = self._write_candidates(result, folder)
-        _write(folder / FILE_NAME, write_rows(self.rows))
-        _write(folder / TRAJECTORY, write_trajectory(self.rows))
-        link(folder / "best.yaml", best)
-        if prompt is not None:
-            link(folder / "best-instructions.md", prompt)
-
-    def finish(self, result: RunResult) -> None:
-        """Write everything, with the report, and remove other candidates if only the best is kept."""
-        self.write(result)
-        folder = self.get_folder()
-        _write(folder / HEADER, add_end(self._build_header(result), result).write())
-        _write(folder / REPORT, write_report(folder).encode("utf-8", "replace"))
-        if self.keep_best_only:
-            drop_other_candidates(folder)
+    async def end_run(self, run: ObservedRun) -> None:  # noqa: ARG002 - there is one
+        await run_in_thread(self._finish)
 
     def get_folder(self) -> Path:
         """The folder of the artifacts."""
         return self.folder or self.root
 
-    def _begin(self) -> None:
-        self.get_folder().mkdir(parents=True, exist_ok=True)
-        assert self._run is not None, "a run begins before its artifacts are written"
-        for event in self._run.events.read():
-            self._times.note(event)
+    def _write(self, *, is_over: bool = False) -> None:
+        """Write the rows and candidates of all trials that ended."""
+        folder = self.get_folder()
+        for event in self._run.events.read(self._next):
+            self._take(event)
+        if is_over and self._is_open:
+            self._add_round()
+        if not (folder / HEADER).exists():
+            _write(folder / HEADER, self._build_header(self._state.run).write())
+        _write(folder / FILE_NAME, write_rows(self.rows))
+        _write(folder / TRAJECTORY, write_trajectory(self.rows))
+        best, prompt = self._best
+        link(folder / "best.yaml", best)
+        if prompt is not None:
+            link(folder / "best-instructions.md", prompt)
 
-    def _fold(self) -> RunResult:
-        assert self._run is not None, "a run begins before its artifacts are written"
-        return fold_lazily(self._run.events)
+    def _finish(self) -> None:
+        """Write everything, with the report, and remove other candidates if only the best is kept."""
+        self._write(is_over=True)
+        folder, result = self.get_folder(), build_result(self._state, self._run.events)
+        _write(folder / HEADER, add_end(self._build_header(result), result).write())
+        _write(folder / REPORT, write_report(folder).encode("utf-8", "replace"))
+        if self.keep_best_only:
+            drop_other_candidates(folder)
+
+    def _take(self, event: Event) -> None:
+        """Take an event of the run, and add a round once it is complete."""
+        self._next = event.seq + 1
+        self._state.take(event)
+        self._builder.times.note(event)
+        if event.type == RunStarted.event_type:
+            self._write_candidate(0, self._state.run.initial_profile)
+        elif event.type == RoundStarted.event_type:
+            self._is_open = True
+        elif event.type == RoundCompleted.event_type:
+            self._add_round()
+
+    def _add_round(self) -> None:
+        """Add the rows of the current round, and write the candidates that it accepted."""
+        self._is_open = False
+        each = self._state.round
+        assert each is not None, "a round has started"
+        self.rows += self._builder.build(each, self._state.run)
+        profiles = {one.profile.digest: one.profile for one in each.candidates}
+        for trial in get_trials(each):
+            if trial.is_accepted and trial.candidate in profiles:
+                self._write_candidate(trial.number, profiles[trial.candidate])
+
+    def _write_candidate(self, number: int, profile: Profile) -> None:
+        """Write an accepted candidate: the best so far, with the file of its prompt."""
+        file = self.get_folder() / name_candidate(number)
+        structure = self._state.run.structure
+        prompt = write_candidate(self.inputs.agent, profile, structure, at=file, prompts=self._prompts)
+        self._best = file, prompt
 
     def _build_header(self, result: RunResult) -> LayoutHeader:
-        run_folder = "" if self._run is None or self._run.folder is None else str(self._run.folder)
+        run_folder = "" if self._run.folder is None else str(self._run.folder)
         return self.inputs.header.model_copy(
             update={
                 "run_id": result.run_id,
@@ -115,27 +145,6 @@ class Layout000:
                 "baseline_agent_path": _relate(self.inputs.agent.file, self.get_folder()),
             }
         )
-
-    def _write_header(self, result: RunResult) -> None:
-        if not (self.get_folder() / HEADER).exists():
-            _write(self.get_folder() / HEADER, self._build_header(result).write())
-
-    def _write_candidates(self, result: RunResult, folder: Path) -> tuple[Path, Path | None]:
-        """Write the accepted candidates that are not there yet. Returns the files of the best and of its prompt."""
-        structure, agent = result.structure, self.inputs.agent
-        accepted: list[tuple[int, Profile]] = [(0, result.initial_profile)]
-        for each in result.rounds:
-            profiles = {one.profile.digest: one.profile for one in each.candidates}
-            accepted += [
-                (trial.number, profiles[trial.candidate])
-                for trial in get_trials(each)
-                if trial.is_accepted and trial.candidate in profiles
-            ]
-        best, prompt, prompts = folder / name_candidate(0), None, dict[str, Path]()
-        for number, profile in accepted:
-            best = folder / name_candidate(number)
-            prompt = write_candidate(agent, profile, structure, at=best, prompts=prompts)
-        return best, prompt
 
 
 def drop_other_candidates(folder: Path) -> None:

@@ -17,7 +17,7 @@ from promptiter.backprop.trial_record import (
 )
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.runlog.events import Event
-from promptiter.runlog.results import CandidateResult, RunResult
+from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.layout_000.rows import NONE, ReportSummary, StudyState, Sweeps, TrialDecision, TrialRow
 from traces.model import Json
 
@@ -36,44 +36,42 @@ class TrialTimes:
             self.ended.setdefault(0, event.measured.elapsed_s)
 
 
-def build_rows(
-    result: RunResult, *, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
-) -> list[TrialRow]:
-    """The rows of all trials that ended. `names` are the paths of axes, by surface."""
-    return list(_RowBuilder(result, names, times, accept_sigma).build())
-
-
 def name_candidate(number: int) -> str:
     """The file of a candidate, from the folder of the run."""
     return f"candidates/iter-{number:02}.yaml"
 
 
-class _RowBuilder:
-    def __init__(
-        self, result: RunResult, names: Mapping[str, str], times: TrialTimes, accept_sigma: float | None
-    ) -> None:
-        self.result, self.names, self.times, self.accept_sigma = result, names, times, accept_sigma
-        self.evaluations = {one.number: one for one in result.evaluations}
-        self.has_begun = False
-        self.best = 0
-        self.best_holdout: LossFigures | None = None
+class RowBuilder:
+    """Builds the rows of a run, round by round. `names` are the paths of axes, by surface."""
 
-    def build(self) -> Iterator[TrialRow]:
-        for each in self.result.rounds:
-            details = each.details
-            if not isinstance(details, TrialDetails):
-                continue
-            if details.started is not None and not self.has_begun:
-                self.has_begun = True
-                yield self._build_baseline(details.started, each.evaluations)
-            self.evaluations |= {one.number: one for one in each.all_evaluations}
-            candidates = {one.profile.digest: one for one in each.candidates}
-            for trial in details.trials:
-                yield self._build_trial(trial, candidates.get(trial.candidate or ""))
+    def __init__(self, names: Mapping[str, str], *, accept_sigma: float | None) -> None:
+        self.times = TrialTimes()
+        self._names, self._accept_sigma = names, accept_sigma
+        self._run: RunResult
+        self._evaluations: dict[int | None, Evaluation] = {}
+        self._has_begun = False
+        self._best = 0
+        self._best_holdout: LossFigures | None = None
+
+    def build(self, each: RoundResult, run: RunResult) -> Iterator[TrialRow]:
+        """The rows of the trials in a round. `run` is the run after it, without its rounds."""
+        details = each.details
+        if not isinstance(details, TrialDetails):
+            return
+        self._run = run
+        if details.started is not None and not self._has_begun:
+            self._has_begun = True
+            yield self._build_baseline(details.started, each.evaluations)
+        self._evaluations |= {one.number: one for one in (*run.evaluations, *each.all_evaluations)}
+        candidates = {one.profile.digest: one for one in each.candidates}
+        for trial in details.trials:
+            yield self._build_trial(trial, candidates.get(trial.candidate or ""))
+        accepted = run.working_profile.digest  # later candidates are compared with this profile only
+        self._evaluations = {key: one for key, one in self._evaluations.items() if one.profile_digest == accepted}
 
     def _build_baseline(self, started: PhaseStarted, evaluations: Iterable[Evaluation]) -> TrialRow:
-        baseline = next((one for one in self.result.evaluations if one.phase == "baseline"), None)
-        self.best_holdout = None if baseline is None else measure_loss(baseline, self.result.objective)
+        baseline = next((one for one in self._run.evaluations if one.phase == "baseline"), None)
+        self._best_holdout = None if baseline is None else measure_loss(baseline, self._run.objective)
         train = next((one for one in evaluations if one.number == started.first.evaluation), None)
         return TrialRow(
             trial_id=0,
@@ -83,11 +81,11 @@ class _RowBuilder:
             candidate_path=name_candidate(0),
             repeats=len(started.first.runs),
             train=_describe(started.first, train, started.measured),
-            holdout=None if baseline is None else _describe(self.best_holdout, baseline, _measure(baseline)),
+            holdout=None if baseline is None else _describe(self._best_holdout, baseline, TrialMeasured.of(baseline)),
             decision=TrialDecision(
                 train_mean=started.first.mean,
                 train_std=started.first.std,
-                holdout_mean=None if self.best_holdout is None else self.best_holdout.mean,
+                holdout_mean=None if self._best_holdout is None else self._best_holdout.mean,
                 accepted=True,
                 outcome="baseline",
                 reason="the baseline",
@@ -96,15 +94,15 @@ class _RowBuilder:
         )
 
     def _build_trial(self, trial: Trial, candidate: CandidateResult | None) -> TrialRow:
-        before, best_holdout = self.best, self._find_compared(candidate) or self.best_holdout
+        before, best_holdout = self._best, self._find_compared(candidate) or self._best_holdout
         evaluations = () if candidate is None else candidate.evaluations
         train = None
         if trial.train is not None:
             train = next((one for one in evaluations if one.number == trial.train.evaluation), None)
         validation = None if candidate is None else candidate.validation
-        holdout = None if validation is None else measure_loss(validation, self.result.objective)
+        holdout = None if validation is None else measure_loss(validation, self._run.objective)
         if trial.is_accepted:
-            self.best, self.best_holdout = trial.number, holdout or best_holdout
+            self._best, self._best_holdout = trial.number, holdout or best_holdout
         numeric = trial.numeric
         return TrialRow(
             trial_id=trial.number,
@@ -118,14 +116,14 @@ class _RowBuilder:
             candidate_path=name_candidate(trial.number) if trial.is_accepted else None,
             repeats=len(trial.before.runs),
             train=_describe(trial.train, train, trial.measured),
-            holdout=None if validation is None else _describe(holdout, validation, _measure(validation)),
+            holdout=None if validation is None else _describe(holdout, validation, TrialMeasured.of(validation)),
             decision=self._describe_decision(trial, candidate, holdout, best_holdout),
             study_state=StudyState(
                 cycle=trial.cycle,
                 phase=trial.phase,
                 numeric_study_id=None if numeric is None else numeric.study_id,
                 tpe_n_observations_this_study=None if numeric is None else numeric.observations,
-                best_trial_id=self.best,
+                best_trial_id=self._best,
             ),
             stages_usd=trial.measured.stages.cost_usd,
         )
@@ -134,13 +132,13 @@ class _RowBuilder:
         """The hold-out of the accepted profile that a candidate was compared with: perhaps on new repeats."""
         evidence = None if candidate is None else candidate.evidence
         numbers = () if evidence is None else evidence.accepted
-        found = merge_evaluations(one for number in numbers if (one := self.evaluations.get(number)) is not None)
-        return None if found is None else measure_loss(found, self.result.objective)
+        found = merge_evaluations(one for number in numbers if (one := self._evaluations.get(number)) is not None)
+        return None if found is None else measure_loss(found, self._run.objective)
 
     def _describe_decision(
         self, trial: Trial, candidate: CandidateResult | None, holdout: LossFigures | None, best: LossFigures | None
     ) -> TrialDecision:
-        train, before, sigma = trial.train, trial.before, self.accept_sigma
+        train, before, sigma = trial.train, trial.before, self._accept_sigma
         regression = bar = None
         if holdout is not None and best is not None:
             regression = round(holdout.mean - best.mean, 12)
@@ -215,10 +213,10 @@ class _RowBuilder:
         return source
 
     def _name(self, surface_id: str) -> str:
-        return self.names.get(surface_id, surface_id)
+        return self._names.get(surface_id, surface_id)
 
     def _find_time(self, number: int) -> str:
-        started = self.result.measured.started_at
+        started = self._run.measured.started_at
         if not started:
             return ""
         at = datetime.fromisoformat(started) + timedelta(seconds=self.times.ended.get(number, 0.0))
@@ -259,11 +257,3 @@ def _find_penalties(evaluation: Evaluation) -> dict[str, float]:
     costs = (penalties.of_costs([row.usage.cost_usd for row in rows], cases=cases) for rows in by_case)
     waits = (penalties.of_durations([row.measured.duration_s for row in rows]) for rows in by_case)
     return {"cost_per_usd": sum(costs) / cases, "latency_per_sec": sum(waits) / cases}
-
-
-def _measure(evaluation: Evaluation) -> TrialMeasured:
-    costs = [row.usage.cost_usd for row in evaluation.rows]
-    return TrialMeasured(
-        duration_s=round(sum(row.measured.duration_s for row in evaluation.rows), 3),
-        cost_usd=None if None in costs else sum(each for each in costs if each is not None),
-    )

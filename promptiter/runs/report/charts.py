@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 from promptiter.runs.report.trajectory import TrajectoryPoint
-from promptiter.runs.trial_phases import TrialRow
+from promptiter.runs.trial_phases import TrialSummary
 from promptiter.wording import plural
 from traces.text import cut, one_line
 
@@ -74,7 +74,7 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
     return finish_svg(chart.render(is_unicode=True), f"{objective} over {plural(len(shown), 'evaluation')}")
 
 
-def chart_trials(trials: Sequence[TrialRow]) -> str:
+def chart_trials(trials: Sequence[TrialSummary]) -> str:
     """Draw the loss on train trial by trial, with a mark where a phase begins, and the lowest accepted loss so far."""
     pygal = import_pygal()
     shown = list(trials[-MOST_POINTS:])
@@ -114,7 +114,7 @@ def chart_trials(trials: Sequence[TrialRow]) -> str:
     return finish_svg(chart.render(is_unicode=True), f"loss on train over {plural(len(shown), 'trial')}")
 
 
-def _label_phases(trials: Sequence[TrialRow]) -> Iterator[str]:
+def _label_phases(trials: Sequence[TrialSummary]) -> Iterator[str]:
     """`1 numeric` at the first trial of each phase."""
     last: tuple[int, str] | None = None
     for number, each in enumerate(trials):
@@ -123,7 +123,7 @@ def _label_phases(trials: Sequence[TrialRow]) -> Iterator[str]:
         last = (each.cycle, each.phase)
 
 
-def _describe_trial(row: TrialRow) -> str:
+def _describe_trial(row: TrialSummary) -> str:
     figures = "" if row.loss is None else f": {row.loss:.3f}"
     return f"trial {row.number}, {row.outcome.replace('_', ' ')}{figures}\n{cut(one_line(row.proposal), MAX_REASON)}"
 

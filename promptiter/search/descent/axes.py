@@ -44,10 +44,10 @@ def find_axes(snapshot: StructureSnapshot, targets: Iterable[str]) -> tuple[Axis
     wanted = frozenset(targets)
     surfaces = [each for each in snapshot.surfaces if each.id in wanted and each.type in ("parameter", "model")]
     axes = [_build_axis(each) for each in surfaces]
-    endless = [surface.id for surface, axis in zip(surfaces, axes, strict=True) if axis is None]
-    if endless:
+    unbounded = [surface.id for surface, axis in zip(surfaces, axes, strict=True) if axis is None]
+    if unbounded:
         raise SetupError(
-            f"{join_names(endless)}: a study needs a minimum and a maximum, or choices, to search a value; "
+            f"{join_names(unbounded)}: a study needs a minimum and a maximum, or choices, to search a value; "
             "declare them, such as Parameter(value=0.5, minimum=0, maximum=1), or leave it out of the targets"
         )
     return tuple(axis for axis in axes if axis is not None and not _is_fixed(axis))

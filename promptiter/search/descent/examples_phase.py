@@ -40,7 +40,7 @@ class ExamplesPhase:
             [place] = phase.list_places(1)
             trial = await trials.record(attempt, place, outcome=_name_outcome(found), gain=found.gain)
             if found.is_accepted:
-                await trials.accept()
+                await trials.start()
             if (result := await phase.end_round([trial])) is not None:
                 return result
         return None

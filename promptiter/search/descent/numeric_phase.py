@@ -18,7 +18,7 @@ from traces import digest
 from traces.model import Json
 
 MOST_POINTS = 10_000
-"""A space with more points than this counts as endless."""
+"""A space with more points than this counts as infinite."""
 
 
 class NumericPhase:

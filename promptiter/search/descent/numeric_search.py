@@ -18,7 +18,7 @@ from promptiter.runlog.results import RunShape
 from promptiter.search.descent.axes import choose_axes, describe_no_targets, find_axes
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import PhaseLimits
-from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
+from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_problems
 from promptiter.search.descent.trials import Trials
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
@@ -94,11 +94,7 @@ class OptunaSearch:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002
         """One line if optuna is not installed."""
-        try:
-            check_optuna()
-        except SetupError as error:
-            return [str(error)]
-        return []
+        return find_optuna_problems()
 
 
 @dataclass(kw_only=True, eq=False)

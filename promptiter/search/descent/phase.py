@@ -34,7 +34,7 @@ class PhaseLimits:
 
 @dataclass
 class OpenPhase:
-    """A phase in progress. `is_new` until its first round has begun."""
+    """A phase in progress. `first` are the figures at its start, once its first round has begun."""
 
     trials: Trials
     kind: PhaseKind

@@ -32,7 +32,7 @@ from promptiter.search.descent.examples_phase import ExamplesPhase
 from promptiter.search.descent.numeric_phase import NumericPhase
 from promptiter.search.descent.phase import Phase, PhaseLimits
 from promptiter.search.descent.prompt_files import read_prompt
-from promptiter.search.descent.study import Sampler, StudySettings, check_optuna
+from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_problems
 from promptiter.search.descent.textual_phase import TextualPhase
 from promptiter.search.descent.trials import Trials
 from promptiter.search.propose import PatchProposer
@@ -164,13 +164,8 @@ class CoordinateDescent:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line if optuna is not installed, and for each model that cannot be called, or whose price is unknown."""
-        found: list[str] = []
+        found = find_optuna_problems() if "numeric" in self._phases else []
         stages: list[object] = []
-        if "numeric" in self._phases:
-            try:
-                check_optuna()
-            except SetupError as error:
-                found.append(str(error))
         if "textual" in self._phases:
             stages += [self._critic] if self._critic else [find_blaming_stage(self.attributor), self._aggregator]
             stages.append(self._applier or self._optimizer)

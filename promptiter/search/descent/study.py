@@ -1,4 +1,4 @@
-"""Study: an Optuna study of one numeric phase, asked and told in batches. The only module that imports optuna.
+"""Study: an Optuna study of one numeric phase, in batches. The only module that imports optuna.
 
 It proposes what plain Optuna proposes with the same sampler, seed, batch size, names and distributions. Nothing is
 stored: a resumed run asks and tells again. If another version of optuna then proposes other points, those that the run
@@ -46,6 +46,15 @@ def check_optuna() -> None:
         raise SetupError("this search needs optuna: pip install 'promptiter[optuna]'") from error
 
 
+def find_optuna_problems() -> list[str]:
+    """One line if optuna is not installed."""
+    try:
+        check_optuna()
+    except SetupError as error:
+        return [str(error)]
+    return []
+
+
 class Study:
     """A study that minimizes a loss. Call `ask`, then `adopt` if the points are recorded, then `tell`."""
 
@@ -64,7 +73,7 @@ class Study:
         self._asked = 0
 
     def ask(self, count: int) -> tuple[NumericProposal, ...]:
-        """Propose points. All are asked for before one of them is told."""
+        """Propose points. All of a batch are proposed before a loss is reported."""
         assert not self._open, "tell the last points first"
         found = []
         for _ in range(count):

@@ -7,9 +7,10 @@ confidence ends before anything is edited or run. Texts that are co-optimized ch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from promptiter.backprop.record import StagesMeasured
-from promptiter.backprop.trial_record import PhaseKind, PhaseResult, TextualProposal, Trial
+from promptiter.backprop.trial_record import PhaseKind, PhaseResult, TextualProposal, Trial, TrialOutcome
 from promptiter.search.descent.diagnoses import Diagnoses, Edited
 from promptiter.search.descent.phase import OpenPhase, PhaseLimits
 from promptiter.search.descent.trials import Attempt, Trials
@@ -82,21 +83,18 @@ class TextualPhase:
             self._exhausted.add((self._trials.accepted.profile.digest, group))
         if not edited.patches:
             return self._skip(group, proposal, "no_edit", edited.problem or "no new text was written", stages)
-        proposal = TextualProposal(
-            diagnoses=proposal.diagnoses, edits=edited.edits, critic=proposal.critic, applier=proposal.applier
-        )
+        proposal = replace(proposal, edits=edited.edits)
         return Attempt(surfaces=group, patches=edited.patches, textual=proposal, stages=stages)
 
     def _skip(
-        self, group: tuple[str, ...], proposal: TextualProposal, outcome: str, reason: str, stages: StagesMeasured
+        self,
+        group: tuple[str, ...],
+        proposal: TextualProposal,
+        outcome: TrialOutcome,
+        reason: str,
+        stages: StagesMeasured,
     ) -> Attempt:
-        return Attempt(
-            surfaces=group,
-            textual=proposal,
-            skipped="low_confidence" if outcome == "low_confidence" else "no_edit",
-            reason=reason,
-            stages=stages,
-        )
+        return Attempt(surfaces=group, textual=proposal, skipped=outcome, reason=reason, stages=stages)
 
     def _choose(self, blamed: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The next group in turn; with blame, of those that have a blamed text, and only their blamed texts."""

@@ -8,7 +8,7 @@ train is not validated. Each accepted candidate is the profile that later trials
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from promptiter.backprop.record import StagesMeasured
 from promptiter.backprop.trial_record import (
@@ -98,12 +98,11 @@ class Trials:
         self._losses: dict[str, float | None] = {}
         self._count = 0
 
-    @property
-    def count(self) -> int:
-        return self._count
-
     async def start(self) -> None:
-        """Run the train cases under the initial profile. Call it once a round has begun."""
+        """Run the train cases under the accepted profile of the run: trials start from it.
+
+        Called in the first round, and after another search has changed the profile.
+        """
         session = self.session
         profile = session.accepted.profile
         evaluation = await session.evaluate(session.train, profile, phase="train", repeats=self._repeats)
@@ -118,14 +117,10 @@ class Trials:
         if not self._losses:
             await self.start()
         accepted = self.accepted
-        measured = _measure(accepted.evaluation) if not self._count else TrialMeasured()
+        measured = TrialMeasured.of(accepted.evaluation) if not self._count else TrialMeasured()
         await self.session.note(
             PhaseStarted(cycle=cycle, phase=phase, study_id=study_id, first=accepted.figures, measured=measured)
         )
-
-    async def accept(self) -> None:
-        """Run the train cases of the accepted profile, which another search changed. Later trials start from it."""
-        await self.start()
 
     async def record(self, attempt: Attempt, place: Place, *, outcome: TrialOutcome, gain: float | None) -> Trial:
         """Record a trial that was decided elsewhere, from the accepted profile as it was before."""
@@ -180,7 +175,7 @@ class Trials:
     async def _decide(self, candidate: Profile, evaluation: Evaluation, train: LossFigures | None) -> _Result:
         """Let the acceptance of the run decide, unless the train cases already say no."""
         session, before = self.session, self.accepted
-        measured = _measure(evaluation)
+        measured = TrialMeasured.of(evaluation)
         if train is None or not train.is_reliable:
             outcome: TrialOutcome = "failed" if train is None else "unreliable"
             reason = f"too many train runs failed: {evaluation.commonest_errors}"
@@ -225,7 +220,6 @@ class Trials:
 
     async def _record(self, attempt: Attempt, place: Place, parent: Profile, result: _Result) -> Trial:
         self._count += 1
-        measured = result.measured
         trial = Trial(
             number=self._count,
             place=place.number,
@@ -243,7 +237,7 @@ class Trials:
             noise_bar=result.noise_bar,
             outcome=result.outcome,
             reason=self.session.redact(result.reason),
-            measured=TrialMeasured(duration_s=measured.duration_s, cost_usd=measured.cost_usd, stages=attempt.stages),
+            measured=replace(result.measured, stages=attempt.stages),
         )
         return (await self.session.note(TrialFinished(trial=trial))).trial
 
@@ -258,11 +252,3 @@ def _describe_gain(gain: float, bar: float | None) -> str:
     if bar is None:
         return f"train gains {gain:.3f}"
     return f"train gains {gain:.3f}, {'below' if gain < bar - ROUNDING else 'which clears'} its noise of {bar:.3f}"
-
-
-def _measure(evaluation: Evaluation) -> TrialMeasured:
-    costs = [row.usage.cost_usd for row in evaluation.rows]
-    return TrialMeasured(
-        duration_s=round(sum(row.measured.duration_s for row in evaluation.rows), 3),
-        cost_usd=None if None in costs else sum(each for each in costs if each is not None),
-    )
