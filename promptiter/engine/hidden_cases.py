@@ -53,6 +53,9 @@ class HiddenCases:
         self._answers = frozenset(
             text for text, count in answers.items() if text not in expected and (count == 1 or _is_long(text))
         )
+        self._long_answers = [each for each in sorted(self._answers) if _is_long(each)]
+        self._long_known_inputs = [each for each in dict.fromkeys(self._known_inputs) if _is_long(each)]
+        self._problems: dict[tuple[str, str], str] = {}
 
     def find_repeat(self, examples: Json, *, own: Json = None) -> str:
         """Say which of some messages repeats a case, without naming the case; empty if none does.
@@ -63,7 +66,10 @@ class HiddenCases:
         for number, message in enumerate(examples if isinstance(examples, list) else [], 1):
             if message in kept or not isinstance(message, dict):
                 continue
-            if problem := self._find_problem(str(message.get("content", "")), role=str(message.get("role", ""))):
+            key = str(message.get("content", "")), str(message.get("role", ""))
+            if key not in self._problems:  # every round asks about the same train cases again
+                self._problems[key] = self._find_problem(key[0], role=key[1])
+            if problem := self._problems[key]:
                 return f"message {number} of the examples {problem}"
         return ""
 
@@ -74,9 +80,9 @@ class HiddenCases:
         text = _join_words(content)
         if text in self._inputs or _holds(text, self._parts):
             return REPEATED_INPUT
-        if (role == "assistant" and text in self._answers) or _holds(text, self._answers):
+        if (role == "assistant" and text in self._answers) or _holds(text, self._long_answers):
             return REPEATED_ANSWER
-        if role != "user" or not _is_long(text) or _holds(text, self._known_inputs):
+        if role != "user" or not _is_long(text) or _holds(text, self._long_known_inputs):
             return ""
         shingles = make_shingles([content])
         return NEARLY_REPEATED_INPUT if any(_compare(shingles, each) >= NEAR for each in self._shingles) else ""
@@ -125,7 +131,7 @@ def _list_leaves(value: Json) -> Iterator[str]:
 
 
 def _holds(text: str, parts: Iterable[str]) -> bool:
-    return any(_is_long(each) and each in text for each in parts)
+    return any(each in text for each in parts)
 
 
 def _is_long(text: str) -> bool:

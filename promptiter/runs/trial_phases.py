@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from promptiter.backprop.trial_record import (
+    NumericProposal,
     PhaseEnd,
     PhaseKind,
     PhaseResult,
@@ -138,26 +139,28 @@ class TrialPhases:
 
 
 def describe_trial(trial: Trial) -> str:
-    """What a trial changes: the values of a point, or the texts and why."""
+    """What a trial changes: the values of a point, or the texts; both in a joint move."""
     if trial.numeric is not None:
         changed = {name: trial.numeric.params[name] for name in trial.changed if name in trial.numeric.params}
-        return describe_values(changed or trial.numeric.params)
+        values = describe_values(changed or trial.numeric.params)
+        texts = [name for name in trial.changed if name not in trial.numeric.params]
+        return f"{join_names(texts, limit=MOST_VALUES)} with {values}" if texts else values
     return join_names(list(trial.changed or trial.surfaces), limit=MOST_VALUES)
 
 
 def explain_proposal(trial: Trial) -> str:
-    """Why a study proposed a point, or what the critic found; empty for random points."""
-    if trial.textual is not None:
-        found = [
-            f"{each.failing_pattern} (confidence {each.confidence:.2g})" for each in trial.textual.diagnoses.values()
-        ]
-        return "; ".join(found)
-    point = trial.numeric
-    if point is None or point.score is None:
-        return ""
+    """What the critic found, and why a study proposed a point; empty for random points."""
+    diagnoses = () if trial.textual is None else trial.textual.diagnoses.values()
+    found = [f"{each.failing_pattern} (confidence {each.confidence:.2g})" for each in diagnoses]
+    if trial.numeric is not None and trial.numeric.score is not None:
+        found.append(_explain_point(trial.numeric, trial.numeric.score))
+    return "; ".join(found)
+
+
+def _explain_point(point: NumericProposal, score: float) -> str:
     ranked = sorted(point.axes.items(), key=lambda each: -each[1].good / max(each[1].bad, 1e-12))
     named = [f"{_name_axis(name)} {each.good:.2g} to {each.bad:.2g}" for name, each in ranked[:MOST_VALUES]]
-    return f"density of good to bad trials {point.score:.3g}; by axis: {', '.join(named)}"
+    return f"density of good to bad trials {score:.3g}; by axis: {', '.join(named)}"
 
 
 def describe_values(params: Mapping[str, Json]) -> str:

@@ -170,6 +170,5 @@ def build_request(*, targets: tuple[str, ...] = (TEXT, *AXES), cases: int = 6) -
 
 
 def build_descent(**options: Any) -> CoordinateDescent:
-    """Coordinate descent with the critic and the applier of this world, and numeric phases that can model."""
-    given = {"numeric_max_trials": 20, "numeric_patience": 10, **options}
-    return CoordinateDescent(critic=ReasonReader(), applier=RuleAdder(), **given)
+    """Coordinate descent with the critic and the applier of this world."""
+    return CoordinateDescent(critic=ReasonReader(), applier=RuleAdder(), **options)

@@ -134,12 +134,14 @@ def _convert_search(found: AgentDocument, block: OptimizerBlock) -> dict[str, Js
     budget = block.budget
     options: dict[str, Json] = {
         "max_cycles": budget.whole.max_cycles,
+        "dry_cycles": 1,
         "numeric_max_trials": budget.numeric_phase.max_trials,
         "numeric_patience": budget.numeric_phase.patience,
         "textual_max_trials": budget.textual_phase.max_trials,
         "textual_patience": budget.textual_phase.patience,
         "batch_size": block.batch_size,
         "startup_trials": block.n_startup_trials,
+        "count_startup": True,
         "ei_candidates": block.n_ei_candidates,
         "multivariate": block.multivariate,
         "convergence": block.numeric_convergence_eps,

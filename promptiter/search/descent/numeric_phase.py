@@ -1,6 +1,7 @@
 """NumericPhase: numbers and choices, searched by a fresh study while all texts keep their value.
 
-The observations of a study are about one set of texts, so each phase starts a new one, with a seed of its own.
+The observations of a study are about one set of texts, so each phase starts a new one, with a seed of its own. In a
+joint move these are the accepted texts with a rejected edit, and each candidate is compared with the accepted profile.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class NumericPhase:
         self._convergence = convergence
         self._phases = 0
 
-    async def run(self, cycle: int) -> PhaseResult | None:
+    async def run(self, cycle: int, *, text: Attempt | None = None) -> PhaseResult | None:
+        """Run a phase. With a `text` that was rejected, every point is tried together with it: a joint move."""
         self._phases += 1
         name = f"numeric-phase-{self._phases}"
         study = Study(name, self._axes, seed=self._seed + self._phases, settings=self._settings)
@@ -58,7 +60,7 @@ class NumericPhase:
         while await phase.begin_round():
             points = await self._ask(study, min(self._batch_size, self._limits.max_trials - len(phase.done)))
             parent = self._trials.accepted.profile
-            attempts = [self._build_attempt(point) for point in points]
+            attempts = [self._build_attempt(point, text) for point in points]
             found = await self._trials.run(attempts, phase.list_places(len(points)))
             study.tell([self._trials.find_loss(each.patches, parent) for each in attempts])
             if (result := await phase.end_round(found)) is not None:
@@ -78,17 +80,19 @@ class NumericPhase:
         study.adopt(recorded)
         return recorded
 
-    def _build_attempt(self, point: NumericProposal) -> Attempt:
-        """The values of a point that differ from the accepted profile."""
+    def _build_attempt(self, point: NumericProposal, text: Attempt | None) -> Attempt:
+        """The values of a point that differ from the accepted profile, and the text until it is accepted."""
         snapshot, profile = self._trials.session.snapshot, self._trials.accepted.profile
         reason = f"point {point.number + 1} of {point.study_id}"
-        patches = tuple(
-            SurfacePatch(surface_id=name, value=value, reason=reason)
-            for name, value in point.params.items()
-            if profile.value(name, snapshot) != value
-        )
+        values = [SurfacePatch(surface_id=name, value=value, reason=reason) for name, value in point.params.items()]
+        texts = () if text is None else text.patches.patches
+        changed = [each for each in (*texts, *values) if profile.value(each.surface_id, snapshot) != each.value]
         surfaces = tuple(each.surface_id for each in self._axes)
-        return Attempt(surfaces=surfaces, patches=PatchSet(patches), numeric=point)
+        if text is None or not any(each in changed for each in texts):
+            return Attempt(surfaces=surfaces, patches=PatchSet(tuple(changed)), numeric=point)
+        return Attempt(
+            surfaces=(*text.surfaces, *surfaces), patches=PatchSet(tuple(changed)), numeric=point, textual=text.textual
+        )
 
     def _find_expected(self, points: Sequence[NumericProposal]) -> float | None:
         """The most that one of these points may gain, once the study models its trials."""

@@ -26,10 +26,14 @@ class Phase(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseLimits:
-    """When a phase ends: after this number of trials, and after this number in a row without an accepted one."""
+    """When a phase ends: after this number of trials, and after this number in a row without an accepted one.
+
+    The first `startup` trials do not count for the patience.
+    """
 
     max_trials: int
     patience: int | None
+    startup: int = 0
 
 
 @dataclass
@@ -92,8 +96,6 @@ class OpenPhase:
         return (await self.trials.session.note(PhaseEnded(phase=result))).phase
 
     def _count_idle(self) -> int:
-        """The trials since the last accepted one."""
-        for number, each in enumerate(reversed(self.done)):
-            if each.is_accepted:
-                return number
-        return len(self.done)
+        """The trials since the last accepted one, without those of the startup."""
+        accepted = [number for number, each in enumerate(self.done, start=1) if each.is_accepted]
+        return max(0, len(self.done) - max([self.limits.startup, *accepted]))

@@ -1,8 +1,9 @@
 """CoordinateDescent: numeric phases alternate with textual phases, and each accepted candidate is the next start.
 
 A numeric phase searches numbers and choices with a fresh Optuna study while the texts keep their value. A textual phase
-diagnoses what still fails, edits one text per trial, and keeps what helps. The search ends after a cycle of all phases
-in which nothing was accepted, or after `max_cycles`.
+diagnoses what still fails, edits one text per trial, and keeps what helps. A text may need other numbers: after a cycle
+in which nothing was accepted, the numeric phase tries its points together with the most promising rejected text. The
+search ends after `dry_cycles` such cycles in a row, or after `max_cycles`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.applier import LLMApplier
 from promptiter.backprop.llm.critic import LLMCritic
 from promptiter.backprop.support_aggregator import SupportAggregator
+from promptiter.backprop.trial_record import PhaseResult
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError, UnknownSurfaceError
@@ -54,8 +56,9 @@ class CoordinateDescent:
 
     A phase ends after its `max_trials`, or its `patience` in trials without an accepted candidate. A numeric phase also
     ends when its study expects no point to gain `convergence`; a textual one when nothing fails. The study proposes
-    `batch_size` points at a time: the first `startup_trials` at random, then the best of `ei_candidates`. The seed of
-    each study is `seed`, by default that of the run, plus the number of its phase.
+    `batch_size` points at a time: the first `startup_trials` at random, then the best of `ei_candidates`. Random points
+    say little about what the study can find, so they count for `numeric_patience` only with `count_startup`. The seed
+    of each study is `seed`, by default that of the run, plus the number of its phase.
 
     `critic` and `applier` are models, or your own: an object, or `module:attr`. Prompts of your own are files. Without
     a critic the backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with
@@ -74,14 +77,16 @@ class CoordinateDescent:
     applier_prompt: str | None = None
     applier_options: dict[str, Any] | None = None
     max_cycles: int = 4
-    numeric_max_trials: int = 15
-    numeric_patience: int = 5
+    dry_cycles: int = 2
+    numeric_max_trials: int = 20
+    numeric_patience: int = 10
     textual_max_trials: int = 10
     textual_patience: int = 4
     examples_max_trials: int = 4
     examples_patience: int = 2
     batch_size: int = 1
     startup_trials: int = 10
+    count_startup: bool = False
     ei_candidates: int = 24
     multivariate: bool = True
     convergence: float = 1e-3
@@ -97,7 +102,14 @@ class CoordinateDescent:
         check_stages(backwarder=self.backwarder, aggregator=self.aggregator, optimizer=self.optimizer)
         for name in ("max_cycles", "numeric_max_trials", "numeric_patience", "textual_max_trials", "textual_patience"):
             check_count(getattr(self, name), name)
-        for name in ("examples_max_trials", "examples_patience", "batch_size", "ei_candidates", "failures_shown"):
+        for name in (
+            "examples_max_trials",
+            "examples_patience",
+            "batch_size",
+            "ei_candidates",
+            "failures_shown",
+            "dry_cycles",
+        ):
             check_count(getattr(self, name), name)
         for name in ("startup_trials", "rejections_shown"):
             check_count(getattr(self, name), name, least=0)
@@ -122,24 +134,31 @@ class CoordinateDescent:
     async def search(self, session: Session) -> None:
         axes, groups, examples = self._find_surfaces(session)
         trials = Trials(session)
+        numeric = self._build_numeric(trials, axes) if axes else None
+        textual = self._build_textual(trials, groups) if groups else None
         by_name: dict[PhaseName, Phase] = {}
-        if axes:
-            by_name["numeric"] = self._build_numeric(trials, axes)
-        if groups:
-            by_name["textual"] = self._build_textual(trials, groups)
+        if numeric is not None:
+            by_name["numeric"] = numeric
+        if textual is not None:
+            by_name["textual"] = textual
         if examples:
             limits = PhaseLimits(max_trials=self.examples_max_trials, patience=self.examples_patience)
             by_name["examples"] = ExamplesPhase(trials, examples, limits=limits, seed=self._find_seed(session))
+        phases = [by_name[name] for name in self._phases if name in by_name]
+        most_dry = 1 if numeric is None else self.dry_cycles  # without a fresh study, the next cycle is like the last
+        dry = 0
         for cycle in range(1, self.max_cycles + 1):
             accepted = 0
-            for name in self._phases:
-                if name not in by_name:
-                    continue
-                result = await by_name[name].run(cycle)
+            for phase in phases:
+                if dry and phase is numeric and textual is not None:
+                    result = await _run_jointly(numeric, textual, cycle)
+                else:
+                    result = await phase.run(cycle)
                 if result is None:
                     return
                 accepted += result.accepted
-            if not accepted:
+            dry = 0 if accepted else dry + 1
+            if dry == most_dry:
                 await session.note(SearchStopChecked(reason="dry_cycle"))
                 return
         await session.note(SearchStopChecked(reason="max_cycles"))
@@ -221,7 +240,11 @@ class CoordinateDescent:
                 multivariate=self.multivariate,
             ),
             seed=self._find_seed(session),
-            limits=PhaseLimits(max_trials=self.numeric_max_trials, patience=self.numeric_patience),
+            limits=PhaseLimits(
+                max_trials=self.numeric_max_trials,
+                patience=self.numeric_patience,
+                startup=0 if self.count_startup or self.sampler == "random" else self.startup_trials,
+            ),
             batch_size=self.batch_size,
             convergence=self.convergence,
         )
@@ -266,6 +289,15 @@ class CoordinateDescent:
         _check_unused("applier", self.applier, applier_prompt=self.applier_prompt, applier_options=self.applier_options)
         applier: Applier | None = _load_part(self.applier, STAGES["applier"])
         return applier
+
+
+async def _run_jointly(numeric: NumericPhase, textual: TextualPhase, cycle: int) -> PhaseResult | None:
+    """Search the numbers of the most promising rejected text, if there is one, else those of the accepted texts."""
+    text = textual.take_rejected()
+    result = await numeric.run(cycle, text=text)
+    if text is not None and result is not None and result.accepted:
+        textual.restart()
+    return result
 
 
 def _is_model(part: object, prompt: str | None) -> TypeGuard[str]:

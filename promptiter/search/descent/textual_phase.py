@@ -42,6 +42,7 @@ class TextualPhase:
         self._models = models
         self._turn = 0
         self._exhausted: set[tuple[str, tuple[str, ...]]] = set()
+        self._rejected: list[tuple[float, Attempt]] = []
 
     async def run(self, cycle: int) -> PhaseResult | None:
         phase = OpenPhase(self._trials, self.kind, cycle, self._limits)
@@ -56,6 +57,23 @@ class TextualPhase:
             if (result := await phase.end_round(found)) is not None:
                 return result
         return None
+
+    def take_rejected(self) -> Attempt | None:
+        """The rejected edit of the accepted texts that came closest to a gain on train; None if none is left.
+
+        It may need other numbers: a numeric phase can try both together. Each is returned once.
+        """
+        if not self._rejected:
+            return None
+        best = max(self._rejected, key=lambda each: each[0])
+        self._rejected.remove(best)
+        return best[1]
+
+    def restart(self) -> None:
+        """Forget rejected edits, because a text has changed, and start again with the first target."""
+        self._diagnoses.forget()
+        self._rejected.clear()
+        self._turn = 0
 
     async def _propose(self) -> tuple[Attempt | None, str]:
         """The next attempt, or None and why there is nothing left to try."""
@@ -120,7 +138,8 @@ class TextualPhase:
     def _learn(self, attempt: Attempt, trial: Trial) -> None:
         """Remember a rejected idea; after an accepted one, start again with the first target."""
         if trial.is_accepted:
-            self._diagnoses.forget()
-            self._turn = 0
+            self.restart()
         elif attempt.textual is not None:
+            if trial.gain is not None:
+                self._rejected.append((trial.gain, attempt))
             self._diagnoses.remember(attempt.textual.diagnoses, attempt.patches, trial.reason)

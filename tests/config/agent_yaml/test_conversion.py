@@ -29,6 +29,7 @@ def test_the_block_of_the_document_becomes_a_run(project: Path) -> None:
     assert config.search.name == "coordinate_descent"
     assert config.search.options["max_cycles"] == 2
     assert config.search.options["numeric_max_trials"] == 12
+    assert (config.search.options["dry_cycles"], config.search.options["count_startup"]) == (1, True)
     assert config.search.options["critic"] == "offline_model:critic"
     assert config.search.options["critic_prompt"].endswith(".holodeck/optimizer/agents/critic.yaml")
     assert config.acceptance.sigma_gain is not None

@@ -1,17 +1,21 @@
 """A run with two cycles of both phases is killed at every event and resumed: the same result, no case run repeated.
 
+So is one that accepts nothing, whose second cycle tries a rejected text with other numbers.
+
 `make test` takes some of the kills, `make long` the others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import orjson
 import pytest
 
-from promptiter.backprop.trial_record import list_phases
+from promptiter.backprop.trial_record import get_trials, list_phases
+from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.search.descent.search import CoordinateDescent
@@ -39,19 +43,20 @@ class CountsCalls(ReasonReader, RuleAdder):
         return super().apply(request)
 
 
-def run(folder: Path) -> tuple[RunResult, int, int]:
+def run(folder: Path, *, accept_sigma: float = 1.0, trials: int = 6) -> tuple[RunResult, int, int]:
     """Start a run below a folder, or resume the existing one: the result, the case runs and the calls of stages."""
     stages = CountsCalls()
     search = CoordinateDescent(
         critic=stages,
         applier=stages,
         max_cycles=2,
-        numeric_max_trials=6,
+        numeric_max_trials=trials,
         textual_max_trials=2,
         batch_size=2,
         startup_trials=3,
     )
-    engine, request = build_engine(search, seed=3), build_request(cases=2)
+    engine = build_engine(search, seed=3)
+    request = replace(build_request(cases=2), acceptance=SigmaGain(accept_sigma=accept_sigma))
     there = sorted(folder.glob("*/run.json"))
     directory = (
         RunDirectory.resume(there[0].parent, engine, request) if there else RunDirectory.begin(folder, engine, request)
@@ -101,3 +106,17 @@ def test_coordinate_descent_resumes_from_every_event(chunk: int, whole: tuple[Pa
         assert (known + run_again, asked + asked_again) == (case_runs, calls)
         rows = [str(event["data"]) for event in read_events(folder) if event["type"] == "trial"]
         assert len(rows) == len(set(rows)) == count_events(folder_of_whole, "trial")
+
+
+@pytest.mark.long
+def test_a_joint_move_resumes_from_every_event(tmp_path: Path) -> None:
+    result, case_runs, _ = run(tmp_path / "whole", accept_sigma=1000.0, trials=2)
+    assert any(trial.numeric and trial.textual for each in result.rounds for trial in get_trials(each))
+    for seq in range(len(read_events(tmp_path / "whole"))):
+        folder = tmp_path / str(seq)
+        with kill_runs_at(seq, get_args(How)[seq % 3]), pytest.raises(Killed):
+            run(folder, accept_sigma=1000.0, trials=2)
+        known = count_events(folder, "case")
+        _, run_again, _ = run(folder, accept_sigma=1000.0, trials=2)
+        assert read_unmeasured(folder, traces=False) == read_unmeasured(tmp_path / "whole", traces=False)
+        assert known + run_again == case_runs

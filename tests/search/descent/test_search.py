@@ -10,21 +10,26 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.policies.acceptance import AnyGain
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.sigma_gain import SigmaGain
+from promptiter.profile import Profile
 from promptiter.registry import SEARCHES
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
 from promptiter.runs.decisions import decide_again
+from promptiter.runs.trial_phases import describe_trial
 from promptiter.search.descent.numeric_search import OptunaSearch, RandomSearch
 from promptiter.search.descent.search import CoordinateDescent
 from promptiter.stages.diagnosis import DiagnoseRequest, Diagnosis
+from tests.worlds import quadratic_world
 from tests.worlds.quadratic_world import (
     AXES,
     REACHED,
     RULE,
+    SETTINGS,
     TEXT,
     QuadraticAgent,
     ReasonReader,
     RuleAdder,
+    archive,
     build_descent,
     build_engine,
     build_request,
@@ -60,17 +65,81 @@ def test_phases_alternate_and_say_why_they_ended(descent: tuple[RunResult, Quadr
 
     assert [each.phase for each in phases] == ["numeric", "textual"] * (len(phases) // 2)
     assert [each.cycle for each in phases[::2]] == [*range(1, len(phases) // 2 + 1)]
-    assert {each.ended for each in phases} <= {"max_trials", "patience"}
+    assert {each.ended for each in phases} <= {"max_trials", "patience", "converged"}
     assert [each.study_id for each in phases[:3]] == ["numeric-phase-1", "", "numeric-phase-2"]
 
 
-def test_a_dry_cycle_ends_the_search(descent: tuple[RunResult, QuadraticAgent]) -> None:
-    phases = [*list_phases(descent[0].rounds)]
+def count_accepted(result: RunResult) -> list[int]:
+    """The accepted trials of each cycle."""
+    phases = [*list_phases(result.rounds)]
+    return [first.accepted + second.accepted for first, second in zip(phases[::2], phases[1::2], strict=True)]
 
-    assert phases[-1].accepted == phases[-2].accepted == 0
-    assert all(first.accepted + second.accepted for first, second in zip(phases[:-2:2], phases[1:-2:2], strict=True))
-    assert descent[0].stop is not None
-    assert descent[0].stop.reason == "exhausted"
+
+@pytest.mark.parametrize("dry_cycles", [1, 2])
+def test_dry_cycles_in_a_row_end_the_search(dry_cycles: int) -> None:
+    result, _ = run(build_descent(dry_cycles=dry_cycles, max_cycles=8, numeric_max_trials=4), seed=1)
+    accepted = count_accepted(result)
+
+    assert len(accepted) < 8
+    assert accepted[-dry_cycles:] == [0] * dry_cycles
+    assert accepted[-dry_cycles - 1]
+    assert result.stop is not None
+    assert result.stop.reason == "exhausted"
+
+
+def test_without_numbers_one_dry_cycle_ends_the_search() -> None:
+    result, _ = run(build_descent(), request=build_request(targets=(TEXT,)))
+
+    assert [each.accepted > 0 for each in list_phases(result.rounds)] == [True, False]
+
+
+@pytest.mark.parametrize(("count_startup", "attempts"), [(False, 6), (True, 2)])
+def test_startup_trials_count_for_the_patience_only_on_request(count_startup: bool, attempts: int) -> None:
+    options = {"startup_trials": 4, "numeric_patience": 2, "convergence": 0.0, "count_startup": count_startup}
+    request = replace(build_request(targets=AXES), acceptance=SigmaGain(accept_sigma=1000.0))
+    result, _ = run(build_descent(**options, max_cycles=1), request=request)
+    [phase] = list_phases(result.rounds)
+
+    assert (phase.attempts, phase.ended) == (attempts, "patience")
+
+
+def run_from_the_best_numbers(monkeypatch: pytest.MonkeyPatch, **options: object) -> RunResult:
+    """A run that starts with the best numbers for a text without the rule. They are too good for the rule alone."""
+    monkeypatch.setattr(quadratic_world, "CAP", 0.9)
+    best = {
+        f"archive#parameter.{name}": each.low * (each.high / each.low) ** each.best[0]
+        if each.is_log
+        else each.low + (each.high - each.low) * each.best[0]
+        for name, each in SETTINGS.items()
+    }
+    best = {name: round(value) if "top_k" in name or "chars" in name else value for name, value in best.items()}
+    request = replace(
+        build_request(), initial_profile=Profile(structure_id=archive.describe().structure_id, overrides=best)
+    )
+    return run(build_descent(**options), seed=1, request=request)[0]
+
+
+def test_a_rejected_text_is_tried_with_other_numbers_after_a_dry_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_from_the_best_numbers(monkeypatch, max_cycles=2, numeric_max_trials=12)
+    trials = list_trials(result)
+    rejected = next(each for each in trials if each.candidate is not None and each.phase == "textual")
+    joint = [each for each in trials if each.cycle == 2 and each.phase == "numeric"]
+    accepted = next(each for each in joint if each.is_accepted)
+    before = [each for each in joint if each.number < accepted.number]
+
+    assert count_accepted(result)[0] == 0
+    assert rejected.changed == (TEXT,)
+    assert all(TEXT in each.changed and each.textual == rejected.textual for each in (*before, accepted))
+    assert not any(TEXT in each.changed or each.textual for each in joint if each.number > accepted.number)
+    assert describe_trial(accepted).startswith(f"{TEXT} with min_score ")
+    assert RULE in str(result.accepted_profile.overrides[TEXT])
+
+
+def test_without_a_second_dry_cycle_texts_and_numbers_change_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_from_the_best_numbers(monkeypatch, dry_cycles=1, numeric_max_trials=5)
+
+    assert count_accepted(result) == [0]
+    assert not any(each.numeric and each.textual for each in list_trials(result))
 
 
 def test_every_accepted_trial_is_the_start_of_the_next(descent: tuple[RunResult, QuadraticAgent]) -> None:
