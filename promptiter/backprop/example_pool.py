@@ -82,7 +82,7 @@ class ExamplePool:
             exchange = self._build_exchange(step)
             wanted = None if exchange is None else exchange.output
             node.inputs[step.case_id] = KnownInput(
-                case_id=step.case_id, input=step.input, passed=step.passed, wanted=wanted
+                case_id=step.case_id, input=self._redact(step.input), passed=step.passed, wanted=wanted
             )
             if exchange is not None and self._is_usable(exchange, step):
                 node.exchanges[step.case_id] = exchange
@@ -106,12 +106,12 @@ class ExamplePool:
         """The cases that some examples of a node show."""
         shown = {each["content"] for each in examples or ()}
         node = self._nodes.get(node_id, _NodePool())
-        return frozenset(case_id for case_id, each in node.inputs.items() if self._redact(each.input) in shown)
+        return frozenset(case_id for case_id, each in node.inputs.items() if each.input in shown)
 
     def list_foreign(self, surface: Surface) -> list[Json]:
         """The examples of a surface that are not of this pool: the user's own."""
         node = self._nodes.get(surface.node_id, _NodePool())
-        known = {self._redact(each.input) for each in node.inputs.values()}
+        known = {each.input for each in node.inputs.values()}
         kept: list[Json] = []
         is_kept = True
         for message in surface.value:

@@ -11,6 +11,7 @@ A comparison is a folder. Its plan is stored there before the first run, and the
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,10 +31,12 @@ from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.result import Objective
 from promptiter.forecast.forecast import forecast_run
+from promptiter.runs.comparison_wording import describe_budget
 from promptiter.runs.directory import check_folder
 from promptiter.runs.forecast_file import Forecast
 from promptiter.runs.header import build_header
 from promptiter.runs.task_differences import find_task_differences
+from promptiter.wording import path_from_here
 from traces.files import write_atomically
 from traces.model import Json
 
@@ -102,6 +105,8 @@ def plan_comparison(
     files = [each / CONFIG_NAME if each.is_dir() else each for each in map(Path, configs)]
     if len(files) < 2:
         raise SetupError("a comparison needs at least two configurations, such as backprop.yaml and gepa.yaml")
+    if twice := [file for file, count in Counter(map(Path.resolve, files)).items() if count > 1]:
+        raise SetupError(f"{str(path_from_here(twice[0]))!r} is given twice; give each configuration once")
     names = _name_searches(files)
     settings: dict[str, Json] = {"budget": dict(budget)} if budget else {}
     base = read_config(files[0], environ=environ).config.runs.parent / FOLDER / "-".join(names)
@@ -150,7 +155,8 @@ def open_plan(plan: ComparisonPlan) -> StoredPlan:
         raise SetupError(f"{str(plan.folder)!r} compares {', '.join(stored.searches.values())}; {advice}")
     if stored.budget != wanted.budget:
         raise SetupError(
-            f"{str(plan.folder)!r} was started with the budget {stored.budget}, not {wanted.budget}; {advice}"
+            f"{str(plan.folder)!r} was started with this budget of each run: {describe_budget(stored.budget)}; "
+            f"now it is {describe_budget(wanted.budget)}; {advice}"
         )
     current = stored.model_copy(update={"seeds": plan.seeds})
     store_plan(plan.folder, current)
@@ -210,7 +216,7 @@ def _check_tasks(names: Sequence[str], loaded: Sequence[ConfiguredRun]) -> None:
         found = find_task_differences(headers[0], header)
         caps, others = _list_caps(loaded[0]), _list_caps(run)
         if caps != others:
-            found.append(f"budget: {caps or 'no cap'} and {others or 'no cap'}; set one with --budget")
+            found.append(f"budget: {describe_budget(caps)} and {describe_budget(others)}; set one with --budget")
         problems += [f"{names[0]} and {name} are not the same task: {each}" for each in found]
     if problems:
         raise RequestError(problems)

@@ -16,7 +16,8 @@ from promptiter.concurrency import run_in_thread, run_together
 from promptiter.config.comparison_plan import ComparisonPlan, PlannedSearch, StoredPlan, open_plan, store_plan
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
-from promptiter.errors import RunLockedError, SetupError
+from promptiter.engine.outline import ModelCallingSearch
+from promptiter.errors import RequestError, RunLockedError, SetupError
 from promptiter.runlog.event_log import is_finished
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -55,11 +56,12 @@ def run_comparison(
     """
     if parallel > 1 and plan.is_in_place:
         raise SetupError("candidates are written into files in place, one at a time; leave out --parallel")
+    _check_searches(plan)
     stored = open_plan(plan)
     interrupt = Interrupt()
     run_blocking(lambda: _run_all(plan, parallel, interrupt, on_run), interrupt, notify=notify)
     found = read_comparison(plan, stored)
-    if is_complete(found):
+    if not found.runs_left:
         stored = stored.model_copy(update={"results": tuple(sorted({*stored.results, plan.seeds}))})
         store_plan(plan.folder, stored)
     write_comparison(plan.folder, found)
@@ -90,17 +92,25 @@ def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> SearchCompariso
     )
 
 
-def is_complete(found: SearchComparison) -> bool:
-    """Whether every search has a run of every seed that counts."""
-    return all(len(each.complete) == found.seeds for each in found.searches)
-
-
 def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     """The runs that each search still has to make or to finish."""
     return {
         search.name: sum(_find_ended(plan, search, seed) is None for seed in range(plan.seeds))
         for search in plan.searches
     }
+
+
+def _check_searches(plan: ComparisonPlan) -> None:
+    """Check what the searches with runs left need before the first run is paid. RequestError lists what is missing."""
+    problems: list[str] = []
+    left = count_runs_left(plan)
+    for search in (each for each in plan.searches if left[each.name]):
+        run = plan.load(search, 0)
+        if isinstance(run.engine.search, ModelCallingSearch):
+            problems += [f"{search.name}: {each}" for each in run.engine.search.find_setup_problems(run.gateway)]
+        run.gateway.cache.close()
+    if problems:
+        raise RequestError(problems)
 
 
 class _RunInterrupt(Interrupt):

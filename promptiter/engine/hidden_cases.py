@@ -23,6 +23,9 @@ from traces.model import Json
 MIN_WORDS, MIN_CHARACTERS = 3, 12
 """A text with fewer words and characters counts as repeated only if it is a whole message."""
 
+SIGNS_PER_WORD = 2
+"""A word of Chinese or Japanese has about two signs."""
+
 COMMON = 2
 """What this number of train cases say is not that of one case."""
 
@@ -50,6 +53,9 @@ class HiddenCases:
         self._answers = frozenset(
             text for text, count in answers.items() if text not in expected and (count == 1 or _is_long(text))
         )
+        self._long_answers = [each for each in sorted(self._answers) if _is_long(each)]
+        self._long_known_inputs = [each for each in dict.fromkeys(self._known_inputs) if _is_long(each)]
+        self._problems: dict[tuple[str, str], str] = {}
 
     def find_repeat(self, examples: Json, *, own: Json = None) -> str:
         """Say which of some messages repeats a case, without naming the case; empty if none does.
@@ -60,7 +66,10 @@ class HiddenCases:
         for number, message in enumerate(examples if isinstance(examples, list) else [], 1):
             if message in kept or not isinstance(message, dict):
                 continue
-            if problem := self._find_problem(str(message.get("content", "")), role=str(message.get("role", ""))):
+            key = str(message.get("content", "")), str(message.get("role", ""))
+            if key not in self._problems:  # every round asks about the same train cases again
+                self._problems[key] = self._find_problem(key[0], role=key[1])
+            if problem := self._problems[key]:
                 return f"message {number} of the examples {problem}"
         return ""
 
@@ -71,9 +80,9 @@ class HiddenCases:
         text = _join_words(content)
         if text in self._inputs or _holds(text, self._parts):
             return REPEATED_INPUT
-        if (role == "assistant" and text in self._answers) or _holds(text, self._answers):
+        if (role == "assistant" and text in self._answers) or _holds(text, self._long_answers):
             return REPEATED_ANSWER
-        if role != "user" or not _is_long(text) or _holds(text, self._known_inputs):
+        if role != "user" or not _is_long(text) or _holds(text, self._long_known_inputs):
             return ""
         shingles = make_shingles([content])
         return NEARLY_REPEATED_INPUT if any(_compare(shingles, each) >= NEAR for each in self._shingles) else ""
@@ -122,11 +131,13 @@ def _list_leaves(value: Json) -> Iterator[str]:
 
 
 def _holds(text: str, parts: Iterable[str]) -> bool:
-    return any(_is_long(each) and each in text for each in parts)
+    return any(each in text for each in parts)
 
 
 def _is_long(text: str) -> bool:
-    return len(text) - 2 >= MIN_CHARACTERS or text.count(" ") - 1 >= MIN_WORDS
+    signs = len(_IDEOGRAPH.findall(text))
+    words = text.count(" ") - 1 - signs + signs / SIGNS_PER_WORD
+    return words >= MIN_WORDS or len(text) - 2 - 2 * signs >= MIN_CHARACTERS
 
 
 def _compare(one: frozenset[int], other: frozenset[int]) -> float:
@@ -135,8 +146,12 @@ def _compare(one: frozenset[int], other: frozenset[int]) -> float:
 
 
 def _join_words(text: str) -> str:
-    """The words of a text, folded, with a space on each side, so that `art` is not found in `start`."""
+    """The words of a text, folded, with a space on each side, so that `art` is not found in `start`.
+
+    In Chinese and Japanese, which have no spaces between words, each sign counts as a word.
+    """
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 
-_WORD = re.compile(r"[^\W_]+")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")

@@ -7,7 +7,7 @@ profile, otherwise in the final test on the validation cases. A search that chan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from promptiter.evaluation.stats.search_differences import (
 )
 from promptiter.evaluation.stats.sign_flips import CenterInterval, estimate_center
 from promptiter.grouping import group_by
-from promptiter.runs.search_runs import SearchRun
+from promptiter.runs.search_runs import UNFINISHED, SearchRun
 from promptiter.wording import join_names, plural
 
 Basis: TypeAlias = Literal["test set", "final test", "validation"]
@@ -62,6 +62,7 @@ class SearchComparison:
     """What a comparison shows. `costs` are the figures besides the score that are compared, the most important first.
 
     `differences` are those of each search from each later one. `notes` are what a reader must know about the figures.
+    While there are `runs_left`, nothing is claimed: a look at each new seed would raise the chance of a false claim.
     """
 
     objective: Objective
@@ -75,6 +76,7 @@ class SearchComparison:
     differences: tuple[SearchDifference, ...]
     notes: tuple[str, ...] = ()
     alpha: float = ALPHA
+    runs_left: int = 0
 
     def score(self, run: SearchRun) -> float | None:
         """The compared score of a run."""
@@ -99,6 +101,8 @@ def compare_search_runs(
         each.name: {run.seed: _list_figures(run, find_score(run, basis, baseline)) for run in each.complete}
         for each in searches
     }
+    differences = compare_figures(table, ("score", *costs), alpha=alpha)
+    runs_left = _count_runs_left(searches, seeds)
     return SearchComparison(
         objective=objective,
         seeds=seeds,
@@ -108,10 +112,20 @@ def compare_search_runs(
         costs=costs,
         searches=tuple(searches),
         figures={each.name: _summarize(each, basis, baseline) for each in searches},
-        differences=compare_figures(table, ("score", *costs), alpha=alpha),
+        differences=tuple(map(_claim_nothing, differences)) if runs_left else differences,
         notes=(*notes, *_describe_gaps(searches, seeds), *_describe_basis(basis, complete)),
         alpha=alpha,
+        runs_left=runs_left,
     )
+
+
+def _count_runs_left(searches: Sequence[ComparedSearch], seeds: int) -> int:
+    ended = sum(run.outcome not in UNFINISHED for each in searches for run in each.runs)
+    return len(searches) * seeds - ended
+
+
+def _claim_nothing(difference: SearchDifference) -> SearchDifference:
+    return replace(difference, figures=tuple(replace(each, is_shown=False) for each in difference.figures))
 
 
 def choose_basis(runs: Sequence[SearchRun]) -> Basis:
@@ -183,12 +197,15 @@ def _describe_gaps(searches: Sequence[ComparedSearch], seeds: int) -> Iterable[s
         if lost := [run for run in each.runs if not run.is_complete]:
             names = join_names([f"seed {run.seed} ({run.outcome.replace('_', ' ')})" for run in lost], limit=4)
             runs = plural(len(lost), "run")
-            yield f"{each.name}: {runs} without figures, left out together with the other runs of the seed: {names}"
+            yield f"{each.name}: {runs} without figures, left out of its means and its differences: {names}"
         if len(each.runs) < seeds:
             yield f"{each.name}: {len(each.runs)} of {plural(seeds, 'run')} so far"
         if ended := [run for run in each.complete if run.outcome == "budget_ended"]:
             runs = plural(len(ended), "run")
             yield f"{each.name}: the budget ended {runs} before the final test; the score is that of the baseline"
+        if cut := [run for run in each.complete if run.is_cut and run.outcome != "budget_ended"]:
+            of_all = f"{len(cut)} of {plural(len(each.complete), 'run')}"
+            yield f"{each.name}: the budget cut {of_all} short, so their costs say what it allows, not what they need"
 
 
 def _describe_basis(basis: Basis, runs: Sequence[SearchRun]) -> Iterable[str]:

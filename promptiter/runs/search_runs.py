@@ -20,7 +20,8 @@ from promptiter.runs.outcome import Outcome, classify_result, explain_outcome
 from promptiter.runs.summary import read_result, summarize_costs
 
 ADOPTED: tuple[Outcome, ...] = ("improved", "improved_on_validation")
-INCOMPLETE: tuple[Outcome, ...] = ("running", "interrupted", "stopped", "cancelled", "failed", "invalid_eval")
+UNFINISHED: tuple[Outcome, ...] = ("running", "interrupted", "stopped", "cancelled")
+INCOMPLETE: tuple[Outcome, ...] = (*UNFINISHED, "failed", "invalid_eval")
 """Outcomes of runs whose figures do not count: they did not end, or could not be scored."""
 
 
@@ -39,8 +40,8 @@ class SearchRun:
     """One run. `before` and `after` are the objective of the baseline and of the profile that the search ended with.
 
     Both are those of the final test if it `is_tested`, `test_before` and `test_after` those on the test set. A run
-    that `is_changed` ended with another profile than the baseline, and not before its final test. `usd` is None if a
-    price is unknown.
+    that `is_changed` ended with another profile than the baseline, and not before its final test. One that `is_cut` was
+    ended by its budget, and not by its search. `usd` is None if a price is unknown.
     """
 
     seed: int
@@ -49,6 +50,7 @@ class SearchRun:
     reason: str = ""
     is_changed: bool = False
     is_tested: bool = False
+    is_cut: bool = False
     before: float | None = None
     after: float | None = None
     test_before: float | None = None
@@ -87,6 +89,7 @@ def read_search_run(folder: str | os.PathLike[str], *, seed: int) -> SearchRun:
         reason=explain_outcome(result, outcome),
         is_changed=is_changed,
         is_tested=is_tested,
+        is_cut=any(event.type == "budget_ended" for event in EventFile(path / JOURNAL).read()),
         before=before,
         after=after,
         test_before=None if found is None else found.test_before,

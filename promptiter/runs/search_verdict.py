@@ -30,6 +30,8 @@ def write_verdict(found: SearchComparison) -> str:
     """One sentence or two about all searches."""
     if not found.differences:
         return "There is only one search, so there is nothing to compare."
+    if found.runs_left:
+        return _explain_runs_left(found)
     if not any(each.has_enough_seeds for each in found.differences):
         return _explain_few_seeds(found)
     if len(found.differences) == 1:
@@ -37,7 +39,9 @@ def write_verdict(found: SearchComparison) -> str:
     beaten = {loser for each in found.differences for loser in _find_losers(each)}
     best = [each.name for each in found.searches if each.name not in beaten]
     if not beaten:
-        return f"No search is shown to beat another in {plural(found.seeds, 'seed')}."
+        is_trade = any(figure.is_shown for each in found.differences for figure in each.figures)
+        trade = " Those that score higher take more; the differences say how much." if is_trade else ""
+        return f"No search is shown to beat another in {plural(found.seeds, 'seed')}.{trade}"
     if len(best) == 1 and all(_beats(found, best[0], name) for name in beaten):
         return f"{best[0]} beats all others." if len(beaten) > 1 else f"{best[0]} beats {next(iter(beaten))}."
     return f"Beaten by another search: {', '.join(sorted(beaten))}. Not beaten: {', '.join(best)}."
@@ -78,6 +82,14 @@ def _claim(each: SearchDifference, figure: FigureDifference) -> str:
     """`backprop scores higher than gepa: score +0.120 (…)`."""
     better, worse = _VERBS[figure.figure]
     return f"{each.first} {better if figure.is_better else worse} than {each.second}: {describe_figure(figure)}"
+
+
+def _explain_runs_left(found: SearchComparison) -> str:
+    runs = len(found.searches) * found.seeds
+    return (
+        f"{runs - found.runs_left} of {plural(runs, 'run')} have ended. Nothing is claimed before all have, because "
+        "each look raises the chance of a false claim; give the same command to continue."
+    )
 
 
 def _explain_few_seeds(found: SearchComparison) -> str:

@@ -224,8 +224,8 @@ class ExampleRounds:
         if self._tried:
             return "no other examples are left to try"
         return (
-            "no examples could be made of the train cases: a node needs a step that passed without calling tools, or "
-            "has to give the answer of cases that have a reference"
+            "no examples could be made of the train cases: a node needs a step without tool calls that passed, or that "
+            "gives the answer of a case with a reference"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,23 @@ def test_a_dry_run_prints_the_forecast_of_all_runs(run: Run, task: Path) -> None
     assert not (task / "comparisons").exists()
 
 
+def test_a_dry_run_warns_of_what_can_show_nothing(run: Run, task: Path) -> None:
+    printed = " ".join(run(*OPTIONS, "--dry-run", "--budget", "max_calls=3", stream="err").split())
+    assert "warning: 2 seeds can show no difference; 2 searches need at least --seeds 6" in printed
+    assert "warning: one_pass: max_calls is 3, but the whole run is expected to take" in printed
+    assert "warning" not in run(*OPTIONS[:-1], "6", "--dry-run", stream="err")
+
+
+def test_a_package_that_a_search_lacks_is_named_before_the_first_run(
+    run: Run, task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = "targets: [filing#examples]\nsearch: {name: few_shot, options: {strategy: optuna}}\n"
+    (task / "one_pass.yaml").write_text(TASK + examples)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "one_pass: this search needs optuna: pip install" in run(*OPTIONS, "--yes", code=2)
+    assert not (task / "comparisons").exists()
+
+
 def test_other_tasks_are_refused_with_what_differs(task: Path) -> None:
     other = TASK.replace("few_train", "data/train").replace("repeats: 1", "repeats: 2")
     (task / "one_pass.yaml").write_text(
@@ -117,7 +135,7 @@ def test_other_tasks_are_refused_with_what_differs(task: Path) -> None:
     assert "whole and one_pass are not the same task: train: 10 cases differ" in text
     assert "final_test:" in text
     assert "models: the settings of simulated differ" in text
-    assert "budget: no cap and {'max_calls': 10.0}; set one with --budget" in text
+    assert "budget: no cap and max_calls 10; set one with --budget" in text
 
 
 def test_what_belongs_to_a_search_may_differ(task: Path) -> None:
@@ -131,7 +149,7 @@ def test_what_belongs_to_a_search_may_differ(task: Path) -> None:
 def test_the_folder_of_another_comparison_is_refused(run: Run, task: Path) -> None:
     run(*OPTIONS[:-1], "1", "--yes", "--folder", "here")
     text = run(*OPTIONS[:-1], "1", "--yes", "--folder", "here", "--budget", "max_calls=999", code=2)
-    assert "was started with the budget {}, not {'max_calls': 999.0}; choose another --folder" in text
+    assert "budget of each run: no cap; now it is max_calls 999; choose another --folder" in text
     shutil.copy("whole.yaml", "third.yaml")
     text = run("compare", "whole.yaml", "third.yaml", "--folder", "here", "--yes", code=2)
     assert "compares ../whole.yaml, ../one_pass.yaml; choose another --folder" in text
@@ -147,6 +165,7 @@ def test_a_run_of_other_inputs_is_not_mixed_in(run: Run, task: Path) -> None:
 
 def test_mistakes_of_the_command_line(run: Run, task: Path) -> None:
     assert "at least two configurations" in run("compare", "whole.yaml", code=2)
+    assert "'whole.yaml' is given twice" in run("compare", "whole.yaml", "./whole.yaml", code=2)
     assert "--budget 'max_usd' must be KEY=VALUE" in run(*OPTIONS, "--budget", "max_usd", code=2)
     assert "max_dollars" in run(*OPTIONS, "--budget", "max_dollars=2", code=2)
 

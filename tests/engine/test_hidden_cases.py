@@ -38,6 +38,14 @@ def test_an_input_that_differs_in_a_word_is_found_unless_it_is_that_of_a_train_c
     assert find(nearly, hidden=hidden, known=(case(nearly),)) == ""
 
 
+def test_texts_without_spaces_between_words_are_found_in_longer_ones() -> None:
+    hidden = (case("我的包裹在哪里", "在里昂仓库里等待取件"), case("可以退款吗", "可以退"))
+    assert find("请问我的包裹在哪里呢", hidden=hidden).endswith(REPEATED_INPUT)
+    assert find("你好", "它现在在里昂仓库里等待取件。", hidden=hidden).endswith(REPEATED_ANSWER)
+    assert find("请问可以退款吗", "这个可以退的", hidden=hidden) == ""  # short ones count as whole messages only
+    assert find("可以退款吗", hidden=hidden).endswith(REPEATED_INPUT)
+
+
 def test_short_inputs_are_found_only_as_whole_messages() -> None:
     hidden = (case("Rome"),)
     assert find("rome!", hidden=hidden).endswith(REPEATED_INPUT)

@@ -41,6 +41,9 @@ def make_search(name: str, *, seeds: int = 8, after: float = 0.9, calls: int = 3
     return ComparedSearch(name=name, search="backprop", config=f"{name}.yaml", runs=runs)
 
 
+TRADES = (("low", 0.5, 100), ("middle", 0.7, 200), ("high", 0.9, 400))
+
+
 def compare(*searches: ComparedSearch, seeds: int = 8) -> SearchComparison:
     return compare_search_runs(searches, seeds=seeds)
 
@@ -93,15 +96,40 @@ def test_runs_that_failed_are_left_out_and_named() -> None:
     found = compare(broken, make_search("b"))
     [difference] = found.differences
     assert difference.seeds == 7
-    assert found.notes == (
-        "a: 1 run without figures, left out together with the other runs of the seed: seed 7 (failed)",
-    )
+    assert found.notes == ("a: 1 run without figures, left out of its means and its differences: seed 7 (failed)",)
 
 
 def test_runs_that_are_missing_are_counted() -> None:
     found = compare(make_search("a", seeds=3), make_search("b"))
     assert found.notes == ("a: 3 of 8 runs so far",)
     assert "3 common seeds" in describe_difference(found.differences[0])
+
+
+@pytest.mark.parametrize("outcome", [None, "interrupted"])
+def test_nothing_is_claimed_before_all_runs_have_ended(outcome: Outcome | None) -> None:
+    good, poor = make_search("good", calls=100), make_search("poor", after=0.6, calls=200)
+    last = () if outcome is None else (replace(poor.runs[7], outcome=outcome),)
+    found = compare(good, replace(poor, runs=(*poor.runs[:7], *last)))
+    assert found.runs_left == 1
+    assert write_verdict(found).startswith("15 of 16 runs have ended. Nothing is claimed before all have")
+    assert "No difference between good and poor is shown in 7 seeds" in describe_difference(found.differences[0])
+    assert not any(each.is_shown for each in found.differences[0].figures)
+
+
+def test_runs_that_the_budget_cut_short_are_counted() -> None:
+    search = make_search("a")
+    cut = tuple(replace(run, is_cut=run.seed < 5) for run in search.runs)
+    assert compare(replace(search, runs=cut), make_search("b")).notes == (
+        "a: the budget cut 5 of 8 runs short, so their costs say what it allows, not what they need",
+    )
+
+
+def test_three_searches_that_trade_score_for_calls_are_said_to() -> None:
+    searches = [make_search(name, after=after, calls=calls) for name, after, calls in TRADES]
+    assert write_verdict(compare(*searches)) == (
+        "No search is shown to beat another in 8 seeds. "
+        "Those that score higher take more; the differences say how much."
+    )
 
 
 def test_a_run_whose_budget_ended_counts_with_the_baseline() -> None:
@@ -194,5 +222,5 @@ def test_a_loss_is_shown_as_a_positive_number() -> None:
 
 def test_a_comparison_without_runs_can_be_shown() -> None:
     found = compare(make_search("a", seeds=0), make_search("b", seeds=0))
-    assert write_verdict(found).startswith("Nothing can be shown with 0 common seeds")
+    assert write_verdict(found).startswith("0 of 16 runs have ended")
     assert "not run yet" in render_comparison(found)

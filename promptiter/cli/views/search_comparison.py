@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import comb
 
 from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import new_table, print_heading, print_indented, print_rows
+from promptiter.cli.views.forecast import describe_low_caps
 from promptiter.config.comparison_plan import ComparisonPlan
 from promptiter.config.comparison_runs import PlannedRun
+from promptiter.evaluation.stats.search_differences import ALPHA
+from promptiter.evaluation.stats.sign_flips import count_needed_pairs
 from promptiter.runs.comparison_wording import BASES, FigureWording, describe_budget
 from promptiter.runs.cost_ranges import NO_COST, Cost, Range
-from promptiter.runs.cost_wording import format_calls, format_cost, format_range, format_time
+from promptiter.runs.cost_wording import FIGURES, format_calls, format_cost, format_range, format_time
 from promptiter.runs.search_comparison import SearchComparison
 from promptiter.runs.search_runs import SearchRun
 from promptiter.runs.search_verdict import NOUNS, describe_difference, write_verdict
@@ -35,6 +39,19 @@ def print_plan(screen: Console, plan: ComparisonPlan, left: Mapping[str, int], *
     screen.print(Text.assemble(("Forecast", "bold"), "  figures are for typical runs (short to long runs)"))
     screen.print(table)
     screen.print(f"Budget of each run: {describe_budget(plan.budget)}", markup=False)
+    for warning in _list_warnings(plan):
+        screen.print(Text(f"warning: {warning}", "yellow"))
+
+
+def _list_warnings(plan: ComparisonPlan) -> Iterator[str]:
+    """Why the runs would show nothing: too few seeds, or a budget that is too low."""
+    count = len(plan.searches)
+    needed = count_needed_pairs(ALPHA, comparisons=comb(count, 2))
+    if plan.seeds < needed:
+        yield f"{plural(plan.seeds, 'seed')} can show no difference; {count} searches need at least --seeds {needed}"
+    caps = {figure: cap for figure in FIGURES if (cap := plan.budget.get(f"max_{figure}")) is not None}
+    for each in plan.searches:
+        yield from (f"{each.name}: {line}" for line in describe_low_caps(each.forecast, caps))
 
 
 def _list_totals(cost: Cost) -> tuple[str, str, str]:

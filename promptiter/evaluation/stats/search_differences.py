@@ -26,6 +26,9 @@ RunFigures: TypeAlias = Mapping[ComparedFigure, float | None]
 
 ALPHA = 0.05
 
+LEAST: Mapping[ComparedFigure, float] = {"calls": 1.0, "case_runs": 1.0, "usd": 0.0001}
+"""What a run that took nothing counts as: a ratio to 0 says nothing. Of dollars, the least that is shown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDifference:
@@ -109,7 +112,7 @@ def _compare(
 
 
 def _subtract(figure: ComparedFigure, first: RunFigures, second: RunFigures) -> float | None:
-    """The difference of a seed; None if a run lacks the figure. A run that took nothing counts as one unit."""
+    """The difference of a seed; None if a run lacks the figure."""
     before, after = second.get(figure), first.get(figure)
     if before is None or after is None:
         return None
@@ -117,7 +120,7 @@ def _subtract(figure: ComparedFigure, first: RunFigures, second: RunFigures) -> 
         return after - before
     if before == after:
         return 0.0
-    least = min(each for each in (before, after, 1.0) if each > 0)
+    least = LEAST[figure] if min(before, after) <= 0 else 0.0
     return math.log(max(after, least)) - math.log(max(before, least))
 
 

@@ -74,6 +74,13 @@ def test_a_run_that_took_nothing_counts_as_one_call() -> None:
     assert found.figures[0].difference == pytest.approx(0.1)
 
 
+def test_dollars_are_compared_with_those_of_a_run_that_was_free() -> None:
+    runs = {"free": {seed: {"usd": 0.0} for seed in range(6)}, "paid": {seed: {"usd": 0.05} for seed in range(6)}}
+    [found] = compare_figures(runs, ("usd",))  # type: ignore[arg-type]
+    assert found.figures[0].is_better
+    assert found.figures[0].difference == pytest.approx(0.0001 / 0.05)
+
+
 def test_searches_without_a_common_seed_have_no_figures() -> None:
     [found] = compare_figures({"a": {0: {"score": 1.0}}, "b": {1: {"score": 0.0}}}, ("score",))
     assert (found.seeds, found.figures) == (0, ())
