@@ -105,7 +105,7 @@ async def test_wrong_arguments_are_refused_before_anything_is_run(
             {"metrics": [{"metric_name": "recall", "evaluator_name": "llm_rubric_knowledge_recall"}]},
             "llm_rubric_knowledge_recall looks at tool calls",
         ),
-        ({"name": "annealing"}, "unknown algorithm: 'annealing'; known are backprop, cheaper, fewer_tokens, gepa,"),
+        ({"name": "annealing"}, "unknown algorithm: 'annealing'; known are backprop, cheaper, coordinate_descent, "),
         ({"max_metric_calls": None}, "has no stop condition; give at least one of"),
         (
             {"stop": {"required_metrics": ["final_response", "rouge"]}},

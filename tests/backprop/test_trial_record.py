@@ -90,7 +90,7 @@ def test_the_events_of_a_round_become_its_details_after_those_of_a_backward_pass
     assert from_plain(RoundResult, to_plain(result)) == result
 
 
-def test_a_textual_trial_is_as_sure_as_its_least_confident_diagnosis() -> None:
+def test_a_textual_trial_is_as_sure_as_its_most_confident_diagnosis() -> None:
     diagnoses = {name: Diagnosis(failing_pattern="x", confidence=value) for name, value in (("a", 0.9), ("b", 0.3))}
 
-    assert TextualProposal(diagnoses=diagnoses).confidence == 0.3
+    assert TextualProposal(diagnoses=diagnoses).confidence == 0.9
