@@ -47,7 +47,7 @@ def run_comparison(
     plan: ComparisonPlan,
     *,
     parallel: int = 1,
-    on_run: OnRun = lambda planned, run: None,  # noqa: ARG005 - nobody watches
+    on_run: OnRun = lambda planned, run: None,  # noqa: ARG005
     notify: Callable[[str], None] = lambda _: None,
 ) -> SearchComparison:
     """Run what is left of a comparison, write its report, and return it. Ctrl-C stops it; it can be continued.

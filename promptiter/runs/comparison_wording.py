@@ -62,7 +62,7 @@ class FigureWording:
 
 
 def describe_budget(budget: Mapping[str, float]) -> str:
-    """`max_calls 500, max_usd 2`, or that there is no cap."""
+    """`max_calls 500, max_usd 2`, or `no cap`."""
     return ", ".join(f"{name} {value:g}" for name, value in budget.items()) or "no cap"
 
 

@@ -217,7 +217,8 @@ def _write_report(file: Path, run_id: str | None, output_dir: Path | None) -> No
         known = sorted(each.parent for each in results.glob(f"*/{HEADER}"))
         chosen = [each for each in known if run_id is None or run_id in each.name]
         if not chosen:
-            raise SetupError(f"there is no run {run_id or ''} in {results}; start one first, or name it with --resume")
+            what = "no run" if run_id is None else f"no run {run_id!r}"
+            raise SetupError(f"{results} has {what}; start one first, or name it with --resume")
         folder = chosen[-1]
     text = write_report(folder)
     with write_atomically(folder / FILE_NAME) as opened:

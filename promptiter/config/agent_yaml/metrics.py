@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from promptiter.config.agent_yaml.graders import BUILDER
 from promptiter.config.agent_yaml.sections import MetricBlock
-from promptiter.errors import SetupError, nearest
+from promptiter.errors import SetupError, UnknownNameError
 from promptiter.references import is_reference
 from traces.model import Json
 
@@ -62,9 +62,7 @@ def _convert(block: MetricBlock) -> dict[str, Json]:
     if block.type != "standard":
         raise SetupError(f"the type {block.type!r} is not supported; use standard or code")
     if block.metric not in STANDARD:
-        raise SetupError(
-            f"there is no metric {block.metric!r}{nearest(block.metric, STANDARD)}; there are {', '.join(STANDARD)}"
-        )
+        raise UnknownNameError("metric", [block.metric], known=STANDARD)
     options = {_RENAMED.get(name, name): each for name, each in block.others.items() if name not in _WITHOUT_EFFECT}
     return _build(block, STANDARD[block.metric], threshold=block.threshold, criterion=options)
 

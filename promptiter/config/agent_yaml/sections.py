@@ -68,7 +68,7 @@ class ToolBlock(OpenObject):
     file: str | None = None
     """The Python file of the function."""
     source: str | None = None
-    """The documents to search, if there is no function."""
+    """The documents to search, without a function."""
     parameters: dict[str, Any] | None = None
     """The JSON schema of the arguments; by default that of the function's signature."""
     optional: bool = False

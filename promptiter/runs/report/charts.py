@@ -44,29 +44,18 @@ TRIAL_SERIES = {
 
 def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> str:
     """Draw the search round by round, then the final test. Bars are the noise; a line marks where a phase begins."""
-    pygal = import_pygal()
     shown = choose_points(points)
     used = [kind for kind in SERIES if any(_name_series(each) == kind for each in shown)]
     slots = _arrange(shown)
     labels = list(_label(slots))
-    style = new_style([SERIES[kind][1] for kind in used])
-    chart = pygal.Line(
-        style=style,
-        js=(),
-        width=860,
+    chart = _new_line_chart(
+        [SERIES[kind][1] for kind in used],
         height=340,
-        margin=8,
         dots_size=4,
-        legend_at_bottom=True,
-        legend_at_bottom_columns=len(used),
-        truncate_legend=-1,
-        truncate_label=-1,
         x_labels=labels,
         x_labels_major=[label for label in labels if label.startswith(_LATER_PHASES)],
-        show_x_guides=True,
         y_title=objective,
         range=_find_range(shown),
-        formatter=lambda value: f"{value:.3f}",
     )
     chart.uuid = "trajectory"
     for kind in used:
@@ -76,7 +65,6 @@ def chart_trajectory(points: Sequence[TrajectoryPoint], *, objective: str) -> st
 
 def chart_trials(trials: Sequence[TrialSummary]) -> str:
     """Draw the loss on train trial by trial, with a mark where a phase begins, and the lowest accepted loss so far."""
-    pygal = import_pygal()
     shown = list(trials[-MOST_POINTS:])
     labels = list(_label_phases(shown))
     kinds: dict[str, list[float | None]] = {
@@ -84,23 +72,14 @@ def chart_trials(trials: Sequence[TrialSummary]) -> str:
         "accepted": [each.loss if each.outcome == "accepted" else None for each in shown],
         "rejected": [None if each.outcome == "accepted" else each.loss for each in shown],
     }
-    chart = pygal.Line(
-        style=new_style([TRIAL_SERIES[kind][1] for kind in kinds]),
-        js=(),
-        width=860,
+    chart = _new_line_chart(
+        [TRIAL_SERIES[kind][1] for kind in kinds],
         height=300,
-        margin=8,
         dots_size=3,
-        legend_at_bottom=True,
-        legend_at_bottom_columns=len(kinds),
-        truncate_legend=-1,
-        truncate_label=-1,
         x_labels=labels,
         x_labels_major=[label for label in labels if label.strip()],
         show_minor_x_labels=False,
-        show_x_guides=True,
         y_title="loss on train",
-        formatter=lambda value: f"{value:.3f}",
     )
     chart.uuid = "trials"
     for kind, values in kinds.items():
@@ -126,6 +105,23 @@ def _label_phases(trials: Sequence[TrialSummary]) -> Iterator[str]:
 def _describe_trial(row: TrialSummary) -> str:
     figures = "" if row.loss is None else f": {row.loss:.3f}"
     return f"trial {row.number}, {row.outcome.replace('_', ' ')}{figures}\n{cut(one_line(row.proposal), MAX_REASON)}"
+
+
+def _new_line_chart(colors: Sequence[str], **options: Any) -> Any:
+    """An empty chart of lines in these colours, with a legend below."""
+    return import_pygal().Line(
+        style=new_style(colors),
+        js=(),
+        width=860,
+        margin=8,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=len(colors),
+        truncate_legend=-1,
+        truncate_label=-1,
+        show_x_guides=True,
+        formatter=lambda value: f"{value:.3f}",
+        **options,
+    )
 
 
 def new_style(colors: Sequence[str]) -> Any:

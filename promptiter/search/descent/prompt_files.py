@@ -8,7 +8,7 @@ from promptiter.errors import SetupError
 
 
 def read_prompt(path: str | None, name: str) -> str | None:
-    """The prompt of a file; None if there is no file. `name` is that of the option, for messages."""
+    """The prompt of a file; None without a file. `name` is that of the option, for messages."""
     if path is None:
         return None
     try:

@@ -329,5 +329,5 @@ def _read_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]
 def _check_unused(name: str, part: object, **options: object) -> None:
     for option, value in options.items():
         if value is not None:
-            why = "it has a prompt of its own" if part is not None else f"there is no {name}"
+            why = f"this {name} has a prompt of its own" if part is not None else "none is named"
             raise SetupError(f"{option} is for a model as {name}, and {why}; name a model, or remove it")

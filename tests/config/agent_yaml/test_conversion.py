@@ -96,7 +96,7 @@ def test_a_model_of_a_service_has_its_provider_and_address(write: Write) -> None
         (lambda document: block(document).update(holdout_eval_policy="never"), "holdout_eval_policy"),
         (lambda document: document.update(instructions={}), "needs exactly one of inline and file"),
         (lambda document: document.update(instructions={"file": "no.md"}), "'no.md' cannot be read"),
-        (lambda document: document["evaluations"]["metrics"].append({"metric": "bleu"}), "there is no metric 'bleu'"),
+        (lambda document: document["evaluations"]["metrics"].append({"metric": "bleu"}), "unknown metric: 'bleu'"),
         (lambda document: document["evaluations"]["metrics"].append({"type": "rag"}), "the type 'rag'"),
         (lambda document: document["evaluations"]["metrics"].append({"type": "code"}), "grader is ''"),
     ],

@@ -304,7 +304,7 @@ def test_targets_without_numbers_are_an_error_of_a_numeric_search() -> None:
         ({"phases": ("numbers",)}, "phases is"),
         ({"sampler": "grid"}, "sampler is 'grid'; give 'tpe', 'random'"),
         ({"co_optimize": [["a"]]}, "co_optimize is"),
-        ({"critic_prompt": "x.md"}, "critic_prompt is for a model as critic, and there is no critic"),
+        ({"critic_prompt": "x.md"}, "critic_prompt is for a model as critic, and none is named"),
         ({"critic": "m", "critic_prompt": "missing.md"}, "critic_prompt: cannot read 'missing.md'"),
         ({"critic": object()}, "is not a critic"),
     ],
