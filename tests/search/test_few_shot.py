@@ -218,6 +218,23 @@ async def test_a_run_without_examples_among_its_targets_says_what_to_add() -> No
         await run_search(FewShotSearch(), 0, targets=[INSTRUCTION])
 
 
+@pytest.mark.parametrize(
+    ("search", "targets", "kept"),
+    [
+        (FewShotSearch(trials=1), [INSTRUCTION, EXAMPLES], [INSTRUCTION]),
+        (GepaSearch(), ["sorter#model", INSTRUCTION], ["sorter#model"]),
+        (FewShotSearch(trials=1), [EXAMPLES], []),
+        (BackpropRounds(), [INSTRUCTION, EXAMPLES], []),
+    ],
+)
+async def test_a_run_reports_targets_that_its_search_cannot_change(
+    search: Search, targets: list[str], kept: list[str]
+) -> None:
+    result = await run_search(search, 0, targets=targets, max_rounds=1)
+    found = [each for each in result.problems if "cannot change" in each]
+    assert found == [f"this search cannot change some targets, so they keep their values: {name}" for name in kept]
+
+
 async def test_a_run_with_one_set_is_refused() -> None:
     cases = convention.build_sets(0)[0]
     with pytest.raises(RequestError, match="give a validation set of its own"):
