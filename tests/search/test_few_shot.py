@@ -189,6 +189,19 @@ async def test_train_cases_that_repeat_validation_cases_are_not_shown() -> None:
     assert {case.id for case in train.cases} - shown == {train.cases[0].id}
 
 
+async def test_examples_of_the_users_own_stay_if_they_show_a_train_case() -> None:
+    turn = convention.build_sets(0)[0].cases[0].turns[0]
+    own = [Message("user", turn.user), Message("assistant", "amber, as I say")]
+    agent = build_agent(examples=own)
+    asked = build_request(0, targets=[EXAMPLES])
+    result = await Engine(agent, build_evaluator(0), search=FewShotSearch(strategy="length")).run(asked)
+    [change] = result.changes
+    users = [each["content"] for each in change.after if each["role"] == "user"]
+    assert [each["content"] for each in change.after[:2]] == [each.content for each in own]
+    assert users.count(turn.user) == 1
+    assert len(users) > 2
+
+
 async def test_a_study_searches_examples_as_a_baseline() -> None:
     result = await run_search(FewShotSearch(strategy="optuna", trials=8), 0, targets=[EXAMPLES], max_rounds=2)
     assert (result.accepted_score or 0) > (result.baseline_score or 0) + 0.3
