@@ -204,17 +204,20 @@ def test_an_agent_of_ones_own_has_the_axes_of_the_file(run: Run, assistant: Path
 
 
 @pytest.mark.slow
-def test_without_a_hold_out_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
-    def change(document: dict[str, Any]) -> None:
-        del find_block(document)["holdout_cases_file"]
-        find_block(document)["holdout_eval_policy"] = "skip"
-
-    write_changed(assistant, change)
-    run("test", "optimize", *SHORT, "-q")
+def test_a_hold_out_that_is_skipped_is_not_run_and_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
+    write_changed(assistant, lambda document: find_block(document).update(holdout_eval_policy="skip"))
+    assert "hold-out" not in run("test", "optimize", "--print-baseline")
+    assert "16 train cases, 0 hold-out cases" in run("test", "optimize", "--dry-run")
+    assert "hold-out cases are never run" in run("test", "optimize", *SHORT, "-q", stream="err")
     folder = find_results(assistant)
-    assert json.loads((folder / "run.json").read_text())["verdict"] == "overfit_risk"
+    header = json.loads((folder / "run.json").read_text())
+    assert (header["verdict"], header["holdout_cases_count"]) == ("overfit_risk", 0)
     assert "**The hold-out was not used." in (folder / "report.md").read_text()
     assert all(row["holdout"] is None for row in read_trials(folder))
+    [journal] = (assistant / "runs").glob("*/journal.jsonl")
+    assert "AAPL-2008-net-revenue-change" in journal.read_text()
+    holdout = yaml.safe_load((assistant / "data" / "holdout.yaml").read_text())
+    assert not [case for case in holdout if case["test_name"] in journal.read_text()]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from promptiter.cli.output import echo, print_error
 from promptiter.errors import ChangedInputsError, PromptiterError, SetupError
 
 if TYPE_CHECKING:
+    from promptiter.config.agent_yaml.document import AgentDocument
     from promptiter.config.file import ParsedConfig
     from traces.model import Json
 
@@ -42,7 +43,7 @@ def run(
 ) -> None:
     """Run the cases of an agent.yaml and score them.
 
-    The cases are its test_cases or test_cases_file, otherwise those of the hold-out. Exits 1 if a metric's mean is
+    The cases are its test_cases or test_cases_file, otherwise those of the hold-out, or the train cases. Exits 1 if a metric's mean is
     below its threshold.
     """
     from promptiter.config.agent_yaml.document import read_agent_file
@@ -54,8 +55,8 @@ def run(
         if given is None and found.given.test_cases:
             given = Path(scratch) / "test_cases.json"
             given.write_bytes(orjson.dumps(found.given.test_cases))
-        elif given is None and found.given.test_cases_file is not None:
-            given = found.folder / found.given.test_cases_file
+        elif given is None and (name := _find_cases(found)) is not None:
+            given = found.folder / name
         settings = collect_settings(
             agent=None if agent is None else {"python": agent}, evaluation={"repeats": repeats or 1}
         )
@@ -65,6 +66,13 @@ def run(
             as_json=as_json,
             output=output,
         )
+
+
+def _find_cases(found: AgentDocument) -> str | None:
+    """The file of the cases to run, as the agent.yaml names it."""
+    block = found.optimizer
+    names = () if block is None else (block.holdout_cases_file, block.train_cases_file)
+    return next((name for name in (found.given.test_cases_file, *names) if name is not None), None)
 
 
 @app.command(cls=PlainCommand)
@@ -269,9 +277,8 @@ def _print_baseline(parsed: ParsedConfig) -> None:
     from promptiter.config.build import build_evaluation
 
     prepare_run(parsed).gateway.cache.close()  # all checks
-    for name in ("train", "validation"):
-        if getattr(parsed.config, name):
-            built = build_evaluation(parsed, name)
-            done = asyncio.run(built.evaluate())
-            built.gateway.cache.close()
-            print_losses("hold-out" if name == "validation" else name, done.evaluation)
+    for name in ("train",) if parsed.config.cases else ("train", "validation"):
+        built = build_evaluation(parsed, name)
+        done = asyncio.run(built.evaluate())
+        built.gateway.cache.close()
+        print_losses("hold-out" if name == "validation" else name, done.evaluation)

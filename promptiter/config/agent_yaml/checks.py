@@ -62,7 +62,10 @@ def find_warnings(search: PartEntry | None, acceptance: Acceptance, *, is_numeri
             "accepted one; use at least 2, unless the agent always answers the same"
         )
     if sigma is not None and sigma.holdout == "skip":
-        yield "holdout_eval_policy is skip: nothing but the train cases decides, so the result may be overfitted"
+        yield (
+            "holdout_eval_policy is skip: hold-out cases are never run, and the train cases alone decide, so the "
+            "result may be overfitted"
+        )
     trials, startup = options.get("numeric_max_trials"), options.get("startup_trials")
     if is_numeric and isinstance(trials, int) and isinstance(startup, int) and trials < startup:
         yield (

@@ -119,15 +119,10 @@ def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str,
 
 
 def _convert_cases(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
-    """The files of the cases. With the policy `skip` there may be no hold-out: then the train cases are all cases."""
-    train, holdout = (
-        None if name is None else str(found.folder / name)
-        for name in (block.train_cases_file, block.holdout_cases_file)
-    )
-    if holdout is None and train is not None and block.holdout_eval_policy == "skip":
-        return {"cases": train}
-    files = {"train": train, "validation": holdout}
-    return {key: name for key, name in files.items() if name is not None}
+    """The files of the cases. With the policy `skip` the hold-out is never run: the train cases are all cases."""
+    train, holdout = block.train_cases_file, block.holdout_cases_file
+    files = {"cases": train} if block.holdout_eval_policy == "skip" else {"train": train, "validation": holdout}
+    return {key: str(found.folder / name) for key, name in files.items() if name is not None}
 
 
 def _convert_search(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
