@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_a_wrong_file_is_a_fatal_error(run: Run, assistant: Path) -> None:
     assert "cannot be read" in run("test", "optimize", "none.yaml", code=1)
     write_changed(assistant, lambda document: document["evaluations"].pop("optimizer"))
     assert "evaluations.optimizer: is missing; add a block such as this one" in run("test", "optimize", code=1)
+
+
+@pytest.mark.parametrize("option", ["--nonsense", "--repeats=0", "--max-minutes=soon"])
+def test_wrong_usage_is_a_fatal_error_since_2_means_interrupted(run: Run, assistant: Path, option: str) -> None:
+    assert option.partition("=")[0] in run("test", "optimize", option, code=1)
+    assert not (assistant / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_run_starts_exits_with_2(run: Run, assistant: Path, name: str) -> None:
+    model = assistant / "offline_model.py"
+    model.write_text(f"{model.read_text()}\nimport os, signal\nos.kill(os.getpid(), signal.{name})\n")
+    before = signal.getsignal(signal.SIGTERM)
+    assert "interrupted while no run was in progress" in run("test", "optimize", code=2)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (assistant / "results").exists()
 
 
 @pytest.mark.slow

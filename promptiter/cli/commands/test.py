@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +13,8 @@ import orjson
 import typer
 
 from promptiter.cli.commands.evaluate import run_evaluation
-from promptiter.cli.help import PlainCommand
+from promptiter.cli.exit_codes import FAILED, LAYOUT_CODES
+from promptiter.cli.help import FatalUsageCommand, PlainCommand
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd, Output, Seed
 from promptiter.cli.output import echo, print_error
@@ -43,8 +47,8 @@ def run(
 ) -> None:
     """Run the cases of an agent.yaml and score them.
 
-    The cases are its test_cases or test_cases_file, otherwise those of the hold-out, or the train cases. Exits 1 if a metric's mean is
-    below its threshold.
+    The cases are its test_cases or test_cases_file, otherwise the hold-out or the train cases. Exits 1 if a metric's
+    mean is below its threshold.
     """
     from promptiter.config.agent_yaml.document import read_agent_file
     from promptiter.config.file import read_config
@@ -75,7 +79,7 @@ def _find_cases(found: AgentDocument) -> str | None:
     return next((name for name in (found.given.test_cases_file, *names) if name is not None), None)
 
 
-@app.command(cls=PlainCommand)
+@app.command(cls=FatalUsageCommand)
 def optimize(
     agent_config: AgentConfig = Path("agent.yaml"),
     max_cycles: Annotated[
@@ -163,7 +167,7 @@ def optimize(
         output_dir=output_dir,
         layout="000",
     )
-    try:
+    with _exit_as_documented(resume):
         if report_only:
             _write_report(agent_config, resume, output_dir)
         elif suggest_axes:
@@ -174,12 +178,25 @@ def optimize(
             _print_plan(_read(agent_config, settings))
         else:
             _optimize(agent_config, settings, resume=resume, quiet=quiet, verbose=verbose)
+
+
+@contextmanager
+def _exit_as_documented(resume: str | None) -> Iterator[None]:
+    """Give errors the code 1. Ctrl-C and SIGTERM give the code 2, also while no run is in progress that could stop."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as interrupted:
+        print_error("interrupted while no run was in progress")
+        raise typer.Exit(LAYOUT_CODES["000"]["CANCELED"]) from interrupted
     except ChangedInputsError as error:
         print_error(f"baseline changed since run {resume}. Start a new run instead.\n{error}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
     except PromptiterError as error:
         print_error(str(error))
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _read(file: Path, settings: dict[str, Json]) -> ParsedConfig:

@@ -7,9 +7,7 @@ from promptiter.runs.layout_000.header import LayoutHeader, add_end
 from promptiter.search.descent.search import CoordinateDescent
 from tests.worlds.quadratic_world import TEXT, ReasonReader, RuleAdder, build_descent, build_engine, build_request
 
-HEADER = LayoutHeader(
-    run_id="r", promptiter_version="1", baseline_agent_path="agent.yaml", baseline_sha256="0", seed=0
-)
+HEADER = LayoutHeader(run_id="r", promptiter_version="1", baseline_agent_path="agent.yaml", baseline_sha256="0", seed=0)
 
 
 def run(search: CoordinateDescent, request: RunRequest, *, passing: float = 0.8) -> LayoutHeader:
