@@ -131,22 +131,11 @@ def _diff(folder: Path, rows: Sequence[TrialRow]) -> Iterator[str]:
 
 
 def _quote_rationales(rows: Sequence[TrialRow]) -> Iterator[str]:
-    found = False
-    for row in rows:
-        source = row.proposal_source or {}
-        if not row.decision.accepted or source.get("kind") != "textual":
-            continue
-        found = True
-        critic, applier = source.get("critic") or {}, source.get("applier") or {}
+    found = [row for row in rows if row.decision.accepted and row.rationales]
+    for row in found:
         yield f"- **Trial {row.trial_id}, `{row.axis_target}`** ({row.decision.reason})"
-        for name, text in (
-            ("Pattern", critic.get("failing_pattern")),
-            ("Cause", critic.get("root_cause_hypothesis")),
-            ("Direction", critic.get("suggested_change_direction")),
-            ("Edit", applier.get("rationale") or applier.get("diff_summary")),
-        ):
-            if text:
-                yield f"    - {name}: {' '.join(str(text).split())}"
+        for name, text in row.rationales.items():
+            yield f"    - {name.capitalize()}: {text}"
     if not found:
         yield "No edit of a text was accepted."
 
