@@ -6,7 +6,7 @@ reference of the case is the answer, written by a person or by the teacher, if t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -59,13 +59,24 @@ class _NodePool:
 
 
 class ExamplePool:
-    """The exchanges of one run, by node. `is_forbidden` says of messages that they may not be shown."""
+    """The exchanges of one run, by node. `is_forbidden` says of messages that they may not be shown.
+
+    `own` are the user's own examples of each node. They stay as they are, also if they show a train case.
+    """
 
     def __init__(
-        self, *, redact: Redact = lambda text: text, is_forbidden: Callable[[Json], object] = lambda _: False
+        self,
+        *,
+        redact: Redact = lambda text: text,
+        is_forbidden: Callable[[Json], object] = lambda _: False,
+        own: Mapping[str, Json] | None = None,
     ) -> None:
         self._redact = redact
         self._is_forbidden = is_forbidden
+        self._own = {
+            node_id: frozenset(_fold(each["content"]) for each in messages or () if each["role"] == "user")
+            for node_id, messages in (own or {}).items()
+        }
         self._nodes: dict[str, _NodePool] = {}
 
     async def add_runs(self, traces: JudgedTraces, node_ids: Iterable[str]) -> None:
@@ -88,13 +99,13 @@ class ExamplePool:
                 node.exchanges[step.case_id] = exchange
 
     def list_exchanges(self, node_id: str, *, without: Collection[str] = ()) -> tuple[Exchange, ...]:
-        """The exchanges of a node, each input once, `without` those of some cases."""
-        node = self._nodes.get(node_id, _NodePool())
+        """The exchanges of a node, each input once, `without` those of some cases and those the user's own show."""
+        node, own = self._nodes.get(node_id, _NodePool()), self._own.get(node_id, ())
         distinct: dict[str, Exchange] = {}
         for case_id in sorted(node.exchanges):
             exchange = node.exchanges[case_id]
-            if case_id not in without:
-                distinct.setdefault(" ".join(exchange.input.casefold().split()), exchange)
+            if case_id not in without and (text := _fold(exchange.input)) not in own:
+                distinct.setdefault(text, exchange)
         return tuple(distinct.values())
 
     def list_inputs(self, node_id: str) -> tuple[KnownInput, ...]:
@@ -109,14 +120,14 @@ class ExamplePool:
         return frozenset(case_id for case_id, each in node.inputs.items() if each.input in shown)
 
     def list_foreign(self, surface: Surface) -> list[Json]:
-        """The examples of a surface that are not of this pool: the user's own."""
-        node = self._nodes.get(surface.node_id, _NodePool())
+        """The examples of a surface that stay: the user's own, and others that are not of this pool."""
+        node, own = self._nodes.get(surface.node_id, _NodePool()), self._own.get(surface.node_id, ())
         known = {each.input for each in node.inputs.values()}
         kept: list[Json] = []
         is_kept = True
         for message in surface.value:
             if message["role"] == "user":
-                is_kept = message["content"] not in known
+                is_kept = message["content"] not in known or _fold(message["content"]) in own
             if is_kept:
                 kept.append(message)
         return kept
@@ -140,3 +151,7 @@ class ExamplePool:
         """Whether an exchange can be shown. One without the tool calls it took would teach to answer without them."""
         has_calls = bool(step.tool_calls or step.expected_tool_calls)
         return not has_calls and len(exchange) <= MAX_CHARACTERS and not self._is_forbidden(exchange.messages)
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from promptiter.llm.gateway import Gateway
 from promptiter.runlog.results import RunShape
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_names
 
 UNKNOWN_MODEL = "unknown"
 """The model of a stage or node that is the user's own code."""
@@ -89,3 +90,25 @@ class TargetChoosingSearch(Protocol):
 
     def choose_targets(self, snapshot: StructureSnapshot) -> Iterable[str]:
         """The surfaces that it would change. Must not block."""
+
+
+@runtime_checkable
+class SelectiveSearch(Protocol):
+    """A search that cannot change every kind of target, and says which of them it leaves as they are."""
+
+    def find_kept_targets(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> Iterable[str]:
+        """The targets that keep their values in a run of this shape. Must not block."""
+
+
+def describe_kept_targets(
+    search: object, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+) -> str | None:
+    """Say which targets a search cannot change; None if it can change all of them."""
+    if not isinstance(search, SelectiveSearch):
+        return None
+    kept = sorted(search.find_kept_targets(snapshot, targets, shape=shape))
+    if not kept:
+        return None
+    return f"this search cannot change some targets, so they keep their values: {join_names(kept, limit=5)}"

@@ -100,3 +100,13 @@ class FewShotSearch:
             advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
             found.append(f"no target of this run holds few-shot examples; {advice}")
         return found
+
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """The targets that are not examples."""
+        return set(targets).difference(self.choose_targets(snapshot))

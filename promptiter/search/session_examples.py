@@ -27,7 +27,8 @@ class SessionExamples:
         self._session = session
         surfaces = [each for each in session.snapshot.surfaces if each.type == "examples"]
         self._nodes = {each.id: each.node_id for each in surfaces if each.id in session.targets}
-        self._pool = ExamplePool(redact=session.redact, is_forbidden=session.find_hidden_repeat)
+        own = {each.node_id: each.value for each in surfaces if each.id in session.targets}
+        self._pool = ExamplePool(redact=session.redact, is_forbidden=session.find_hidden_repeat, own=own)
 
     @property
     def surface_ids(self) -> tuple[str, ...]:

@@ -73,6 +73,16 @@ def test_examples_of_the_users_own_are_told_from_those_of_the_pool() -> None:
     assert pool.list_foreign(Surface(node_id="n", type="examples", value=[*exchange.messages, *own])) == own
 
 
+def test_examples_of_the_users_own_stay_if_they_show_a_train_case() -> None:
+    own = [{"role": "user", "content": "Question A"}, {"role": "assistant", "content": "my answer"}]
+    pool = ExamplePool(own={"n": own})
+    pool.add("n", [step("a", "Question A"), step("b")])
+    assert [each.case_id for each in pool.list_exchanges("n")] == ["b"]
+    surface = Surface(node_id="n", type="examples", value=[*own, *pool.list_exchanges("n")[0].messages])
+    assert pool.list_foreign(surface) == own
+    assert pool.find_cases("n", surface.value) == {"a", "b"}
+
+
 def record(user: str, output: str) -> ExecutionTrace:
     only = Step(id="n", node_id="n", input=Snapshot(user), output=Snapshot(output))
     return ExecutionTrace(id=user, steps=(only,))
