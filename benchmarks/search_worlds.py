@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from promptiter.backprop.example_selection import SelectionStrategy
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
@@ -129,8 +128,6 @@ async def run_examples(name: str, seed: int) -> WorldRun | None:
     if name not in options:
         return None
     kind, given, targets = options[name]
-    if given.get("strategy") not in (None, *get_args(SelectionStrategy)):
-        return None
     limits = {"stop": TargetScore(1.0) | MaxEvaluations(MOST), "max_rounds": ROUNDS, "test": None}
     result = await convention.run_search(_make(kind, given), seed, targets=targets, **limits)
     test = convention.build_sets(seed)[2]

@@ -1,13 +1,14 @@
 """ExamplePool: the exchanges that few-shot examples of a node can be made of, from train runs.
 
-An exchange is what a node was given and what it answered in a run that passed. Where no run of a case passes, the
-reference of the case is the answer, written by a person or by the teacher, if the node gives the answer of the agent.
+An exchange is what a node was given and what it answered in a run that passed. Where no run of a case passes, it is
+from a passing run of the teacher, a stronger model. Without one, the reference of the case is the answer, if the node
+gives the answer of the agent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from promptiter.backprop.judged_traces import JudgedTraces
@@ -16,7 +17,7 @@ from promptiter.stages.optimizer import StepExample
 from promptiter.structure import Surface
 from traces.model import Json
 
-ExampleSource: TypeAlias = Literal["passing", "reference"]
+ExampleSource: TypeAlias = Literal["passing", "teacher", "reference"]
 
 MAX_CHARACTERS = 1_500
 """Maximum length of an exchange: longer ones cost more tokens in every call than they are likely to be worth."""
@@ -27,7 +28,10 @@ PATTERNS = frozenset(("regex", "max_length", "min_length"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One example: an input of a node and a good output, from a `passing` run or the `reference` of its case."""
+    """One example: an input of a node and a good output.
+
+    It is from a `passing` run, from one of the `teacher`, or the `reference` of its case.
+    """
 
     case_id: str
     input: str
@@ -57,6 +61,13 @@ class _NodePool:
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     inputs: dict[str, KnownInput] = field(default_factory=dict)
 
+    def list_texts(self) -> list[tuple[str, str]]:
+        """The inputs of cases, with those of the teacher's runs."""
+        return [
+            *((case_id, each.input) for case_id, each in self.inputs.items()),
+            *((case_id, each.input) for case_id, each in self.exchanges.items()),
+        ]
+
 
 class ExamplePool:
     """The exchanges of one run, by node. `is_forbidden` says of messages that they may not be shown.
@@ -84,6 +95,18 @@ class ExamplePool:
         for node_id in sorted(set(node_ids)):
             self.add(node_id, await traces.collect_visits(node_id))
 
+    async def add_taught_runs(self, traces: JudgedTraces, node_ids: Iterable[str]) -> None:
+        """Add what nodes did in passing runs of the teacher, for cases that have no passing run of their own."""
+        for node_id in sorted(set(node_ids)):
+            node = self._nodes.setdefault(node_id, _NodePool())
+            for step in await traces.collect_visits(node_id):
+                known = node.exchanges.get(step.case_id)
+                exchange = self._build_exchange(step) if step.passed else None
+                if exchange is None or (known is not None and known.source == "passing"):
+                    continue
+                if self._is_usable(exchange, step):
+                    node.exchanges[step.case_id] = replace(exchange, source="teacher")
+
     def add(self, node_id: str, steps: Iterable[StepExample]) -> None:
         """Add steps of a node. A passing step is a better example than the reference of its case."""
         node = self._nodes.setdefault(node_id, _NodePool())
@@ -95,7 +118,9 @@ class ExamplePool:
             node.inputs[step.case_id] = KnownInput(
                 case_id=step.case_id, input=self._redact(step.input), passed=step.passed, wanted=wanted
             )
-            if exchange is not None and self._is_usable(exchange, step):
+            known = node.exchanges.get(step.case_id)
+            is_better = known is None or known.source != "teacher" or step.passed
+            if exchange is not None and is_better and self._is_usable(exchange, step):
                 node.exchanges[step.case_id] = exchange
 
     def list_exchanges(self, node_id: str, *, without: Collection[str] = ()) -> tuple[Exchange, ...]:
@@ -117,12 +142,12 @@ class ExamplePool:
         """The cases that some examples of a node show."""
         shown = {each["content"] for each in examples or ()}
         node = self._nodes.get(node_id, _NodePool())
-        return frozenset(case_id for case_id, each in node.inputs.items() if each.input in shown)
+        return frozenset(case_id for case_id, text in node.list_texts() if text in shown)
 
     def list_foreign(self, surface: Surface) -> list[Json]:
         """The examples of a surface that stay: the user's own, and others that are not of this pool."""
         node, own = self._nodes.get(surface.node_id, _NodePool()), self._own.get(surface.node_id, ())
-        known = {each.input for each in node.inputs.values()}
+        known = {text for _, text in node.list_texts()}
         kept: list[Json] = []
         is_kept = True
         for message in surface.value:

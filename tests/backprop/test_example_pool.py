@@ -104,3 +104,29 @@ async def test_the_runs_of_a_node_are_added_with_what_was_wrong() -> None:
     ]
     assert [each.passed for each in pool.list_inputs("n")] == [True, False]
     assert pool.list_exchanges("absent") == ()
+
+
+async def test_a_passing_run_of_the_teacher_serves_a_case_until_a_run_of_its_own_passes() -> None:
+    wrong = Loss(metric="m", text="wrong", expected="yes")
+    pool = ExamplePool()
+    pool.add("n", [step("a"), step("b", passed=False), step("c", passed=False)])
+    taught = JudgedTraces(
+        [
+            JudgedTrace(case_id="a", trace=record("question a", "better"), input="a"),
+            JudgedTrace(case_id="b", trace=record("what the teacher was given", "good"), input="b"),
+            JudgedTrace(case_id="c", trace=record("question c", "bad"), input="c", losses=(wrong,), expected="yes"),
+        ]
+    )
+    await pool.add_taught_runs(taught, ["n"])
+
+    def list_all() -> list[tuple[str, str]]:
+        return [(each.output, each.source) for each in pool.list_exchanges("n")]
+
+    assert list_all() == [("answer a", "passing"), ("good", "teacher"), ("reference c", "reference")]
+    assert [each.passed for each in pool.list_inputs("n")] == [True, False, False]
+    [_, shown, _] = pool.list_exchanges("n")
+    assert pool.find_cases("n", shown.messages) == {"b"}
+    pool.add("n", [step("b", passed=False)])
+    assert list_all()[1] == ("good", "teacher")
+    pool.add("n", [step("b")])
+    assert list_all()[1] == ("answer b", "passing")
