@@ -25,8 +25,8 @@ class SearchOutline:
     One call of the backwarder is about a step, a failed trace, or a batch of them.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
-    candidate per round. A round that tries examples runs `screened_cases` train cases under each of its `trials`; a
-    `teacher`, a model, runs those that fail once.
+    candidate per round. A round that tries examples runs `screened_cases` train cases under each of its `trials`.
+    The `teacher` of few-shot examples, a model, runs the train cases that fail, each once.
     If it `reads_validation`, the validation cases cannot show a gain for new cases.
     A round that is an iteration runs a mini-batch twice instead: under a parent, and under a child in which `rewrites`
     says which texts are new. It validates the child only if it does better there.

@@ -138,11 +138,17 @@ class Estimate:
             found = found.times(self._share_of_cap(found))
             case_runs |= found.case_runs
             calls |= {each: found.calls[each.stage] for each in workload.stage_models if not each.name}
-        return self._price(case_runs, calls)
+        return self._price(case_runs, calls, taught=self._taught_runs if rounds.high else ZERO)
 
     def count_metric_calls(self, rounds: Range) -> Range:
         """The metric calls of the baseline and these rounds, if no cap cuts them."""
-        return (self._baseline_runs + self._count_rounds(rounds).all_runs) * (1 / self.workload.repeats)
+        found = (self._baseline_runs + self._count_rounds(rounds).all_runs) * (1 / self.workload.repeats)
+        return found + self._taught_runs
+
+    @property
+    def _taught_runs(self) -> Range:
+        """The case runs of a teacher of few-shot examples: one for each train case that fails."""
+        return self._failing * self.workload.taught_cases
 
     @property
     def _baseline_runs(self) -> Range:
@@ -277,9 +283,12 @@ class Estimate:
             {},
         )
 
-    def _price(self, case_runs: CaseRuns, calls: Mapping[StageModel, Range]) -> Costs:
-        """Case runs and calls, times what each costs. Judges and user simulators are part of a case run's time."""
-        workload, units, costs, all_runs = self.workload, self._units, Costs(), ZERO
+    def _price(self, case_runs: CaseRuns, calls: Mapping[StageModel, Range], *, taught: Range = ZERO) -> Costs:
+        """Case runs and calls, times what each costs. Judges and user simulators are part of a case run's time.
+
+        They are also asked in the case runs of a teacher, whose own calls are among `calls`.
+        """
+        workload, units, costs, all_runs = self.workload, self._units, Costs(), taught
         for stage, (whole, changed) in case_runs.items():
             all_runs += whole + changed
             cases = workload.train if stage in ("train", "rerun", "ablation") else workload.validation

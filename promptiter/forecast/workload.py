@@ -65,6 +65,11 @@ class Workload:
     targets: int
     reserved_metric_calls: int
 
+    @property
+    def taught_cases(self) -> int:
+        """The most train cases that a teacher of few-shot examples runs."""
+        return self.train if self.outline is not None and self.outline.teacher is not None else 0
+
     def models_of(self, *stages: ModelStage) -> list[StageModel]:
         """The models that these stages ask."""
         return [each for each in self.stage_models if each.stage in stages]

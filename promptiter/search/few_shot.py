@@ -16,7 +16,8 @@ from promptiter.runlog.results import RunShape
 from promptiter.search.descent.study import find_optuna_problems
 from promptiter.search.example_rounds import BATCH, MOST_SCREENED, ExampleRounds
 from promptiter.search.example_study import ExampleStudies
-from promptiter.search.session_examples import find_replaceable_models
+from promptiter.search.session_examples import ONE_SET, find_teacher_problems
+from promptiter.search.stage_models import find_model_problems
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 
@@ -28,18 +29,13 @@ FewShotStrategy: TypeAlias = SelectionStrategy | Literal["optuna"]
 
 STRATEGIES: tuple[FewShotStrategy, ...] = (*get_args(SelectionStrategy), "optuna")
 
-ONE_SET = (
-    "few-shot examples are made of train cases, and this run judges candidates by the same cases; give a validation "
-    "set of its own"
-)
-
 
 class FewShotSearch:
     """The search for few-shot examples.
 
     It gives each node whose examples are a target at most `k` examples, chosen by `strategy`. It screens `trials` sets
-    of examples, `batch_size` in each round. A `seed` of None is that of the run. The `teacher` is a stronger
-    model. It runs the train cases that fail in place of the models of the nodes, and examples are made of what passes.
+    of examples, `batch_size` in each round. A `seed` of None is that of the run. The `teacher` is a stronger model. It
+    runs the train cases of which no run passes in place of the models of the nodes; what it passes becomes examples.
     """
 
     def __init__(
@@ -90,8 +86,7 @@ class FewShotSearch:
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line if optuna is needed and not installed, or the teacher cannot be called or has no price."""
         found = find_optuna_problems() if self.strategy == "optuna" else []
-        models = [] if self.teacher is None else [self.teacher]
-        return [*found, *gateway.find_setup_problems(models), *gateway.find_unpriced_models(models)]
+        return [*found, *find_model_problems(self.teacher, gateway)]
 
     def choose_targets(self, snapshot: StructureSnapshot) -> list[str]:
         """The examples of all nodes."""
@@ -106,9 +101,7 @@ class FewShotSearch:
         if not set(known) & set(targets):
             advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
             found.append(f"no target of this run holds few-shot examples; {advice}")
-        if self.teacher is not None and not find_replaceable_models(snapshot, self.teacher):
-            found.append(f"teacher is {self.teacher!r}, but no node of this agent can use this model; leave it out")
-        return found
+        return found or find_teacher_problems(self.teacher, snapshot, targets, shape=shape)
 
     def find_kept_targets(
         self,

@@ -39,8 +39,9 @@ from promptiter.search.gepa_library import (
 from promptiter.search.gepa_run import GepaRun
 from promptiter.search.propose import PatchProposer
 from promptiter.search.reflections import Reflections
+from promptiter.search.session_examples import find_teacher_problems
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_stage_problems
+from promptiter.search.stage_models import find_model, find_model_problems, find_stage_problems
 from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
@@ -71,7 +72,9 @@ class GepaSearch:
 
     `module_selector` chooses the components that an iteration rewrites: one after the other, `all`, a `random` one, or
     those that a backward pass of the stages finds to `blame` for the failures of the mini-batch. The `reflection_model`
-    rewrites them after looking at the cases, with `reflection_options`; without one, the optimizer stage does.
+    rewrites them after looking at the cases, with `reflection_options`; without one, the optimizer stage does. The
+    `teacher` is a stronger model. Where no run of a train case passes, it runs the case in place of the models of the
+    nodes; what it passes becomes few-shot examples.
 
     With `cache_evaluation` a candidate does not run a case twice; without it, each mini-batch is a new repeat. A random
     `seed` of None is that of the run. `max_candidate_proposals` iterations or `max_tracked_candidates` candidates in
@@ -100,6 +103,7 @@ class GepaSearch:
     max_candidate_proposals: int | None = None
     max_tracked_candidates: int | None = None
     seed: int | None = None
+    teacher: str | None = None
     extra_stop_callbacks: Sequence[Callable[[Any], bool]] = ()
     extra_callbacks: Sequence[Any] = ()
 
@@ -175,6 +179,7 @@ class GepaSearch:
             optimizer=find_model(self._writer),
             reads_validation=True,
             rewrites=REWRITES[self.module_selector],
+            teacher=self.teacher,
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
@@ -185,7 +190,13 @@ class GepaSearch:
         except SetupError as error:
             found.append(str(error))
         stages = (find_blaming_stage(self.attributor), self._aggregator, self._writer)
-        return [*found, *find_stage_problems(stages, gateway)]
+        return [*found, *find_stage_problems(stages, gateway), *find_model_problems(self.teacher, gateway)]
+
+    def find_target_problems(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> list[str]:
+        """Say why this run could not use the teacher."""
+        return find_teacher_problems(self.teacher, snapshot, targets, shape=shape)
 
     def find_kept_targets(
         self,
@@ -224,7 +235,9 @@ class GepaSearch:
             session,
             components,
             finder=BlameFinder(session, self.attributor, self._aggregator, failures=failures, min_support=MIN_SUPPORT),
-            patcher=PatchProposer(session, self._optimizer, failures=failures, adds_examples=False),
+            patcher=PatchProposer(
+                session, self._optimizer, failures=failures, adds_examples=False, teacher=self.teacher
+            ),
             reflector=self.reflector,
             history_top_k=self.reflection_history_top_k,
         )

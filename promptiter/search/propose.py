@@ -51,10 +51,17 @@ class PatchProposer:
 
     A signal that was answered with rejected values only, although the optimizer was told, is not asked about again.
     Few-shot examples of a blamed node are patched with what is blamed there, unless the search chooses the surfaces.
+    The `teacher` is a model that runs train cases of which no run passes, before examples are selected.
     """
 
     def __init__(
-        self, session: Session, optimizer: Optimizer, *, failures: StageFailures, adds_examples: bool = True
+        self,
+        session: Session,
+        optimizer: Optimizer,
+        *,
+        failures: StageFailures,
+        adds_examples: bool = True,
+        teacher: str | None = None,
     ) -> None:
         self.rejected = Rejections()
         self._session = session
@@ -62,7 +69,7 @@ class PatchProposer:
         self._failures = failures
         self._ledger = session.evaluator.gateway.ledger
         self._linter = Linter(session.train.cases)
-        self.examples = SessionExamples(session)
+        self.examples = SessionExamples(session, teacher=teacher)
         self._adds_examples = adds_examples
         self._exhausted: set[tuple[str, str, str]] = set()
 
@@ -71,7 +78,7 @@ class PatchProposer:
 
         Few-shot examples do not show the `unseen` cases, by which they are judged next.
         """
-        report, notes = self._leave_out_exhausted(await self._add_examples(report))
+        report, notes = self._leave_out_exhausted(await self._add_examples(report, unseen))
         if not report.signals:
             return PatchesWritten(blamed_in=report.round, notes=notes)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
@@ -110,10 +117,13 @@ class PatchProposer:
         """Record which of several variants the round continues with."""
         return await self._session.note(variant)
 
-    async def _add_examples(self, report: BlameReport) -> BlameReport:
+    async def _add_examples(self, report: BlameReport, unseen: Collection[str] = ()) -> BlameReport:
         """The report with the examples of blamed nodes among the signals, once its runs can be made examples of."""
         await self.examples.add_report(report)
-        return self.examples.add_signals(report) if self._adds_examples else report
+        report = self.examples.add_signals(report) if self._adds_examples else report
+        if any(each.surface_id in self.examples.surface_ids for each in report.signals):
+            await self.examples.ask_teacher(report.profile, without=unseen)
+        return report
 
     def _leave_out_exhausted(self, report: BlameReport) -> tuple[BlameReport, tuple[str, ...]]:
         """The report with the signals that are worth a question, and a note for each of the others."""

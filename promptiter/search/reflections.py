@@ -106,6 +106,8 @@ class Reflections:
         await self._patcher.examples.add(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
+        if set(components).intersection(self._patcher.examples.surface_ids):
+            await self._patcher.examples.ask_teacher(minibatch.profile, without=tuple(minibatch.scores))
         found = await self._ask_model(self._reflector, minibatch, components)
         patches = [
             SurfacePatch(

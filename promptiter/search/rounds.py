@@ -9,6 +9,7 @@ optimizer sees what was rejected, and what failed with it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
@@ -22,16 +23,19 @@ from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count, is_number
 from promptiter.policies.evidence import AcceptanceDecision
 from promptiter.registry import OFFLINE_STAGES
+from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.gradient_check import GradientCheck
 from promptiter.search.minibatches import MINIBATCH, Minibatches
 from promptiter.search.propose import EMPHASES, PatchProposer
 from promptiter.search.round_proposal import RoundProposal, RoundProposer
+from promptiter.search.session_examples import find_teacher_problems
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_stage_problems
+from promptiter.search.stage_models import find_model, find_model_problems, find_stage_problems
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder, BatchAttributor
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
+from promptiter.structure import StructureSnapshot
 
 MAX_PASSES = 3
 """Maximum number of passes from losses to patches in a round."""
@@ -60,7 +64,8 @@ class BackpropRounds:
     runs all. If a model optimizes, the first pass of a round writes `width` candidates from the same evidence, each
     with another emphasis, and continues with the one that does best on the failed train cases; after two rejections it
     starts from an earlier accepted profile. `check` verifies blame: by default the blame of models is checked, without
-    calling one; None disables the check.
+    calling one; None disables the check. The `teacher` is a stronger model. Where no run of a train case passes, it
+    runs the case in place of the models of the nodes; what it passes becomes few-shot examples.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class BackpropRounds:
         minibatch: int | None = MINIBATCH,
         width: int = 1,
         check: GradientCheck | Literal["auto"] | None = "auto",
+        teacher: str | None = None,
     ) -> None:
         check_stages(backwarder=backwarder, aggregator=aggregator, optimizer=optimizer)
         check_count(passes, "passes")
@@ -98,6 +104,7 @@ class BackpropRounds:
         if check == "auto":
             check = None if find_model(find_blaming_stage(self.attributor)) is None else GradientCheck()
         self.check = check
+        self.teacher = teacher
 
     async def search(self, session: Session) -> None:
         failures = StageFailures(session)
@@ -105,7 +112,7 @@ class BackpropRounds:
             session, self.attributor, self.aggregator, failures=failures, min_support=self.min_support, check=self.check
         )
         batches = Minibatches(session, size=self.minibatch)
-        patcher = PatchProposer(session, self.optimizer, failures=failures)
+        patcher = PatchProposer(session, self.optimizer, failures=failures, teacher=self.teacher)
         proposer = RoundProposer(
             session, finder, patcher, passes=self.passes, most_rerun=self.most_rerun, width=self.width
         )
@@ -155,13 +162,20 @@ class BackpropRounds:
             blamed_per_call=_find_blamed_per_call(self.attributor),
             aggregator=find_model(self.aggregator),
             optimizer=find_model(self.optimizer),
+            teacher=self.teacher,
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line for each model of a stage that cannot be called or has no price, and each missing program."""
         correctors = self.check.correctors if self.check is not None else ()
         stages = (find_blaming_stage(self.attributor), self.aggregator, self.optimizer, *correctors)
-        return find_stage_problems(stages, gateway)
+        return [*find_stage_problems(stages, gateway), *find_model_problems(self.teacher, gateway)]
+
+    def find_target_problems(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> list[str]:
+        """Say why this run could not use the teacher."""
+        return find_teacher_problems(self.teacher, snapshot, targets, shape=shape)
 
 
 async def _decide(

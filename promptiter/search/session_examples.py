@@ -2,6 +2,7 @@
 
 Each search adds the train cases that it runs, and selects examples from all of them. What repeats a validation or test
 case is left out. Cases that the examples of a candidate show say nothing about it, so they are not run to judge it.
+Where no run of a case passes, the teacher runs it before examples are selected, if the search has one.
 """
 
 from __future__ import annotations
@@ -17,15 +18,29 @@ from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import Profile
+from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_names
+
+ONE_SET = (
+    "few-shot examples are made of train cases, and this run judges candidates by the same cases; give a validation "
+    "set of its own"
+)
 
 
 class SessionExamples:
-    """The pool of a run. `surface_ids` are the targets that hold examples; without any, nothing is collected."""
+    """The pool of a run. `surface_ids` are the targets that hold examples; without any, nothing is collected.
 
-    def __init__(self, session: Session) -> None:
+    The `teacher` is a model that can take the place of those of the nodes.
+    """
+
+    def __init__(self, session: Session, *, teacher: str | None = None) -> None:
         self._session = session
+        self._teacher = teacher
+        self._added: set[str] = set()
+        self._passed: set[str] = set()
+        self._taught: set[str] = set()
         surfaces = [each for each in session.snapshot.surfaces if each.type == "examples"]
         self._nodes = {each.id: each.node_id for each in surfaces if each.id in session.targets}
         own = {each.node_id: each.value for each in surfaces if each.id in session.targets}
@@ -35,28 +50,45 @@ class SessionExamples:
     def surface_ids(self) -> tuple[str, ...]:
         return tuple(self._nodes)
 
+    @property
+    def has_asked_teacher(self) -> bool:
+        return bool(self._taught)
+
     async def add(self, evaluation: Evaluation, eval_set: EvalSet, profile: Profile) -> None:
         """Add train cases that were run under a profile."""
         if self._nodes:
             losses = await extract_case_losses(self._session, evaluation, eval_set, profile)
             traces = JudgedTraces(judge_traces(evaluation, eval_set, self._session.trace, losses=losses))
-            await self._pool.add_runs(traces, self._nodes.values())
-
-    async def ask_teacher(self, model: str, cases: EvalSet, profile: Profile) -> None:
-        """Run train cases with the teacher in place of the models of nodes, and add what passes."""
-        session = self._session
-        models = dict.fromkeys(find_replaceable_models(session.snapshot, model), model)
-        taught = replace(profile, overrides=dict(sorted({**profile.overrides, **models}.items())))
-        evaluation = await session.evaluate(cases, taught, phase="teacher")
-        losses = await extract_case_losses(session, evaluation, cases, taught)
-        traces = JudgedTraces(judge_traces(evaluation, cases, session.trace, losses=losses))
-        await self._pool.add_taught_runs(traces, self._nodes.values())
+            await self._add_runs(evaluation, traces)
 
     async def add_report(self, report: BlameReport) -> None:
         """Add the cases of a backward pass."""
         if self._nodes:
             await self._session.restore_traces(report.evaluation, report.eval_set, report.profile)
-            await self._pool.add_runs(report.traces, self._nodes.values())
+            await self._add_runs(report.evaluation, report.traces)
+
+    async def ask_teacher(self, profile: Profile, *, without: Collection[str] = ()) -> None:
+        """Have the teacher run the added cases of which no run passed, each once, and add what passes.
+
+        Call it before examples are selected `without` some cases: those are left for later.
+        """
+        done = {*self._passed, *self._taught, *without}
+        cases = tuple(case for case in self._session.train.cases if case.id in self._added and case.id not in done)
+        if self._teacher is None or not cases:
+            return
+        self._taught.update(case.id for case in cases)
+        session, eval_set = self._session, replace(self._session.train, cases=cases)
+        models = dict.fromkeys(find_replaceable_models(session.snapshot, self._teacher), self._teacher)
+        taught = replace(profile, overrides=dict(sorted({**profile.overrides, **models}.items())))
+        evaluation = await session.evaluate(eval_set, taught, phase="teacher", repeats=range(1))
+        losses = await extract_case_losses(session, evaluation, eval_set, taught)
+        traces = JudgedTraces(judge_traces(evaluation, eval_set, session.trace, losses=losses))
+        await self._pool.add_taught_runs(traces, self._nodes.values())
+
+    async def _add_runs(self, evaluation: Evaluation, traces: JudgedTraces) -> None:
+        self._added.update(row.case_id for row in evaluation.rows)
+        self._passed.update(row.case_id for row in evaluation.rows if row.passed)
+        await self._pool.add_runs(traces, self._nodes.values())
 
     def list_exchanges(self) -> dict[str, tuple[Exchange, ...]]:
         """The exchanges that the examples of each surface can be made of."""
@@ -109,3 +141,19 @@ class SessionExamples:
 def find_replaceable_models(snapshot: StructureSnapshot, model: str) -> list[str]:
     """The model surfaces that this model can be a value of."""
     return [each.id for each in snapshot.surfaces if each.type == "model" and each.allows(model)]
+
+
+def find_teacher_problems(
+    teacher: str | None, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+) -> list[str]:
+    """One line for each reason why a run with these targets could not use the teacher of its search."""
+    if teacher is None:
+        return []
+    known = [each.id for each in snapshot.surfaces if each.type == "examples"]
+    found = [] if shape == "two_sets" else [f"teacher is {teacher!r}, but {ONE_SET}, or leave it out"]
+    if not set(known) & set(targets):
+        advice = f"add {join_names(known, limit=3)} to the targets, or leave it out" if known else "leave it out"
+        found.append(f"teacher is {teacher!r}, but no target of this run holds few-shot examples; {advice}")
+    if not find_replaceable_models(snapshot, teacher):
+        found.append(f"teacher is {teacher!r}, but no node of this agent can use this model; leave it out")
+    return found

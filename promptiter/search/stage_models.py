@@ -24,10 +24,15 @@ def find_stage_problems(stages: Iterable[object], gateway: Gateway) -> list[str]
         if isinstance(each, NeedsProgram) and (problem := each.find_setup_problem()):
             found.append(f"{type(each).__name__}: {problem}")
         if isinstance(each, CallsModel) and each.model:
-            own = each.gateway or gateway
-            lines = (*own.find_setup_problems([each.model]), *own.find_unpriced_models([each.model]))
+            lines = find_model_problems(each.model, each.gateway or gateway)
             found.extend(f"{type(each).__name__}: {line}" for line in lines)
     return list(dict.fromkeys(found))
+
+
+def find_model_problems(model: str | None, gateway: Gateway) -> list[str]:
+    """One line if a model cannot be called, and one if it has no price; none without a model."""
+    models = [] if model is None else [model]
+    return [*gateway.find_setup_problems(models), *gateway.find_unpriced_models(models)]
 
 
 def find_prices(surface: Surface, gateway: Gateway) -> dict[str, Price]:

@@ -113,7 +113,7 @@ async def test_a_run_without_a_passing_step_says_what_examples_need() -> None:
         "no examples could be made of the train cases: a node needs a step without tool calls that passed, or that "
         "gives the answer of a case with a reference; "
     )
-    assert find_reason(result) == f"{needed}the teacher of few_shot can make some pass"
+    assert find_reason(result) == f"{needed}a teacher can make some pass"
     taught = await World().run(train=range(12, 13))
     assert find_reason(taught) == f"{needed}no run of the teacher passed either"
 

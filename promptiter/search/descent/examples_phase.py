@@ -13,15 +13,23 @@ from promptiter.search.example_rounds import ExampleRounds, TriedSets
 
 
 class ExamplesPhase:
-    """The phases of one run that change examples. `surface_ids` are their targets."""
+    """The phases of one run that change examples. `surface_ids` are their targets, `teacher` is that of the search."""
 
     kind: PhaseKind = "examples"
 
-    def __init__(self, trials: Trials, surface_ids: tuple[str, ...], *, limits: PhaseLimits, seed: int) -> None:
+    def __init__(
+        self,
+        trials: Trials,
+        surface_ids: tuple[str, ...],
+        *,
+        limits: PhaseLimits,
+        seed: int,
+        teacher: str | None = None,
+    ) -> None:
         self._trials = trials
         self._surface_ids = surface_ids
         self._limits = limits
-        self._rounds = ExampleRounds(trials.session, seed=seed)
+        self._rounds = ExampleRounds(trials.session, seed=seed, teacher=teacher)
         self._known = ""
 
     async def run(self, cycle: int) -> PhaseResult | None:

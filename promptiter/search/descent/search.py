@@ -38,8 +38,9 @@ from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_
 from promptiter.search.descent.textual_phase import TextualPhase
 from promptiter.search.descent.trials import Trials
 from promptiter.search.propose import PatchProposer
+from promptiter.search.session_examples import find_teacher_problems
 from promptiter.search.stage_failures import StageFailures
-from promptiter.search.stage_models import find_model, find_stage_problems
+from promptiter.search.stage_models import find_model, find_model_problems, find_stage_problems
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.diagnosis import Applier, Critic
 from promptiter.stages.optimizer import Optimizer
@@ -63,7 +64,8 @@ class CoordinateDescent:
     `critic` and `applier` are models, or your own: an object, or `module:attr`. Prompts of your own are files. Without
     a critic the backward pass of the stages diagnoses, without an applier the optimizer stage writes. A diagnosis with
     less than `min_confidence` is not tried. The critic sees `failures_shown` failed cases and `rejections_shown`
-    rejected trials. Each group of texts in `co_optimize` changes together.
+    rejected trials. Each group of texts in `co_optimize` changes together. The `teacher` of the examples phase is a
+    stronger model. It runs train cases of which no run passes; what it passes becomes examples.
     """
 
     backwarder: Backwarder | Attributor | None = None
@@ -97,19 +99,12 @@ class CoordinateDescent:
     phases: Sequence[PhaseName] = ("numeric", "textual", "examples")
     sampler: Sampler = "tpe"
     seed: int | None = None
+    teacher: str | None = None
 
     def __post_init__(self) -> None:
         check_stages(backwarder=self.backwarder, aggregator=self.aggregator, optimizer=self.optimizer)
-        for name in ("max_cycles", "numeric_max_trials", "numeric_patience", "textual_max_trials", "textual_patience"):
-            check_count(getattr(self, name), name)
-        for name in (
-            "examples_max_trials",
-            "examples_patience",
-            "batch_size",
-            "ei_candidates",
-            "failures_shown",
-            "dry_cycles",
-        ):
+        limits = [f"{phase}_{limit}" for phase in get_args(PhaseName) for limit in ("max_trials", "patience")]
+        for name in ("max_cycles", "dry_cycles", *limits, "batch_size", "ei_candidates", "failures_shown"):
             check_count(getattr(self, name), name)
         for name in ("startup_trials", "rejections_shown"):
             check_count(getattr(self, name), name, least=0)
@@ -143,7 +138,9 @@ class CoordinateDescent:
             by_name["textual"] = textual
         if examples:
             limits = PhaseLimits(max_trials=self.examples_max_trials, patience=self.examples_patience)
-            by_name["examples"] = ExamplesPhase(trials, examples, limits=limits, seed=self._find_seed(session))
+            by_name["examples"] = ExamplesPhase(
+                trials, examples, limits=limits, seed=self._find_seed(session), teacher=self.teacher
+            )
         phases = [by_name[name] for name in self._phases if name in by_name]
         most_dry = 1 if numeric is None else self.dry_cycles  # without a fresh study, the next cycle is like the last
         dry = 0
@@ -179,6 +176,7 @@ class CoordinateDescent:
             batch=self.batch_size if numeric else 1,
             edited_share=textual / max(1, numeric + textual),
             max_rounds=self.max_cycles * (numeric + textual + examples),
+            teacher=self.teacher,
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
@@ -188,7 +186,7 @@ class CoordinateDescent:
         if "textual" in self._phases:
             stages += [self._critic] if self._critic else [find_blaming_stage(self.attributor), self._aggregator]
             stages.append(self._applier or self._optimizer)
-        return [*found, *find_stage_problems(stages, gateway)]
+        return [*found, *find_stage_problems(stages, gateway), *find_model_problems(self.teacher, gateway)]
 
     def choose_targets(self, snapshot: StructureSnapshot) -> tuple[str, ...]:
         """All numbers, switches, choices and texts that its phases can change. Examples have to be asked for."""
@@ -203,6 +201,10 @@ class CoordinateDescent:
         has_examples = "examples" in self._phases and shape == "two_sets" and bool(find_examples(snapshot, targets))
         grouped = [name for group in self._groups for name in group]
         found = [str(UnknownSurfaceError(name, known=texts)) for name in grouped if name not in texts]
+        if self.teacher is not None and "examples" not in self._phases:
+            found.append(f"teacher is {self.teacher!r}, but phases has no examples; add it, or leave the teacher out")
+        else:
+            found += find_teacher_problems(self.teacher, snapshot, targets, shape=shape)
         try:
             axes = find_axes(snapshot, targets) if "numeric" in self._phases else ()
         except SetupError as error:
