@@ -21,6 +21,7 @@ from promptiter.backprop.llm.optimizer import LLMOptimizer
 from promptiter.engine.engine import Engine
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.request import RunRequest
+from promptiter.engine.session import Search
 from promptiter.errors import RequestError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -40,6 +41,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runs.cost_ranges import Cost, Range
 from promptiter.runs.forecast_file import Forecast, read_forecast, write_forecast
+from promptiter.search.descent.search import CoordinateDescent
 from promptiter.search.few_shot import FewShotSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.gepa_library import ModuleSelector
@@ -50,6 +52,7 @@ from tests.worlds.desk_stages import Merges, Writes
 
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4
+RUBRIC = {"id": "kind", "content": {"text": "The answer is kind."}}
 PRICES = Prices({"scripted": Price(input_usd_per_million=1.0, output_usd_per_million=1.0)})
 
 
@@ -364,7 +367,7 @@ def test_judges_and_teachers_are_stages() -> None:
                 "criterion": {
                     "llm_judge": {
                         "judge_model": {"model_name": "simulated", "num_samples": 3},
-                        "rubrics": [{"id": "kind", "content": {"text": "The answer is kind."}}],
+                        "rubrics": [RUBRIC],
                     }
                 },
             }
@@ -379,14 +382,37 @@ def test_judges_and_teachers_are_stages() -> None:
     assert found.stages["teacher"].calls == Range(5, 5, 5)
 
 
-def test_the_teacher_of_few_shot_examples_runs_each_train_case_once_at_most() -> None:
+@pytest.mark.parametrize(
+    "search",
+    [
+        FewShotSearch(teacher="scripted"),
+        BackpropRounds(teacher="scripted"),
+        GepaSearch(teacher="scripted"),
+        CoordinateDescent(phases=("examples",), teacher="scripted"),
+    ],
+)
+def test_the_teacher_of_few_shot_examples_runs_each_train_case_once_at_most(search: Search) -> None:
     agent = chain(*NODES)
     asked = request(targets=[each.id for each in agent.describe().surfaces if each.type == "examples"])
-    search = FewShotSearch(teacher="scripted")
     found = forecast(Engine(agent, desk.evaluator(gateway()), search=search), asked, measured())
     train = asked.train
     assert isinstance(train, EvalSet)
     assert found.stages["teacher"].calls.high == len(train.cases) * len(NODES)
+
+
+def test_runs_of_the_teacher_of_few_shot_examples_are_judged() -> None:
+    agent, through = chain(*NODES), gateway()
+    rubric = {"llm_judge": {"judge_model": {"model_name": "simulated"}, "rubrics": [RUBRIC]}}
+    config = [{"metric_name": "good", "evaluator_name": "llm_rubric_response", "criterion": rubric}]
+    evaluator = Evaluator(build_metrics(parse_eval_config(config, source="metrics"), gateway=through), gateway=through)
+    asked = request(targets=[each.id for each in agent.describe().surfaces if each.type == "examples"])
+    alone, taught = (
+        forecast(Engine(agent, evaluator, search=FewShotSearch(teacher=each)), asked, measured())
+        for each in (None, "scripted")
+    )
+    train = asked.train
+    assert isinstance(train, EvalSet)
+    assert taught.stages["judge"].calls.high == alone.stages["judge"].calls.high + len(train.cases)
 
 
 def test_a_corrector_is_a_stage_of_its_own() -> None:

@@ -1,12 +1,15 @@
-"""Runs that change few-shot examples are killed at every event and resumed: the same result, no answer asked twice.
+"""Runs that change few-shot examples are killed and resumed: the same result, no answer asked twice.
 
-`make long` runs these tests. `make test` resumes a few of such runs in `test_few_shot.py`.
+A run of `few_shot` is killed at every event. Those of the other searches are killed at the first and the last event of
+each type in each phase, and at some others. `make long` runs these tests. `make test` resumes a few of such runs in
+`test_few_shot.py` and `test_example_teacher.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import get_args
 
 import orjson
@@ -15,10 +18,12 @@ import pytest
 from promptiter.engine.engine import Engine
 from promptiter.engine.session import Search
 from promptiter.evaluation.data.case import EvalSet
+from promptiter.grouping import group_by
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
+from promptiter.search.descent.search import CoordinateDescent
 from promptiter.search.few_shot import FewShotSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
@@ -26,16 +31,20 @@ from promptiter.testing.store_hooks import Killed
 from tests.worlds.convention import build_agent, build_evaluator, build_request, build_sets, build_task_model, find_desk
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import How, kill_runs_at
+from traces.model import Json
 
 pytestmark = pytest.mark.long
-CHUNKS = 8
+CHUNKS = 4
+SAMPLED = 4
+"""Number of events at which a run is killed, besides the first and the last of each type."""
+
 TARGETS = ("sorter#instruction", "sorter#examples")
 SEARCHES: Mapping[str, Callable[[], Search]] = {
-    "few_shot": lambda: FewShotSearch(k=4, trials=4, batch_size=2),
-    "teacher": lambda: FewShotSearch(k=4, trials=4, batch_size=2, teacher="strong"),
+    "few_shot": lambda: FewShotSearch(k=4, trials=4, batch_size=2, teacher="strong"),
     "optuna": lambda: FewShotSearch(k=4, trials=4, batch_size=2, strategy="optuna"),
-    "backprop": BackpropRounds,
-    "gepa": lambda: GepaSearch(reflection_minibatch_size=6),
+    "backprop": lambda: BackpropRounds(teacher="strong"),
+    "gepa": lambda: GepaSearch(reflection_minibatch_size=6, module_selector="all", teacher="strong"),
+    "coordinate_descent": lambda: CoordinateDescent(phases=("examples", "textual"), teacher="strong"),
 }
 
 
@@ -67,26 +76,29 @@ def run(folder: Path, search: str) -> tuple[RunResult, int]:
     return result, task.spent.calls + len(strong.requests)
 
 
-@pytest.fixture(scope="session")
-def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Whole runs, by search."""
-    folders: dict[str, Path] = {}
-
-    def find(search: str) -> Path:
-        if search not in folders:
-            folder = tmp_path_factory.mktemp(search)
-            result, _ = run(folder, search)
-            patched = {patch.surface_id for each in result.rounds for patch in each.patches}
-            assert "sorter#examples" in patched
-            folders[search] = folder
-        return folders[search]
-
-    return find
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A whole run of the search that the parameter names: the name, and the folder."""
+    search: str = request.param
+    folder = tmp_path_factory.mktemp(search)
+    result, _ = run(folder, search)
+    patched = {patch.surface_id for each in result.rounds for patch in each.patches}
+    assert "sorter#examples" in patched
+    assert search == "optuna" or any(event["phase"] == "teacher" for event in read_events(folder))
+    return search, folder
 
 
-def count_events(folder: Path) -> int:
+def read_events(folder: Path) -> list[Json]:
     [path] = folder.glob("*/journal.jsonl")
-    return len(path.read_bytes().splitlines())
+    return [orjson.loads(line)["event"] for line in path.read_bytes().splitlines()]
+
+
+def sample_events(events: list[Json]) -> list[int]:
+    """The first and the last event of each type in each phase, and some others."""
+    groups = group_by(events, lambda event: (event["type"], event["phase"])).values()
+    ends = {event["seq"] for group in groups for event in (group[0], group[-1])}
+    others = [event["seq"] for event in events if event["seq"] not in ends]
+    return sorted(ends.union(Random(0).sample(others, min(SAMPLED, len(others)))))
 
 
 def count_answers(folder: Path) -> int:
@@ -95,17 +107,30 @@ def count_answers(folder: Path) -> int:
     return sum("key" in orjson.loads(line) for line in raw[: raw.rfind(b"\n") + 1].splitlines())
 
 
+def check_kill(search: str, seq: int, folder: Path, *, whole: Path) -> None:
+    """Kill a run at an event, resume it, and compare it with a whole one."""
+    with kill_runs_at(seq, get_args(How)[seq % 3]), pytest.raises(Killed):
+        run(folder, search)
+    known = count_answers(folder)
+    _, asked = run(folder, search)
+    assert read_unmeasured(folder) == read_unmeasured(whole)
+    assert asked == count_answers(whole) - known
+
+
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("whole", ["few_shot"], indirect=True)
 def test_a_run_that_changes_examples_resumes_from_every_event(
-    search: str, chunk: int, wholes: Callable[[str], Path], tmp_path: Path
+    chunk: int, whole: tuple[str, Path], tmp_path: Path
 ) -> None:
-    whole = wholes(search)
-    for seq in range(chunk, count_events(whole), CHUNKS):
-        folder = tmp_path / str(seq)
-        with kill_runs_at(seq, get_args(How)[seq % 3]), pytest.raises(Killed):
-            run(folder, search)
-        known = count_answers(folder)
-        _, asked = run(folder, search)
-        assert read_unmeasured(folder) == read_unmeasured(whole)
-        assert asked == count_answers(whole) - known
+    search, folder = whole
+    for seq in range(chunk, len(read_events(folder)), CHUNKS):
+        check_kill(search, seq, tmp_path / str(seq), whole=folder)
+
+
+@pytest.mark.parametrize("whole", [each for each in SEARCHES if each != "few_shot"], indirect=True)
+def test_a_run_of_any_search_that_changes_examples_resumes_from_every_type_of_event(
+    whole: tuple[str, Path], tmp_path: Path
+) -> None:
+    search, folder = whole
+    for seq in sample_events(read_events(folder)):
+        check_kill(search, seq, tmp_path / str(seq), whole=folder)

@@ -18,7 +18,7 @@ LOWER_FIRST = ("temperature", "top_p", "penalty", "threshold")
 def iterate_values(request: OptimizeRequest) -> Iterator[tuple[Json, str]]:
     """The values to try, in order, each with a reason."""
     surface = request.surface
-    if surface.value in request.prices:
+    if surface.type == "model" and surface.value in request.prices:
         return _iterate_models(surface, request.prices)
     if surface.limits.choices:
         return _iterate_choices(surface)

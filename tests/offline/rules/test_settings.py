@@ -46,3 +46,7 @@ def test_the_next_choice_is_tried_first() -> None:
     assert settings(models) == ["large"]
     alone = Surface(node_id="n", type="model", value="small")
     assert optimize(request_for("", orders(4), surface=alone)).reason == "there is no other value to try for n#model"
+
+
+def test_examples_have_no_other_value() -> None:
+    assert settings(Surface(node_id="n", type="examples", value=[])) == []
