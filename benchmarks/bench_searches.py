@@ -1,8 +1,8 @@
 """Searches on three worlds: how many of ten seeds reach the goal, and with how many case runs.
 
-The worlds are those of `benchmarks/search_worlds.py`: rules (only instructions help), quadratic (six numbers, and a
-text that moves their optimum) and examples (only few-shot examples help). `-` is a search that has nothing to change
-there.
+The worlds are those of `benchmarks/search_worlds.py`: rules (only instructions help, two together), rules_grouped
+(coordinate descent with `co_optimize`), quadratic (six numbers, and a text that moves their optimum) and examples (only
+few-shot examples help). `-` is a search that has nothing to change there.
 
 With --tables, the statistics of `promptiter compare` on simulated result tables: how often equal searches are said to
 differ, and how often half of the calls is found (standard deviation 0.3 of their logarithm between seeds).
@@ -53,7 +53,7 @@ def main() -> None:
     if options.tables:
         report_tables(options.count)
         return
-    print(f"{'world':12}{'search':22}{'reached':>10}{'case runs':>11}{'stage calls':>13}{'seconds':>9}")
+    print(f"{'world':15}{'search':22}{'reached':>10}{'case runs':>11}{'stage calls':>13}{'seconds':>9}")
     for world in options.worlds.split(","):
         for search in options.searches.split(","):
             report_search(world, search, range(options.seeds))
@@ -61,16 +61,16 @@ def main() -> None:
 
 def report_search(world: str, search: str, seeds: Sequence[int]) -> None:
     if search not in KNOWN.names() or (world == "quadratic" and find_spec("tests.worlds.quadratic_world") is None):
-        print(f"{world:12}{search:22}{'not there':>10}")
+        print(f"{world:15}{search:22}{'not there':>10}")
         return
     began = perf_counter()
     runs = [found for seed in seeds if (found := asyncio.run(WORLDS[world](search, seed))) is not None]
     if not runs:
-        print(f"{world:12}{search:22}{'-':>10}")
+        print(f"{world:15}{search:22}{'-':>10}")
         return
     seconds = (perf_counter() - began) / len(runs)
     print(
-        f"{world:12}{search:22}{_count(runs):>10}{fmean(each.case_runs for each in runs):11,.0f}"
+        f"{world:15}{search:22}{_count(runs):>10}{fmean(each.case_runs for each in runs):11,.0f}"
         f"{fmean(each.stage_calls for each in runs):13,.0f}{seconds:9.1f}{_judge(world, search, runs)}",
         flush=True,
     )

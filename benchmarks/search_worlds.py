@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -49,8 +50,11 @@ class WorldRun:
 World: TypeAlias = Callable[[str, int], Coroutine[Any, Any, WorldRun | None]]
 
 
-async def run_rules(name: str, seed: int) -> WorldRun | None:
-    """Two faulty instructions in ten nodes, and an expert that sees what its prompts show. No numbers, no examples."""
+async def run_rules(name: str, seed: int, *, in_one_group: bool = False) -> WorldRun | None:
+    """Two faulty instructions in ten nodes, and an expert that sees what its prompts show. No numbers, no examples.
+
+    With `in_one_group`, coordinate descent may change all instructions in one trial; other searches do so anyway.
+    """
     world = make_rules_world("coupled", seed)
     stages = {
         "backwarder": CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
@@ -64,6 +68,9 @@ async def run_rules(name: str, seed: int) -> WorldRun | None:
         "coordinate_descent": {**stages, "phases": ("textual",), "textual_max_trials": 50, "textual_patience": 20},
         "few_shot": {},
     }
+    if in_one_group:
+        texts = [each.id for each in world.agent.describe().surfaces if each.type == "instruction"]
+        options = {"coordinate_descent": {**options["coordinate_descent"], "co_optimize": [texts]}}
     if name not in options:
         return None
     expert = SightedExpert(world.knowledge, seed=seed)
@@ -137,7 +144,12 @@ async def run_examples(name: str, seed: int) -> WorldRun | None:
     return WorldRun(reached=reached, case_runs=_count_case_runs(result))
 
 
-WORLDS: Mapping[str, World] = {"rules": run_rules, "quadratic": run_quadratic, "examples": run_examples}
+WORLDS: Mapping[str, World] = {
+    "rules": run_rules,
+    "rules_grouped": partial(run_rules, in_one_group=True),
+    "quadratic": run_quadratic,
+    "examples": run_examples,
+}
 
 
 class _RuleWriter:

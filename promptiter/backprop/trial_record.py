@@ -121,6 +121,14 @@ class TrialMeasured:
     cost_usd: float | None = 0.0
     stages: StagesMeasured = field(default_factory=StagesMeasured)
 
+    def __add__(self, other: TrialMeasured) -> TrialMeasured:
+        costs = (self.cost_usd, other.cost_usd)
+        return TrialMeasured(
+            duration_s=round(self.duration_s + other.duration_s, 3),
+            cost_usd=None if None in costs else sum(each for each in costs if each is not None),
+            stages=self.stages + other.stages,
+        )
+
     @staticmethod
     def of(evaluation: Evaluation) -> TrialMeasured:
         """What the runs of an evaluation took."""
