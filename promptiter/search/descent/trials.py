@@ -196,12 +196,12 @@ class Trials:
         return _Tried(attempt=attempt, profile=profile, evaluation=evaluation, figures=figures, measured=measured)
 
     async def _leave_out_idle_text(self, joint: _Tried) -> _Tried:
-        """Of a joint move that gains, run the numbers alone: unless the text adds more than noise, it is left out."""
+        """If a joint move gains more than noise, run its numbers alone: if these do as well, the text is left out."""
         session, parent, other = self.session, self.accepted, joint.attempt.alternative
         if other is None or not other.patches or joint.figures is None or not joint.figures.is_reliable:
             return joint
         profile = session.candidate(other.patches, parent=parent.profile)
-        if joint.figures.mean >= parent.figures.mean - ROUNDING or profile.digest in self._losses:
+        if self._does_as_well(parent.figures, joint.figures) or profile.digest in self._losses:
             return joint
         await session.propose(other.patches, parents=[parent.profile])
         [evaluation] = await self._evaluate([profile])
@@ -213,11 +213,12 @@ class Trials:
         await session.reject(joint.profile, "its numbers alone do as well, so the text stays as it was")
         return replace(alone, measured=measured)
 
-    def _does_as_well(self, alone: LossFigures | None, joint: LossFigures) -> bool:
-        if alone is None or not alone.is_reliable:
+    def _does_as_well(self, one: LossFigures | None, other: LossFigures) -> bool:
+        """Whether the loss of one is at most that of the other, or higher by less than the noise."""
+        if one is None or not one.is_reliable:
             return False
-        bar = 0.0 if self._sigma is None else noise_bar(alone.runs, joint.runs, sigma=self._sigma)
-        return alone.mean - joint.mean <= max(bar, ROUNDING)
+        bar = 0.0 if self._sigma is None else noise_bar(one.runs, other.runs, sigma=self._sigma)
+        return one.mean - other.mean < max(bar - ROUNDING, ROUNDING)
 
     async def _decide(self, tried: _Tried) -> _Result:
         """Let the acceptance of the run decide, unless the train cases already say no."""
