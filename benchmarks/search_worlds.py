@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from promptiter.backprop.example_selection import SelectionStrategy
 from promptiter.backprop.llm.aggregator import LLMAggregator
 from promptiter.backprop.llm.attributor import LLMAttributor
 from promptiter.backprop.llm.backwarder import LLMBackwarder
@@ -26,7 +24,7 @@ from promptiter.profile import SurfacePatch
 from promptiter.registry import SEARCHES
 from promptiter.runlog.results import RunResult
 from promptiter.stages.optimizer import OptimizeRequest, PatchResult
-from tests.worlds import convention
+from tests.worlds import convention, quadratic_world
 from tests.worlds.planted_world import EXPERT, TaskModel
 from tests.worlds.rules_world import make_rules_world
 from tests.worlds.sighted_expert import SightedExpert
@@ -92,8 +90,7 @@ async def run_quadratic(name: str, seed: int) -> WorldRun | None:
 
     The agent records no trace, so searches that follow blame have nothing to follow.
     """
-    world = import_module("tests.worlds.quadratic_world")
-    writer = {"optimizer": _RuleWriter(world)}
+    writer = {"optimizer": _RuleWriter()}
     numeric = {"trials": 200}
     options: Mapping[str, Mapping[str, Any]] = {
         "backprop": writer,
@@ -104,13 +101,14 @@ async def run_quadratic(name: str, seed: int) -> WorldRun | None:
     }
     if name not in options:
         return None
-    targets = world.AXES if name in ("optuna", "random") else (world.TEXT, *world.AXES)
-    search = world.build_descent() if name == "coordinate_descent" else _make(name, options[name])
-    engine = world.build_engine(search, seed=seed)
-    asked = world.build_request(targets=targets)
+    targets = quadratic_world.AXES if name in ("optuna", "random") else (quadratic_world.TEXT, *quadratic_world.AXES)
+    search = quadratic_world.build_descent() if name == "coordinate_descent" else _make(name, options[name])
+    engine = quadratic_world.build_engine(search, seed=seed)
+    asked = quadratic_world.build_request(targets=targets)
     result = await engine.run(_limit(asked, seed))
+    assert isinstance(engine.agent, quadratic_world.QuadraticAgent)
     quality = engine.agent.find_quality(result.working_profile)
-    return WorldRun(reached=quality >= world.REACHED, case_runs=_count_case_runs(result))
+    return WorldRun(reached=quality >= quadratic_world.REACHED, case_runs=_count_case_runs(result))
 
 
 async def run_examples(name: str, seed: int) -> WorldRun | None:
@@ -129,8 +127,6 @@ async def run_examples(name: str, seed: int) -> WorldRun | None:
     if name not in options:
         return None
     kind, given, targets = options[name]
-    if given.get("strategy") not in (None, *get_args(SelectionStrategy)):
-        return None
     limits = {"stop": TargetScore(1.0) | MaxEvaluations(MOST), "max_rounds": ROUNDS, "test": None}
     result = await convention.run_search(_make(kind, given), seed, targets=targets, **limits)
     test = convention.build_sets(seed)[2]
@@ -146,14 +142,11 @@ WORLDS: Mapping[str, World] = {"rules": run_rules, "quadratic": run_quadratic, "
 class _RuleWriter:
     """An optimizer that writes the rule of the quadratic world once failed cases ask for it, and guesses no numbers."""
 
-    def __init__(self, world: Any) -> None:
-        self._world = world
-
     async def optimize(self, request: OptimizeRequest) -> PatchResult:
         value = request.surface.value
-        if request.surface.id != self._world.TEXT or self._world.RULE in str(value):
+        if request.surface.id != quadratic_world.TEXT or quadratic_world.RULE in str(value):
             return PatchResult(patch=None, reason="nothing to write")
-        patch = SurfacePatch(surface_id=request.surface.id, value=f"{value} {self._world.RULE}", reason="the rule")
+        patch = SurfacePatch(surface_id=request.surface.id, value=f"{value} {quadratic_world.RULE}", reason="the rule")
         return PatchResult(patch=patch)
 
 
