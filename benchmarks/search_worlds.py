@@ -2,7 +2,7 @@
 
 A world is a function from the name of a search and a seed to a `WorldRun`, or None if the search has nothing to change
 there: numeric searches need numbers, few-shot needs examples. Every run ends at the goal, by the rules of its search,
-or after MOST case runs. A run *reaches* the goal if the profile that it ends with does, measured without noise.
+or after MOST evaluated cases. A run *reaches* the goal if the profile that it ends with does, measured without noise.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.worlds.rules_world import make_rules_world
 from tests.worlds.sighted_expert import SightedExpert
 
 MOST = 1_500
-"""Case runs of one run."""
+"""Evaluated cases of one run. Repeats of a case count once, so case runs can be several times as many."""
 
 ROUNDS = 200
-"""More rounds than a search needs: case runs are the cap. An iteration that proposes nothing is a round, too."""
+"""More rounds than a search needs: evaluated cases are the cap. An iteration that proposes nothing is a round, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

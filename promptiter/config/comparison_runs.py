@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.concurrency import run_in_thread, run_together
-from promptiter.config.comparison_plan import ComparisonPlan, PlannedSearch, StoredPlan, open_plan, store_plan
+from promptiter.config.comparison_plan import (
+    ComparisonPlan,
+    PlannedSearch,
+    StoredPlan,
+    StoredResult,
+    open_plan,
+    store_plan,
+)
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.outline import ModelCallingSearch
@@ -28,7 +35,8 @@ from promptiter.runs.report.comparison_files import write_comparison
 from promptiter.runs.search_comparison import ComparedSearch, SearchComparison, compare_search_runs
 from promptiter.runs.search_runs import SearchRun, read_search_run
 from promptiter.runs.stored_run import check_inputs
-from promptiter.wording import plural
+from traces import digest
+from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,56 +64,51 @@ def run_comparison(
     """
     if parallel > 1 and plan.is_in_place:
         raise SetupError("candidates are written into files in place, one at a time; leave out --parallel")
-    _check_searches(plan)
+    check_searches(plan)
     stored = open_plan(plan)
     interrupt = Interrupt()
     run_blocking(lambda: _run_all(plan, parallel, interrupt, on_run), interrupt, notify=notify)
-    found = read_comparison(plan, stored)
-    if not found.runs_left:
-        stored = stored.model_copy(update={"results": tuple(sorted({*stored.results, plan.seeds}))})
-        store_plan(plan.folder, stored)
+    found, result = read_comparison(plan, stored)
+    if found.can_claim and result not in stored.results:
+        store_plan(plan.folder, stored.model_copy(update={"results": (*stored.results, result)}))
     write_comparison(plan.folder, found)
     return found
 
 
-def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> SearchComparison:
-    """Compare the runs that there are."""
-    earlier = [each for each in stored.results if each < plan.seeds]
-    added = [
-        f"seeds were added after a result for {plural(each, 'seed')} was shown; the chance of a false claim is above 5%"
-        for each in earlier[:1]
+def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> tuple[SearchComparison, StoredResult]:
+    """Compare the runs that there are, given the results that were shown earlier.
+
+    A result for the same seeds is another one if it has other runs: some were removed and run again.
+    """
+    searches = [
+        ComparedSearch(name=each.name, search=each.search, config=str(each.config), runs=tuple(_read_runs(plan, each)))
+        for each in plan.searches
     ]
-    return compare_search_runs(
-        [
-            ComparedSearch(
-                name=search.name,
-                search=search.search,
-                config=str(search.config),
-                runs=tuple(_read_runs(plan, search)),
-            )
-            for search in plan.searches
-        ],
+    runs: list[Json] = [[each.name, run.folder] for each in searches for run in each.runs]
+    result = StoredResult(seeds=len(plan.seeds), runs=digest(runs))
+    found = compare_search_runs(
+        searches,
         objective=plan.objective,
         seeds=plan.seeds,
         budget=plan.budget,
-        notes=added,
+        earlier=[each.seeds for each in stored.results if each != result],
     )
+    return found, result
 
 
 def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     """The runs that each search still has to make or to finish."""
     return {
-        search.name: sum(_find_ended(plan, search, seed) is None for seed in range(plan.seeds))
-        for search in plan.searches
+        search.name: sum(_find_ended(plan, search, seed) is None for seed in plan.seeds) for search in plan.searches
     }
 
 
-def _check_searches(plan: ComparisonPlan) -> None:
+def check_searches(plan: ComparisonPlan) -> None:
     """Check what the searches with runs left need before the first run is paid. RequestError lists what is missing."""
     problems: list[str] = []
     left = count_runs_left(plan)
     for search in (each for each in plan.searches if left[each.name]):
-        run = plan.load(search, 0)
+        run = plan.load(search, plan.seeds[0])
         if isinstance(run.engine.search, ModelCallingSearch):
             problems += [f"{search.name}: {each}" for each in run.engine.search.find_setup_problems(run.gateway)]
         run.gateway.cache.close()
@@ -139,7 +142,7 @@ async def _run_all(plan: ComparisonPlan, parallel: int, interrupt: Interrupt, on
 
 
 def _list_runs(plan: ComparisonPlan) -> list[PlannedRun]:
-    pairs = [(search, seed) for seed in range(plan.seeds) for search in plan.searches]
+    pairs = [(search, seed) for seed in plan.seeds for search in plan.searches]
     return [PlannedRun(search=search, seed=seed, number=at) for at, (search, seed) in enumerate(pairs, start=1)]
 
 
@@ -186,7 +189,7 @@ def _find_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path 
 
 
 def _read_runs(plan: ComparisonPlan, search: PlannedSearch) -> Iterator[SearchRun]:
-    for seed in range(plan.seeds):
+    for seed in plan.seeds:
         folder = _find_run(plan, search, seed)
         if folder is not None:
             with suppress(SetupError):  # it has recorded nothing yet

@@ -19,7 +19,9 @@ def compare(
         list[Path],
         typer.Argument(metavar="CONFIG...", help="Configurations that differ in their search, at least two."),
     ],
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each search, with seeds from 0.")] = 10,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Runs of each search. Seeds are 0, 1000, 2000 and so on.")
+    ] = 10,
     budget: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,13 +46,14 @@ def compare(
     from promptiter.cli.exit_codes import CANCELLED, FAILED
     from promptiter.cli.views import search_comparison as view
     from promptiter.config.comparison_plan import plan_comparison
-    from promptiter.config.comparison_runs import count_runs_left, run_comparison
+    from promptiter.config.comparison_runs import check_searches, count_runs_left, run_comparison
     from promptiter.runs.report.comparison_files import comparison_as_json
 
     screen = SteadyConsole()
     with divert_prints():
         plan = plan_comparison(configs, seeds=seeds, budget=_read_budget(budget or ()), folder=folder)
         left = count_runs_left(plan)
+        check_searches(plan)
         if any(left.values()) or dry_run:
             view.print_plan(screen, plan, left, parallel=parallel)
         if dry_run:
@@ -68,7 +71,7 @@ def compare(
     else:
         view.print_result(console(), found, plan)
     outcomes = {run.outcome for each in found.searches for run in each.runs}
-    if len(found.searches) * found.seeds > sum(len(each.complete) for each in found.searches):
+    if len(found.searches) * len(found.seeds) > sum(len(each.complete) for each in found.searches):
         is_failed = not outcomes.isdisjoint(("failed", "invalid_eval"))
         raise typer.Exit(FAILED if is_failed else CANCELLED)
 
