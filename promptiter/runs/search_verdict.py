@@ -34,7 +34,7 @@ def write_verdict(found: SearchComparison) -> str:
         return _explain_runs_left(found)
     tested = [each for each in found.differences if not each.untested]
     if tested and not found.can_claim:
-        sentences = [_explain_few_seeds(found, tested)]
+        sentences = [_explain_few_seeds(found, tested), _explain_results(found)]
     else:
         sentences = [_compare_all(found), _explain_results(found)] if tested else []
     return " ".join(each for each in (*sentences, _explain_failures(found)) if each)
@@ -51,7 +51,8 @@ def _compare_all(found: SearchComparison) -> str:
         trade = " Those that score higher take more; the differences say how much." if is_trade else ""
         return f"No search is shown to beat another in {plural(len(found.seeds), 'seed')}.{trade}"
     if len(best) == 1 and all(_beats(found, best[0], name) for name in beaten):
-        return f"{best[0]} beats all others." if len(beaten) > 1 else f"{best[0]} beats {next(iter(beaten))}."
+        others = "all others" if len(beaten) + 1 == len(found.searches) else " and ".join(sorted(beaten))
+        return f"{best[0]} beats {others}."
     return f"Beaten by another search: {', '.join(sorted(beaten))}. Not beaten: {', '.join(best)}."
 
 

@@ -81,6 +81,18 @@ def test_a_comparison_that_was_killed_continues_with_the_same_result(task: Path)
     assert ended == [("one_pass", 1000)]
 
 
+@pytest.mark.slow
+def test_each_result_that_could_claim_something_is_counted(task: Path) -> None:
+    plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=6, folder="counted")
+    assert (run_comparison(plan).earlier, run_comparison(plan).earlier) == ((), ())  # the same result, shown twice
+    fewer = replace(plan, seeds=plan.seeds[:5])
+    assert run_comparison(fewer).earlier == (6,)
+    shutil.rmtree(task / "counted" / "one_pass" / "seed-0")
+    again = run_comparison(plan)
+    assert again.earlier == (6,)
+    assert again.differences[0].needed_seeds == 7
+
+
 def test_runs_at_the_same_time_give_the_same_result(task: Path) -> None:
     alone, together = (
         run_comparison(
