@@ -223,6 +223,14 @@ def test_dollars_are_compared_if_all_are_known() -> None:
     assert compare(partly, paid[1]).costs == ("calls",)
 
 
+def test_the_axis_of_dollars_shows_whole_amounts() -> None:
+    curve = tuple(SpentPoint(calls=calls, case_runs=calls, usd=calls / 50_000, score=0.5) for calls in (20, 900))
+    paid = replace(make_search("a"), runs=tuple(replace(make_run(seed), usd=0.02, curve=curve) for seed in range(8)))
+    page = render_comparison(compare(paid, replace(paid, name="b")))
+    assert "$0.0040" in page
+    assert "…" not in page
+
+
 def test_case_runs_are_compared_if_no_model_was_called() -> None:
     silent = [make_search(name) for name in "ab"]
     silent = [replace(each, runs=tuple(replace(run, calls=0) for run in each.runs)) for each in silent]
@@ -267,7 +275,7 @@ def test_a_loss_is_shown_as_a_positive_number() -> None:
     ]
     page = render_comparison(compare_search_runs(lost, seeds=range(8), objective="weighted_loss"))
     assert "0.600 → 0.250" in page
-    assert "0.250 (0.250 to 0.250)" in page
+    assert '0.250<span class="interval fine muted">0.250 to 0.250</span>' in page
     assert "<svg" not in page
 
 

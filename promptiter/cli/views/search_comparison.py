@@ -87,7 +87,7 @@ def print_result(screen: Console, found: SearchComparison, plan: ComparisonPlan)
             f"{figures.adopted} of {figures.runs}",
             *(str(getattr(figures, name)) for name in counts),
             wording.scores(figures.score),
-            wording.gain(figures.gain),
+            wording.gain(figures.gain).partition(" (")[0],
             *(wording.cost(figures, cost) for cost in found.costs),
             wording.time(figures.minutes),
         )
