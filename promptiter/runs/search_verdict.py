@@ -134,12 +134,9 @@ def _explain_results(found: SearchComparison) -> str:
     """That results were seen before this one, if so."""
     if not found.earlier:
         return ""
-    number = len(found.earlier) + 1
-    seen = " and ".join(map(str, found.earlier))
-    return (
-        f"This is result {number} of this comparison, after {'that' if number == 2 else 'those'} for {seen} seeds, so "
-        f"p-values are multiplied by {number}."
-    )
+    seeds = " and ".join(map(str, found.earlier))
+    seen = f"A result for {seeds} seeds was" if len(found.earlier) == 1 else f"Results for {seeds} seeds were"
+    return f"{seen} shown before, so p-values are multiplied by {len(found.earlier) + 1}."
 
 
 def _find_losers(each: SearchDifference) -> Iterable[str]:

@@ -123,12 +123,13 @@ def test_results_that_were_seen_earlier_multiply_the_p_values() -> None:
     first, third = (compare_search_runs(searches, seeds=range(8), earlier=earlier) for earlier in ((), (6, 10)))
     assert [each.figures[0].p_value for each in (*first.differences, *third.differences)] == [2 / 2**8, 6 / 2**8]
     assert write_verdict(third).endswith(
-        " This is result 3 of this comparison, after those for 6 and 10 seeds, so p-values are multiplied by 3."
+        " Results for 6 and 10 seeds were shown before, so p-values are multiplied by 3."
     )
     few = compare_search_runs([replace(each, runs=each.runs[:6]) for each in searches], seeds=range(6), earlier=(10,))
     assert write_verdict(few).startswith(
         "Nothing can be shown with 6 common seeds: even if one search won every time, p would be 0.062. Run at least 7"
     )
+    assert write_verdict(few).endswith(" A result for 10 seeds was shown before, so p-values are multiplied by 2.")
 
 
 def test_runs_that_are_missing_are_counted() -> None:
