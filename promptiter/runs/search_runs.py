@@ -89,7 +89,8 @@ def read_search_run(folder: str | os.PathLike[str], *, seed: int) -> SearchRun:
         reason=explain_outcome(result, outcome),
         is_changed=is_changed,
         is_tested=is_tested,
-        is_cut=any(event.type == "budget_ended" for event in EventFile(path / JOURNAL).read()),
+        is_cut=outcome == "budget_ended"
+        or any(each.type == "budget_ended" for each in EventFile(path / JOURNAL).read()),
         before=before,
         after=after,
         test_before=None if found is None else found.test_before,

@@ -124,10 +124,8 @@ def _explain_failures(found: SearchComparison) -> str:
         return ""
     runs = join_names([f"{len(each.failed)} of {len(each.runs)} of {each.name}" for each in failed])
     names = " and ".join(each.name for each in failed)
-    return (
-        f"Runs failed: {runs}. The others may have had the easier seeds, so nothing is claimed about {names}. The same "
-        "command resumes failed runs."
-    )
+    why = "; its other seeds may be the easier ones" if len(failed) == 1 and failed[0].complete else ""
+    return f"Runs failed: {runs}. Nothing is claimed about {names}{why}. The same command resumes failed runs."
 
 
 def _explain_results(found: SearchComparison) -> str:

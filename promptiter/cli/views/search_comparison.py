@@ -92,9 +92,9 @@ def print_result(screen: Console, found: SearchComparison, plan: ComparisonPlan)
             wording.time(figures.minutes),
         )
     screen.print(table)
-    print_indented(
-        screen, Text(f"Scores: {BASES[found.basis]}; the baseline has {wording.score(found.baseline)}.", "dim")
-    )
+    if found.baseline is not None:
+        scores = f"Scores: {BASES[found.basis]}; the baseline has {wording.score(found.baseline)}."
+        print_indented(screen, Text(scores, "dim"))
     if len(found.differences) > 1:
         print_heading(screen, "Differences")
         for difference in found.differences:
