@@ -91,6 +91,10 @@ class Surface:
         """Whether it is a number or a choice that can be tuned. A model without choices has no other value."""
         return self.type == "parameter" or (self.type == "model" and bool(self.limits.choices))
 
+    def allows(self, value: Json) -> bool:
+        """Whether a value respects the limits and the rules of the surface's type."""
+        return _problem(self, value) is None
+
     def check(self, value: Json) -> None:
         """Raise SurfaceValueError if the value breaks a limit or a rule of the surface's type."""
         if problem := _problem(self, value):

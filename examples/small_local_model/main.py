@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from random import Random
 
 from promptiter import Engine, EvalCase, EvalSet, Evaluator, Gateway, GraphAgent, ModelNode, RunRequest, build_metrics
+from promptiter.errors import PromptiterError
 from promptiter.evaluation import Turn
 from promptiter.llm import LiteLLMModel
 from promptiter.search import FewShotSearch
@@ -16,8 +18,7 @@ Start a server with an OpenAI-compatible API, and name it and its model:
   llama-server -hf bartowski/SmolLM2-135M-Instruct-GGUF --port 8080
   export SMALL_MODEL_API_BASE=http://127.0.0.1:8080/v1
   export SMALL_MODEL=SmolLM2-135M-Instruct
-
-No server is named in SMALL_MODEL_API_BASE, so nothing was run."""
+"""
 
 MESSAGES = {
     "billing": [
@@ -71,7 +72,7 @@ def build_sets() -> dict[str, EvalSet]:
 def main() -> None:
     api_base, model = os.environ.get("SMALL_MODEL_API_BASE"), os.environ.get("SMALL_MODEL", "SmolLM2-135M-Instruct")
     if not api_base:
-        print(START)
+        print(f"{START}\nNo server is named in SMALL_MODEL_API_BASE, so nothing was run.")
         return
     name = f"openai/{model}"
     node = ModelNode(name="sorter", model=name, instruction=INSTRUCTION, options={"temperature": 0, "max_tokens": 4})
@@ -81,7 +82,10 @@ def main() -> None:
     sets = build_sets()
     request = RunRequest(train=sets["train"], validation=sets["new"], targets=("sorter#examples",))
     engine = Engine(GraphAgent(name="sorter", nodes=(node,)), evaluator, search=FewShotSearch(k=6))
-    result = engine.run_sync(request)
+    try:
+        result = engine.run_sync(request)
+    except PromptiterError as error:
+        sys.exit(f"{error}\n\n{START}")
     print(f"{model}: validation {result.baseline_score:.2f} -> {result.accepted_score:.2f} ({result.verdict})")
     for change in result.changes:
         print(change.as_text())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from promptiter.backprop.example_pool import ExamplePool, Exchange
+from promptiter.backprop.example_pool import ExamplePool, ExampleSource, Exchange
 from promptiter.backprop.example_selection import ExampleSelector, SelectionStrategy
-from promptiter.errors import SurfaceValueError
 from promptiter.profile import PatchEvidence, SurfacePatch
 from promptiter.structure import Surface
 from promptiter.wording import plural
@@ -16,6 +16,12 @@ from traces.model import Json
 
 MOST_EXAMPLES = 8
 """The number of examples that a node is given, if no other is asked for."""
+
+SOURCES: Mapping[ExampleSource, str] = {
+    "passing": "passing steps",
+    "teacher": "steps of the teacher",
+    "reference": "references",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ class ExampleWriter:
         """The patch with these examples; None if it changes nothing, or the surface cannot take it."""
         kept = self.pool.list_foreign(surface) if own is None else own
         patch = build_examples_patch(surface, chosen, own=kept)
-        return patch if chosen and patch.value != surface.value and _is_allowed(surface, patch.value) else None
+        return patch if chosen and patch.value != surface.value and surface.allows(patch.value) else None
 
     def _find_most(self, surface: Surface, own: Sequence[Json]) -> int:
         allowed = surface.limits.max_examples
@@ -62,22 +68,11 @@ class ExampleWriter:
 
 def build_examples_patch(surface: Surface, chosen: Sequence[Exchange], *, own: Sequence[Json] = ()) -> SurfacePatch:
     """The patch that gives a surface these examples, after those that it keeps. Its evidence are their cases."""
-    passing = sum(each.source == "passing" for each in chosen)
-    sources = [
-        *([f"{passing} from passing steps"] if passing else []),
-        *([f"{len(chosen) - passing} from references"] if passing < len(chosen) else []),
-    ]
+    counts = Counter(each.source for each in chosen)
+    sources = [f"{counts[source]} from {words}" for source, words in SOURCES.items() if counts[source]]
     return SurfacePatch(
         surface_id=surface.id,
         value=[*own, *(message for each in chosen for message in each.messages)],
         reason=f"{plural(len(chosen), 'example')} of train cases: {', '.join(sources)}",
         evidence=PatchEvidence(cases=tuple(sorted({each.case_id for each in chosen}))),
     )
-
-
-def _is_allowed(surface: Surface, value: Json) -> bool:
-    try:
-        surface.check(value)
-    except SurfaceValueError:
-        return False
-    return True

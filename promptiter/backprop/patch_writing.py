@@ -12,13 +12,11 @@ from promptiter.backprop.lint import Linter
 from promptiter.backprop.record import PatchesWritten
 from promptiter.backprop.stage_calls import Redact, call_or_error, call_stage, check_surface_id
 from promptiter.concurrency import run_together
-from promptiter.errors import SurfaceValueError
 from promptiter.llm.prices import Price
 from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.stages.contracts import AggregateResult, SurfaceGradient
 from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult, Rejection, RejectionKind
 from promptiter.structure import StructureSnapshot, Surface
-from traces.model import Json
 
 MAX_ATTEMPTS = 2
 """Maximum number of optimizer calls per patch: lint may refuse the first."""
@@ -125,7 +123,7 @@ class PatchWriter:
             if rejection is None:
                 return PatchAttempt(patch=patch, refused=refused)
             refused += (rejection,)
-            has_failed = has_failed and not _is_legal(patch.value, surface)
+            has_failed = has_failed and not surface.allows(patch.value)
             if rejection.kind == "repeated":
                 request = replace(request, emphasis=f"{self.emphasis} {DIFFERENTLY}".strip())
         return PatchAttempt(refused=refused, has_failed=has_failed)
@@ -180,14 +178,6 @@ def lint_patch(
         return None
     failing = next((each.failing for each in alone if each.failing and each.value == patch.value), ())
     return Rejection(surface_id=surface.id, value=patch.value, reason=reason, kind=kind, failing=failing)
-
-
-def _is_legal(value: Json, surface: Surface) -> bool:
-    try:
-        surface.check(value)
-    except SurfaceValueError:
-        return False
-    return True
 
 
 def _link_patch(patch: SurfacePatch, gradients: Sequence[SurfaceGradient]) -> SurfacePatch:

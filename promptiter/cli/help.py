@@ -37,6 +37,17 @@ class PlainCommand(TyperCommand):
         return _REQUIRED.sub(r"\1", usage) + line + _TYPE.sub(lambda match: match[1] + " " * len(match[2]), rest)
 
 
+class FatalUsageCommand(PlainCommand):
+    """A command whose usage errors have the exit code 1, as other fatal errors: its code 2 means something else."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*given, **options)
+        except _USAGE_ERROR as error:
+            error.exit_code = 1
+            raise
+
+
 def _complete_review(args: Sequence[str]) -> Iterator[str]:
     for argument, following in zip_longest(args, args[1:]):
         if argument == "--no-review":

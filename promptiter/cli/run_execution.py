@@ -113,17 +113,21 @@ def check_requirement(configured: ConfiguredRun) -> None:
 
 
 def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
-    """Say before anything is spent that the test set is too small, the budget too low, or a text not to be applied."""
+    """Say before anything is spent what will not be changed, tested or applied, and that the budget is too low."""
     from promptiter.cli.views.forecast import describe_low_caps
     from promptiter.engine.new_cases import explain_too_few_inputs
+    from promptiter.engine.outline import describe_kept_targets
     from promptiter.forecast.caps import read_caps
     from promptiter.runs.forecast_file import read_forecast
 
-    test, forecast = configured.checked.test, read_forecast(directory.path)
+    checked = configured.checked
+    test, forecast = checked.test, read_forecast(directory.path)
     unwritable = _find_unwritable(configured) if configured.config.apply else []
     few = None if test is None else explain_too_few_inputs(test)
     low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
-    for warning in [*([] if few is None else [f"the test set will not be run: {few}"]), *low, *unwritable]:
+    kept = describe_kept_targets(configured.engine.search, checked.snapshot, checked.targets, shape=checked.shape)
+    unused = [*([] if kept is None else [kept]), *([] if few is None else [f"the test set will not be run: {few}"])]
+    for warning in [*unused, *low, *unwritable]:
         echo(f"warning: {warning}", color="yellow", err=True)
 
 

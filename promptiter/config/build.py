@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from promptiter.agents.base import Agent
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.config.agent_yaml.axes import resolve_axes
-from promptiter.config.agent_yaml.checks import find_problems, name_surfaces
+from promptiter.config.agent_yaml.checks import find_key_problems, find_problems, name_keys, name_surfaces
 from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.agent_yaml.subagents import install
 from promptiter.config.agents import build_agent
@@ -102,6 +102,8 @@ class _RunBuilder:
         self.config = parsed.config
         self.environ = environ
         self.problems = Problems(parsed, [*parsed.problems, *problems])
+        if (file := parsed.config.agent.yaml) is not None:
+            self.problems.found.extend(find_key_problems(read_agent_file(file)))
         self.attempt = self.problems.attempt
         self.agent = agent
 
@@ -195,7 +197,10 @@ class _RunBuilder:
     def _fail(self, gateway: Gateway) -> NoReturn:
         """Raise all problems as one error."""
         gateway.cache.close()
-        raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, self.problems.found)))
+        found: Iterable[str] = self.problems.found
+        if self.config.agent.yaml is not None:
+            found = map(name_keys, found)
+        raise RequestError(dict.fromkeys(map(gateway.redactor.redact_text, found)))
 
     def _make_importable(self) -> None:
         folders = self.config.python_path
@@ -224,14 +229,14 @@ class _RunBuilder:
         file = self.config.agent.yaml
         if file is None:
             return {}
-        found = self.attempt(partial(read_agent_file, file))
-        if found is None:
-            return {}
+        found = read_agent_file(file)
         self.problems.found.extend(find_problems(found))
         if found.optimizer is None or agent is None:
             return {}
         self.attempt(partial(install, found.folder))
-        return resolve_axes((*found.axes.numeric, *found.axes.textual), agent.describe())[0]
+        axes, _, problems = resolve_axes((*found.axes.numeric, *found.axes.textual), agent.describe())
+        self.problems.found.extend(f"evaluations.optimizer.axes: {each}" for each in problems)
+        return axes
 
     def _load_agent(self) -> Agent | None:
         if self.agent is not None:

@@ -66,7 +66,8 @@ def build_configured_metrics(
     if penalties and config.objective != "weighted_loss":
         problems.add(f"penalties: the objective is {config.objective}, which has none; set objective: weighted_loss")
     evaluator = evaluator.with_penalties(penalties)
-    return problems.attempt(lambda: evaluator.with_weights(config.weights), place="weights")
+    weighed = problems.attempt(lambda: evaluator.with_weights(config.weights), place="weights")
+    return weighed or evaluator  # without the weights if they are wrong, so that other checks can be made
 
 
 def _build_executor(problems: Problems) -> Executor | None:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from promptiter.llm.gateway import Gateway
 from promptiter.runlog.results import RunShape
 from promptiter.structure import StructureSnapshot
+from promptiter.wording import join_names
 
 UNKNOWN_MODEL = "unknown"
 """The model of a stage or node that is the user's own code."""
@@ -24,7 +25,8 @@ class SearchOutline:
     One call of the backwarder is about a step, a failed trace, or a batch of them.
     Up to `max_checked` pieces of blame are checked by replays. A search for another goal than the score does none of
     this: it runs up to `screened_cases` train cases about `screenings` times for each target, then validates one
-    candidate per round. A round that tries examples runs `screened_cases` train cases under each of its `trials`.
+    candidate per round. A round that tries examples runs `screened_cases` train cases under each of its `trials`; a
+    `teacher`, a model, runs those that fail once.
     If it `reads_validation`, the validation cases cannot show a gain for new cases.
     A round that is an iteration runs a mini-batch twice instead: under a parent, and under a child in which `rewrites`
     says which texts are new. It validates the child only if it does better there.
@@ -49,6 +51,7 @@ class SearchOutline:
     screened_cases: int | None = None
     screenings: int = 0
     trials: int = 0
+    teacher: str | None = None
     rewrites: Literal["one", "blamed", "all"] | None = None
     batch: int | None = None
     edited_share: float = 0.0
@@ -89,3 +92,25 @@ class TargetChoosingSearch(Protocol):
 
     def choose_targets(self, snapshot: StructureSnapshot) -> Iterable[str]:
         """The surfaces that it would change. Must not block."""
+
+
+@runtime_checkable
+class SelectiveSearch(Protocol):
+    """A search that cannot change every kind of target, and says which of them it leaves as they are."""
+
+    def find_kept_targets(
+        self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+    ) -> Iterable[str]:
+        """The targets that keep their values in a run of this shape. Must not block."""
+
+
+def describe_kept_targets(
+    search: object, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+) -> str | None:
+    """Say which targets a search cannot change; None if it can change all of them."""
+    if not isinstance(search, SelectiveSearch):
+        return None
+    kept = sorted(search.find_kept_targets(snapshot, targets, shape=shape))
+    if not kept:
+        return None
+    return f"this search cannot change some targets, so they keep their values: {join_names(kept, limit=5)}"

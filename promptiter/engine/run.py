@@ -15,6 +15,7 @@ from promptiter.engine.conclusion import conclude_by_final_test, conclude_withou
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.final_test import reserve_for_final_test
 from promptiter.engine.model_checks import find_uncounted_calls
+from promptiter.engine.outline import describe_kept_targets
 from promptiter.engine.session import Search, Session
 from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError, StopRequestedError
 from promptiter.evaluation.result import Evaluation
@@ -147,6 +148,8 @@ class Run:
         if isinstance(active.agent, ExternalAgent):
             for note in active.agent.notes:
                 active.report(note)
+        if kept := describe_kept_targets(self.search, active.snapshot, active.targets, shape=active.shape):
+            active.report(kept)
         if active.request.teacher is not None:
             await self._write_references(active.request.teacher)
         baseline = EvaluationRequest(eval_set=active.validation, profile=profile, phase="baseline")

@@ -92,7 +92,12 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
         outline=outline,
         models={} if checked.shape == "scorer" else _find_models(snapshot, profile),
         downstream=find_downstream(snapshot, checked.targets),
-        stage_models=(*_search_models(outline), *_case_models(evaluator, cases), *_teacher_models(request, cases)),
+        stage_models=(
+            *_search_models(outline),
+            *_case_models(evaluator, cases),
+            *_teacher_models(request, cases),
+            *_list_taught(outline, snapshot, profile, train=len(checked.train.cases)),
+        ),
         targets=len(checked.targets),
         reserved_metric_calls=checked.count_metric_calls().reserved,
     )
@@ -156,6 +161,15 @@ def _teacher_models(request: RunRequest, cases: Sequence[EvalCase]) -> Iterator[
     missing = sum(turn.expected is None for case in cases if case.scenario is None for turn in case.turns)
     models = {} if request.teacher is None else _models_of(request.teacher, name="teacher")
     return (StageModel(stage="teacher", name=name, model=model, calls=missing) for name, model in models.items())
+
+
+def _list_taught(
+    outline: SearchOutline | None, snapshot: StructureSnapshot, profile: Profile, *, train: int
+) -> Iterator[StageModel]:
+    """The teacher of few-shot examples: one call of each node for each train case, if all of them fail."""
+    if outline is not None and outline.teacher is not None:
+        calls = train * len(_find_models(snapshot, profile))
+        yield StageModel(stage="teacher", name="examples", model=outline.teacher, calls=calls)
 
 
 def _models_of(asked: Runner | str, *, name: str) -> dict[str, str]:

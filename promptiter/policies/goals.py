@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from promptiter.errors import SetupError, SurfaceValueError
+from promptiter.errors import SetupError
 from promptiter.evaluation.result import Evaluation
 from promptiter.numbers import is_number
 from promptiter.structure import TEXT_TYPES, Surface
@@ -86,12 +86,4 @@ def check_scores(goal: Goal, found: Evaluation) -> None:
 def list_other_models(goal: Goal, surface: Surface, current: Json) -> tuple[str, ...]:
     """Return the models that a goal allows instead of the current one, in the order they were named."""
     named = goal.models or tuple(str(choice) for choice in surface.limits.choices)
-    return tuple(dict.fromkeys(name for name in named if name != current and _accepts(surface, name)))
-
-
-def _accepts(surface: Surface, model: str) -> bool:
-    try:
-        surface.check(model)
-    except SurfaceValueError:
-        return False
-    return True
+    return tuple(dict.fromkeys(name for name in named if name != current and surface.allows(name)))

@@ -8,7 +8,7 @@ less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from promptiter.engine.hidden_validation import ValidationRecord
@@ -19,7 +19,8 @@ from promptiter.llm.prices import Price
 from promptiter.policies.goals import list_other_models
 from promptiter.profile import PatchEvidence, PatchSet, SurfacePatch
 from promptiter.runlog.events import Payload, event_type
-from promptiter.structure import Surface
+from promptiter.runlog.results import RunShape
+from promptiter.structure import StructureSnapshot, Surface
 from traces import Usage
 from traces.model import sum_usage
 
@@ -69,6 +70,16 @@ class ModelDownsizing:
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast: validation only."""
         return SearchOutline(screened_cases=0, reads_validation=True)
+
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """The targets that are not models."""
+        return {each for each in targets if snapshot.surface(each).type != "model"}
 
 
 async def _rank_swaps(session: Session, known: ValidationRecord) -> SwapsRanked:

@@ -73,6 +73,7 @@ class ExampleRounds:
     """Rounds that try examples, one after the other. Another search can alternate them with rounds of its own.
 
     Sets are selected by `strategy`, or proposed by the studies that `start_study` starts, one per accepted profile.
+    The `teacher`, a model, runs the train cases that fail, to make examples of those that it passes.
     """
 
     def __init__(
@@ -84,7 +85,10 @@ class ExampleRounds:
         batch_size: int = BATCH,
         seed: int = 0,
         start_study: StartStudy | None = None,
+        teacher: str | None = None,
     ) -> None:
+        self._teacher = teacher
+        self._taught: set[str] = set()
         self._examples = SessionExamples(session)
         self._session = session
         self._k = k
@@ -110,11 +114,22 @@ class ExampleRounds:
     async def know_train(self, profile: Profile, evaluation: Evaluation) -> None:
         """Start from these train runs of the accepted profile, and add them to the pool."""
         await self._examples.add(evaluation, self._session.train, profile)
+        await self._ask_teacher(profile, evaluation)
         self._known = profile, evaluation
         self._weights.clear()
         if self._start_study is not None:  # gains over another profile would say little
             self._losses.clear()
             self._study = self._start_study(self._examples.list_exchanges(), self._examples.limit(self._k))
+
+    async def _ask_teacher(self, profile: Profile, evaluation: Evaluation) -> None:
+        """Have the teacher run the train cases that fail, each once."""
+        if self._teacher is None:
+            return
+        done = self._taught.union(row.case_id for row in evaluation.rows if row.passed)
+        left = tuple(case for case in self._session.train.cases if case.id not in done)
+        if left:
+            self._taught.update(case.id for case in left)
+            await self._examples.ask_teacher(self._teacher, replace(self._session.train, cases=left), profile)
 
     async def try_sets(self, *, most: int | None = None) -> TriedSets:
         """Try sets of examples in a round that has begun. The train runs of the accepted profile must be known."""
@@ -223,9 +238,12 @@ class ExampleRounds:
     def _explain_no_trial(self) -> str:
         if self._tried:
             return "no other examples are left to try"
+        teacher = (
+            "no run of the teacher passed either" if self._taught else "the teacher of few_shot can make some pass"
+        )
         return (
             "no examples could be made of the train cases: a node needs a step without tool calls that passed, or that "
-            "gives the answer of a case with a reference"
+            f"gives the answer of a case with a reference; {teacher}"
         )
 
 

@@ -16,6 +16,7 @@ from promptiter.runlog.results import RunShape
 from promptiter.search.descent.study import find_optuna_problems
 from promptiter.search.example_rounds import BATCH, MOST_SCREENED, ExampleRounds
 from promptiter.search.example_study import ExampleStudies
+from promptiter.search.session_examples import find_replaceable_models
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 
@@ -37,7 +38,8 @@ class FewShotSearch:
     """The search for few-shot examples.
 
     It gives each node whose examples are a target at most `k` examples, chosen by `strategy`. It screens `trials` sets
-    of examples, `batch_size` in each round. A `seed` of None is that of the run.
+    of examples, `batch_size` in each round. A `seed` of None is that of the run. The `teacher` is a stronger
+    model. It runs the train cases that fail in place of the models of the nodes, and examples are made of what passes.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class FewShotSearch:
         trials: int = TRIALS,
         batch_size: int = BATCH,
         seed: int | None = None,
+        teacher: str | None = None,
     ) -> None:
         check_count(k, "k")
         check_count(trials, "trials")
@@ -59,6 +62,7 @@ class FewShotSearch:
         self.trials = trials
         self.batch_size = batch_size
         self.seed = seed
+        self.teacher = teacher
 
     async def search(self, session: Session) -> None:
         seed = session.seed if self.seed is None else self.seed
@@ -70,6 +74,7 @@ class FewShotSearch:
             batch_size=self.batch_size,
             seed=seed,
             start_study=studies,
+            teacher=self.teacher,
         )
         left = self.trials
         while left > 0 and not await session.should_stop():
@@ -80,11 +85,13 @@ class FewShotSearch:
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
-        return SearchOutline(screened_cases=MOST_SCREENED, trials=self.batch_size)
+        return SearchOutline(screened_cases=MOST_SCREENED, trials=self.batch_size, teacher=self.teacher)
 
-    def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002 - no model is called
-        """One line if optuna is needed and not installed."""
-        return find_optuna_problems() if self.strategy == "optuna" else []
+    def find_setup_problems(self, gateway: Gateway) -> list[str]:
+        """One line if optuna is needed and not installed, or the teacher cannot be called or has no price."""
+        found = find_optuna_problems() if self.strategy == "optuna" else []
+        models = [] if self.teacher is None else [self.teacher]
+        return [*found, *gateway.find_setup_problems(models), *gateway.find_unpriced_models(models)]
 
     def choose_targets(self, snapshot: StructureSnapshot) -> list[str]:
         """The examples of all nodes."""
@@ -99,4 +106,16 @@ class FewShotSearch:
         if not set(known) & set(targets):
             advice = f"add {join_names(known, limit=3)} to the targets" if known else "this agent has none"
             found.append(f"no target of this run holds few-shot examples; {advice}")
+        if self.teacher is not None and not find_replaceable_models(snapshot, self.teacher):
+            found.append(f"teacher is {self.teacher!r}, but no node of this agent can use this model; leave it out")
         return found
+
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """The targets that are not examples."""
+        return set(targets).difference(self.choose_targets(snapshot))

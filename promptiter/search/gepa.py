@@ -9,7 +9,7 @@ and its final test. The frontier needs the scores of the validation cases, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from promptiter.errors import SetupError, StageError
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count, is_number
 from promptiter.registry import OFFLINE_STAGES
+from promptiter.runlog.results import RunShape
 from promptiter.search.blame import BlameFinder
 from promptiter.search.gepa_adapter import IterationWatcher, SessionAdapter
 from promptiter.search.gepa_library import (
@@ -45,6 +46,7 @@ from promptiter.search.task_portal import TaskPortal
 from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
+from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names
 
 REWRITES: Mapping[ModuleSelector, Literal["one", "blamed", "all"]] = {
@@ -185,6 +187,17 @@ class GepaSearch:
         stages = (find_blaming_stage(self.attributor), self._aggregator, self._writer)
         return [*found, *find_stage_problems(stages, gateway)]
 
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """Models without choices: they have no other value."""
+        surfaces = map(snapshot.surface, targets)
+        return {each.id for each in surfaces if each.type == "model" and not each.is_setting}
+
     @property
     def _minibatch(self) -> int:
         return self.reflection_minibatch_size or MINIBATCH
@@ -195,10 +208,11 @@ class GepaSearch:
 
     def _find_components(self, session: Session) -> list[str]:
         """The targets, in the order of the structure. A model without choices has no other value."""
-        targets = [each for each in session.snapshot.surfaces if each.id in session.targets]
-        components = [each.id for each in targets if each.type != "model" or each.is_setting]
+        kept = self.find_kept_targets(session.snapshot, session.targets, shape=session.shape)
+        targets = [each.id for each in session.snapshot.surfaces if each.id in session.targets]
+        components = [each for each in targets if each not in kept]
         if not components:
-            names = join_names([each.id for each in targets], limit=5)
+            names = join_names(targets, limit=5)
             raise SetupError(f"GEPA has nothing to change: {names} has no choices; give the node models=(...)")
         if self.use_merge and len(components) < 2:
             session.report("use_merge has no effect: a merge needs at least two targets")

@@ -18,6 +18,7 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.profile import Profile
 from promptiter.search.blame import BlameReport, extract_case_losses
+from promptiter.structure import StructureSnapshot
 
 
 class SessionExamples:
@@ -27,7 +28,8 @@ class SessionExamples:
         self._session = session
         surfaces = [each for each in session.snapshot.surfaces if each.type == "examples"]
         self._nodes = {each.id: each.node_id for each in surfaces if each.id in session.targets}
-        self._pool = ExamplePool(redact=session.redact, is_forbidden=session.find_hidden_repeat)
+        own = {each.node_id: each.value for each in surfaces if each.id in session.targets}
+        self._pool = ExamplePool(redact=session.redact, is_forbidden=session.find_hidden_repeat, own=own)
 
     @property
     def surface_ids(self) -> tuple[str, ...]:
@@ -39,6 +41,16 @@ class SessionExamples:
             losses = await extract_case_losses(self._session, evaluation, eval_set, profile)
             traces = JudgedTraces(judge_traces(evaluation, eval_set, self._session.trace, losses=losses))
             await self._pool.add_runs(traces, self._nodes.values())
+
+    async def ask_teacher(self, model: str, cases: EvalSet, profile: Profile) -> None:
+        """Run train cases with the teacher in place of the models of nodes, and add what passes."""
+        session = self._session
+        models = dict.fromkeys(find_replaceable_models(session.snapshot, model), model)
+        taught = replace(profile, overrides=dict(sorted({**profile.overrides, **models}.items())))
+        evaluation = await session.evaluate(cases, taught, phase="teacher")
+        losses = await extract_case_losses(session, evaluation, cases, taught)
+        traces = JudgedTraces(judge_traces(evaluation, cases, session.trace, losses=losses))
+        await self._pool.add_taught_runs(traces, self._nodes.values())
 
     async def add_report(self, report: BlameReport) -> None:
         """Add the cases of a backward pass."""
@@ -92,3 +104,8 @@ class SessionExamples:
                 signals.append(replace(same[0], surface_id=surface_id))
                 gradients[surface_id] = report.gradients[same[0].surface_id]
         return replace(report, signals=tuple(signals), gradients=gradients)
+
+
+def find_replaceable_models(snapshot: StructureSnapshot, model: str) -> list[str]:
+    """The model surfaces that this model can be a value of."""
+    return [each.id for each in snapshot.surfaces if each.type == "model" and each.allows(model)]

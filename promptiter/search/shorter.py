@@ -12,7 +12,7 @@ passages stay, and a text is never emptied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -25,9 +25,10 @@ from promptiter.llm.models import estimate_tokens
 from promptiter.policies.goals import SHORTENABLE_TYPES
 from promptiter.profile import PatchEdit, PatchEvidence, PatchSet, SurfacePatch
 from promptiter.runlog.events import Payload, event_type
+from promptiter.runlog.results import RunShape
 from promptiter.search.removable_parts import Pieces
 from promptiter.search.screening import MOST_CASES, Screening
-from promptiter.structure import Surface
+from promptiter.structure import StructureSnapshot, Surface
 from traces import Step
 
 LEAST_SHARE = 0.01
@@ -91,6 +92,16 @@ class PromptShortening:
     def outline(self) -> SearchOutline:
         """What the search may call, for the forecast."""
         return SearchOutline(screened_cases=MOST_CASES, screenings=SCREENS_PER_SURFACE)
+
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """The targets that cannot lose sentences or examples."""
+        return {each for each in targets if snapshot.surface(each).type not in SHORTENABLE_TYPES}
 
     async def _find_removable(self, session: Session, text: _PromptTexts, screening: Screening) -> tuple[Piece, ...]:
         """The pieces that can be removed together without a loss on the train cases."""

@@ -73,6 +73,16 @@ def test_examples_of_the_users_own_are_told_from_those_of_the_pool() -> None:
     assert pool.list_foreign(Surface(node_id="n", type="examples", value=[*exchange.messages, *own])) == own
 
 
+def test_examples_of_the_users_own_stay_if_they_show_a_train_case() -> None:
+    own = [{"role": "user", "content": "Question A"}, {"role": "assistant", "content": "my answer"}]
+    pool = ExamplePool(own={"n": own})
+    pool.add("n", [step("a", "Question A"), step("b")])
+    assert [each.case_id for each in pool.list_exchanges("n")] == ["b"]
+    surface = Surface(node_id="n", type="examples", value=[*own, *pool.list_exchanges("n")[0].messages])
+    assert pool.list_foreign(surface) == own
+    assert pool.find_cases("n", surface.value) == {"a", "b"}
+
+
 def record(user: str, output: str) -> ExecutionTrace:
     only = Step(id="n", node_id="n", input=Snapshot(user), output=Snapshot(output))
     return ExecutionTrace(id=user, steps=(only,))
@@ -94,3 +104,29 @@ async def test_the_runs_of_a_node_are_added_with_what_was_wrong() -> None:
     ]
     assert [each.passed for each in pool.list_inputs("n")] == [True, False]
     assert pool.list_exchanges("absent") == ()
+
+
+async def test_a_passing_run_of_the_teacher_serves_a_case_until_a_run_of_its_own_passes() -> None:
+    wrong = Loss(metric="m", text="wrong", expected="yes")
+    pool = ExamplePool()
+    pool.add("n", [step("a"), step("b", passed=False), step("c", passed=False)])
+    taught = JudgedTraces(
+        [
+            JudgedTrace(case_id="a", trace=record("question a", "better"), input="a"),
+            JudgedTrace(case_id="b", trace=record("what the teacher was given", "good"), input="b"),
+            JudgedTrace(case_id="c", trace=record("question c", "bad"), input="c", losses=(wrong,), expected="yes"),
+        ]
+    )
+    await pool.add_taught_runs(taught, ["n"])
+
+    def list_all() -> list[tuple[str, str]]:
+        return [(each.output, each.source) for each in pool.list_exchanges("n")]
+
+    assert list_all() == [("answer a", "passing"), ("good", "teacher"), ("reference c", "reference")]
+    assert [each.passed for each in pool.list_inputs("n")] == [True, False, False]
+    [_, shown, _] = pool.list_exchanges("n")
+    assert pool.find_cases("n", shown.messages) == {"b"}
+    pool.add("n", [step("b", passed=False)])
+    assert list_all()[1] == ("good", "teacher")
+    pool.add("n", [step("b")])
+    assert list_all()[1] == ("answer b", "passing")

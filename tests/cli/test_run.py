@@ -187,6 +187,15 @@ def test_a_spent_budget_exits_with_6(run: Run, desk: Path) -> None:
 
 
 @pytest.mark.slow
+def test_targets_that_the_search_cannot_change_are_reported_before_the_run_and_at_its_end(run: Run, desk: Path) -> None:
+    targets = ["reception#examples", "reception#instruction"]
+    in_file(desk, **METRICS, search="few_shot", targets=targets, max_rounds=0)
+    kept = "this search cannot change some targets, so they keep their values: reception#instruction"
+    assert f"warning: {kept}" in run("run", stream="err").splitlines()
+    assert kept in re.sub(r"\s+", " ", run("show"))
+
+
+@pytest.mark.slow
 def test_a_small_test_set_and_a_small_budget_are_reported_before_the_run(run: Run, desk: Path) -> None:
     data = desk / "data"
     lines = (data / "train.jsonl").read_text().splitlines(keepends=True)

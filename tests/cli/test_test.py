@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_a_wrong_file_is_a_fatal_error(run: Run, assistant: Path) -> None:
     assert "cannot be read" in run("test", "optimize", "none.yaml", code=1)
     write_changed(assistant, lambda document: document["evaluations"].pop("optimizer"))
     assert "evaluations.optimizer: is missing; add a block such as this one" in run("test", "optimize", code=1)
+
+
+@pytest.mark.parametrize("option", ["--nonsense", "--repeats=0", "--max-minutes=soon"])
+def test_wrong_usage_is_a_fatal_error_since_2_means_interrupted(run: Run, assistant: Path, option: str) -> None:
+    assert option.partition("=")[0] in run("test", "optimize", option, code=1)
+    assert not (assistant / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_run_starts_exits_with_2(run: Run, assistant: Path, name: str) -> None:
+    model = assistant / "offline_model.py"
+    model.write_text(f"{model.read_text()}\nimport os, signal\nos.kill(os.getpid(), signal.{name})\n")
+    before = signal.getsignal(signal.SIGTERM)
+    assert "interrupted while no run was in progress" in run("test", "optimize", code=2)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (assistant / "results").exists()
 
 
 @pytest.mark.slow
@@ -204,17 +221,20 @@ def test_an_agent_of_ones_own_has_the_axes_of_the_file(run: Run, assistant: Path
 
 
 @pytest.mark.slow
-def test_without_a_hold_out_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
-    def change(document: dict[str, Any]) -> None:
-        del find_block(document)["holdout_cases_file"]
-        find_block(document)["holdout_eval_policy"] = "skip"
-
-    write_changed(assistant, change)
-    run("test", "optimize", *SHORT, "-q")
+def test_a_hold_out_that_is_skipped_is_not_run_and_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
+    write_changed(assistant, lambda document: find_block(document).update(holdout_eval_policy="skip"))
+    assert "hold-out" not in run("test", "optimize", "--print-baseline")
+    assert "16 train cases, 0 hold-out cases" in run("test", "optimize", "--dry-run")
+    assert "hold-out cases are never run" in run("test", "optimize", *SHORT, "-q", stream="err")
     folder = find_results(assistant)
-    assert json.loads((folder / "run.json").read_text())["verdict"] == "overfit_risk"
+    header = json.loads((folder / "run.json").read_text())
+    assert (header["verdict"], header["holdout_cases_count"]) == ("overfit_risk", 0)
     assert "**The hold-out was not used." in (folder / "report.md").read_text()
     assert all(row["holdout"] is None for row in read_trials(folder))
+    [journal] = (assistant / "runs").glob("*/journal.jsonl")
+    assert "AAPL-2008-net-revenue-change" in journal.read_text()
+    holdout = yaml.safe_load((assistant / "data" / "holdout.yaml").read_text())
+    assert not [case for case in holdout if case["test_name"] in journal.read_text()]
 
 
 @pytest.mark.slow

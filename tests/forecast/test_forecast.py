@@ -40,6 +40,7 @@ from promptiter.policies.sigma_gain import SigmaGain
 from promptiter.runlog.codec import from_plain, to_plain
 from promptiter.runs.cost_ranges import Cost, Range
 from promptiter.runs.forecast_file import Forecast, read_forecast, write_forecast
+from promptiter.search.few_shot import FewShotSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.gepa_library import ModuleSelector
 from promptiter.search.gradient_check import GradientCheck
@@ -376,6 +377,16 @@ def test_judges_and_teachers_are_stages() -> None:
     found = forecast(Engine(chain(*NODES), evaluator), asked, measured())
     assert found.stages["judge"].calls == Range(15, 15, 15)
     assert found.stages["teacher"].calls == Range(5, 5, 5)
+
+
+def test_the_teacher_of_few_shot_examples_runs_each_train_case_once_at_most() -> None:
+    agent = chain(*NODES)
+    asked = request(targets=[each.id for each in agent.describe().surfaces if each.type == "examples"])
+    search = FewShotSearch(teacher="scripted")
+    found = forecast(Engine(agent, desk.evaluator(gateway()), search=search), asked, measured())
+    train = asked.train
+    assert isinstance(train, EvalSet)
+    assert found.stages["teacher"].calls.high == len(train.cases) * len(NODES)
 
 
 def test_a_corrector_is_a_stage_of_its_own() -> None:

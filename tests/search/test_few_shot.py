@@ -189,6 +189,19 @@ async def test_train_cases_that_repeat_validation_cases_are_not_shown() -> None:
     assert {case.id for case in train.cases} - shown == {train.cases[0].id}
 
 
+async def test_examples_of_the_users_own_stay_if_they_show_a_train_case() -> None:
+    turn = convention.build_sets(0)[0].cases[0].turns[0]
+    own = [Message("user", turn.user), Message("assistant", "amber, as I say")]
+    agent = build_agent(examples=own)
+    asked = build_request(0, targets=[EXAMPLES])
+    result = await Engine(agent, build_evaluator(0), search=FewShotSearch(strategy="length")).run(asked)
+    [change] = result.changes
+    users = [each["content"] for each in change.after if each["role"] == "user"]
+    assert [each["content"] for each in change.after[:2]] == [each.content for each in own]
+    assert users.count(turn.user) == 1
+    assert len(users) > 2
+
+
 async def test_a_study_searches_examples_as_a_baseline() -> None:
     result = await run_search(FewShotSearch(strategy="optuna", trials=8), 0, targets=[EXAMPLES], max_rounds=2)
     assert (result.accepted_score or 0) > (result.baseline_score or 0) + 0.3
@@ -216,6 +229,23 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
 async def test_a_run_without_examples_among_its_targets_says_what_to_add() -> None:
     with pytest.raises(RequestError, match="add sorter#examples to the targets"):
         await run_search(FewShotSearch(), 0, targets=[INSTRUCTION])
+
+
+@pytest.mark.parametrize(
+    ("search", "targets", "kept"),
+    [
+        (FewShotSearch(trials=1), [INSTRUCTION, EXAMPLES], [INSTRUCTION]),
+        (GepaSearch(), ["sorter#model", INSTRUCTION], ["sorter#model"]),
+        (FewShotSearch(trials=1), [EXAMPLES], []),
+        (BackpropRounds(), [INSTRUCTION, EXAMPLES], []),
+    ],
+)
+async def test_a_run_reports_targets_that_its_search_cannot_change(
+    search: Search, targets: list[str], kept: list[str]
+) -> None:
+    result = await run_search(search, 0, targets=targets, max_rounds=1)
+    found = [each for each in result.problems if "cannot change" in each]
+    assert found == [f"this search cannot change some targets, so they keep their values: {name}" for name in kept]
 
 
 async def test_a_run_with_one_set_is_refused() -> None:

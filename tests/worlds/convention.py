@@ -77,11 +77,13 @@ def build_sets(seed: int) -> tuple[EvalSet, EvalSet, EvalSet]:
     )
 
 
-def build_evaluator(seed: int, *, slip: float = SLIP) -> Evaluator:
-    task = TaskModel(answer=lambda request, rng: _answer(request, rng, slip=slip), seed=seed)
-    return Evaluator(
-        build_metrics([{"metric_name": "exact_match"}]), gateway=Gateway(models={"small": task}, seed=seed)
-    )
+def build_task_model(seed: int, *, slip: float = SLIP) -> TaskModel:
+    return TaskModel(answer=lambda request, rng: _answer(request, rng, slip=slip), seed=seed)
+
+
+def build_evaluator(seed: int, *, slip: float = SLIP, task: TaskModel | None = None) -> Evaluator:
+    models = {"small": task or build_task_model(seed, slip=slip)}
+    return Evaluator(build_metrics([{"metric_name": "exact_match"}]), gateway=Gateway(models=models, seed=seed))
 
 
 def build_request(seed: int, *, targets: Sequence[str], **changes: object) -> RunRequest:
@@ -129,6 +131,12 @@ class CueWriter:
                 patch = SurfacePatch(surface_id=request.surface.id, value=value, reason="what each word goes with")
                 return PatchResult(patch=patch)
         return PatchResult(patch=None, reason="no other rules")
+
+
+def find_desk(message: str) -> str:
+    """The desk that gets a message."""
+    topics = _find_topics(message)
+    return RULE[next(pair for pair in RULE if set(pair) <= topics)]
 
 
 def has_reached(result: RunResult) -> bool:

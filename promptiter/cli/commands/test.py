@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +13,15 @@ import orjson
 import typer
 
 from promptiter.cli.commands.evaluate import run_evaluation
-from promptiter.cli.help import PlainCommand
+from promptiter.cli.exit_codes import FAILED, LAYOUT_CODES
+from promptiter.cli.help import FatalUsageCommand, PlainCommand
 from promptiter.cli.load import collect_settings
 from promptiter.cli.options import AsJson, MaxUsd, Output, Seed
 from promptiter.cli.output import echo, print_error
 from promptiter.errors import ChangedInputsError, PromptiterError, SetupError
 
 if TYPE_CHECKING:
+    from promptiter.config.agent_yaml.document import AgentDocument
     from promptiter.config.file import ParsedConfig
     from traces.model import Json
 
@@ -42,8 +47,8 @@ def run(
 ) -> None:
     """Run the cases of an agent.yaml and score them.
 
-    The cases are its test_cases or test_cases_file, otherwise those of the hold-out. Exits 1 if a metric's mean is
-    below its threshold.
+    The cases are its test_cases or test_cases_file, otherwise the hold-out or the train cases. Exits 1 if a metric's
+    mean is below its threshold.
     """
     from promptiter.config.agent_yaml.document import read_agent_file
     from promptiter.config.file import read_config
@@ -54,8 +59,8 @@ def run(
         if given is None and found.given.test_cases:
             given = Path(scratch) / "test_cases.json"
             given.write_bytes(orjson.dumps(found.given.test_cases))
-        elif given is None and found.given.test_cases_file is not None:
-            given = found.folder / found.given.test_cases_file
+        elif given is None and (name := _find_cases(found)) is not None:
+            given = found.folder / name
         settings = collect_settings(
             agent=None if agent is None else {"python": agent}, evaluation={"repeats": repeats or 1}
         )
@@ -67,7 +72,14 @@ def run(
         )
 
 
-@app.command(cls=PlainCommand)
+def _find_cases(found: AgentDocument) -> str | None:
+    """The file of the cases to run, as the agent.yaml names it."""
+    block = found.optimizer
+    names = () if block is None else (block.holdout_cases_file, block.train_cases_file)
+    return next((name for name in (found.given.test_cases_file, *names) if name is not None), None)
+
+
+@app.command(cls=FatalUsageCommand)
 def optimize(
     agent_config: AgentConfig = Path("agent.yaml"),
     max_cycles: Annotated[
@@ -155,7 +167,7 @@ def optimize(
         output_dir=output_dir,
         layout="000",
     )
-    try:
+    with _exit_as_documented(resume):
         if report_only:
             _write_report(agent_config, resume, output_dir)
         elif suggest_axes:
@@ -166,12 +178,25 @@ def optimize(
             _print_plan(_read(agent_config, settings))
         else:
             _optimize(agent_config, settings, resume=resume, quiet=quiet, verbose=verbose)
+
+
+@contextmanager
+def _exit_as_documented(resume: str | None) -> Iterator[None]:
+    """Give errors the code 1. Ctrl-C and SIGTERM give the code 2, also while no run is in progress that could stop."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as interrupted:
+        print_error("interrupted while no run was in progress")
+        raise typer.Exit(LAYOUT_CODES["000"]["CANCELED"]) from interrupted
     except ChangedInputsError as error:
         print_error(f"baseline changed since run {resume}. Start a new run instead.\n{error}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
     except PromptiterError as error:
         print_error(str(error))
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _read(file: Path, settings: dict[str, Json]) -> ParsedConfig:
@@ -269,9 +294,8 @@ def _print_baseline(parsed: ParsedConfig) -> None:
     from promptiter.config.build import build_evaluation
 
     prepare_run(parsed).gateway.cache.close()  # all checks
-    for name in ("train", "validation"):
-        if getattr(parsed.config, name):
-            built = build_evaluation(parsed, name)
-            done = asyncio.run(built.evaluate())
-            built.gateway.cache.close()
-            print_losses("hold-out" if name == "validation" else name, done.evaluation)
+    for name in ("train",) if parsed.config.cases else ("train", "validation"):
+        built = build_evaluation(parsed, name)
+        done = asyncio.run(built.evaluate())
+        built.gateway.cache.close()
+        print_losses("hold-out" if name == "validation" else name, done.evaluation)

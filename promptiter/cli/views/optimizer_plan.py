@@ -41,8 +41,8 @@ def print_plan(configured: ConfiguredRun) -> None:
     echo("Acceptance")
     if sigma is not None:
         echo(f"  repeats: {sigma.repeats}\n  accept_sigma: {sigma.accept_sigma:g}\n  hold-out: {sigma.holdout}")
-    sizes = [plural(len(checked.train.cases), "train case"), plural(len(checked.validation.cases), "hold-out case")]
-    echo(f"  cases: {', '.join(sizes)}")
+    held = len(checked.validation.cases) if checked.shape == "two_sets" else 0
+    echo(f"  cases: {plural(len(checked.train.cases), 'train case')}, {plural(held, 'hold-out case')}")
 
 
 def print_losses(name: str, evaluation: Evaluation) -> None:

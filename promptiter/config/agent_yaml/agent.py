@@ -50,7 +50,7 @@ def build_yaml_agent(given: AgentFile, axes: Axes, *, instructions: str, folder:
         instruction=instructions,
         model=name,
         models=tuple(dict.fromkeys((name, *map(str, choices)))) if choices else (),
-        tools=tuple(_build_tool(each, axes, folder=folder) for each in given.tools if each.enabled or each.optional),
+        tools=_build_tools(given.tools, axes, folder=folder),
         options={} if given.model.max_tokens is None else {"max_tokens": given.model.max_tokens},
         parameters={key: Parameter(value=value) for key, value in {**defaults, **set_options}.items()},
     )
@@ -62,10 +62,8 @@ def build_yaml_agent(given: AgentFile, axes: Axes, *, instructions: str, folder:
 
 
 def limit_agent(agent: Agent, axes: Axes) -> Agent:
-    """The agent with the limits of these axes. SetupError lists what is wrong with them."""
-    _, limits, problems = resolve_axes((*axes.numeric, *axes.textual), agent.describe())
-    if problems:
-        raise RequestError(f"evaluations.optimizer.axes: {each}" for each in problems)
+    """The agent with the limits of these axes, except for those that are wrong."""
+    _, limits, _ = resolve_axes((*axes.numeric, *axes.textual), agent.describe())
     changed = {name: each for name, each in limits.items() if agent.describe().surface(name).limits != each}
     if changed and not isinstance(agent, GraphAgent):
         raise SetupError(
@@ -82,30 +80,40 @@ def name_model(model: ModelBlock) -> str:
     return model.name if model.name.startswith(f"{provider}/") else f"{provider}/{model.name}"
 
 
+def _build_tools(given: Iterable[ToolBlock], axes: Axes, *, folder: Path) -> tuple[Tool, ...]:
+    built, problems = [], []
+    for each in given:
+        if each.enabled or each.optional:
+            try:
+                built.append(_build_tool(each, axes, folder=folder))
+            except SetupError as error:
+                problems.append(f"tools[name={each.name}]: {error}")
+    if problems:
+        raise RequestError(problems)
+    return tuple(built)
+
+
 def _build_tool(given: ToolBlock, axes: Axes, *, folder: Path) -> Tool:
-    try:
-        function = _load_function(given, folder)
-        taken = _list_arguments(function)
-        settings = {**_find_defaults(given, axes, taken), **{k: v for k, v in given.others.items() if k in taken}}
-        numbers = {name: Parameter(value=value) for name, value in settings.items() if isinstance(value, int | float)}
-        fixed = {name: value for name, value in settings.items() if name not in numbers}
-        rebuilds = {
-            setting: Rebuild(axis.rebuild, folder)
-            for axis in axes.numeric
-            if axis.rebuild is not None and (setting := find_setting(axis.path, given.name)) is not None
-        }
-        if fixed:
-            function = partial(function, **fixed)
-        return Tool(
-            name=given.name,
-            description=given.description,
-            function=with_rebuilds(function, rebuilds) if rebuilds else function,
-            parameters=given.parameters or _describe_arguments(taken, hidden=settings),
-            settings=numbers,
-            is_optional=given.optional,
-        )
-    except SetupError as error:
-        raise SetupError(f"tools[name={given.name}]: {error}") from error
+    function = _load_function(given, folder)
+    taken = _list_arguments(function)
+    settings = {**_find_defaults(given, axes, taken), **{k: v for k, v in given.others.items() if k in taken}}
+    numbers = {name: Parameter(value=value) for name, value in settings.items() if isinstance(value, int | float)}
+    fixed = {name: value for name, value in settings.items() if name not in numbers}
+    rebuilds = {
+        setting: Rebuild(axis.rebuild, folder)
+        for axis in axes.numeric
+        if axis.rebuild is not None and (setting := find_setting(axis.path, given.name)) is not None
+    }
+    if fixed:
+        function = partial(function, **fixed)
+    return Tool(
+        name=given.name,
+        description=given.description,
+        function=with_rebuilds(function, rebuilds) if rebuilds else function,
+        parameters=given.parameters or _describe_arguments(taken, hidden=settings),
+        settings=numbers,
+        is_optional=given.optional,
+    )
 
 
 def _load_function(given: ToolBlock, folder: Path) -> Callable[..., Any]:

@@ -6,11 +6,13 @@ loss with unknown metrics, axes that the agent does not have, models without a k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from promptiter.config.agent_yaml.conversion import write_starter
-from promptiter.config.agent_yaml.document import AgentDocument
+from promptiter.config.agent_yaml.document import FILE_NAME, AgentDocument
+from promptiter.config.agent_yaml.metrics import convert_metrics
 from promptiter.config.agent_yaml.subagents import ROLES, read_subagent
 from promptiter.config.fields import PartEntry
 from promptiter.errors import SetupError
@@ -20,10 +22,29 @@ from promptiter.wording import plural
 if TYPE_CHECKING:
     from promptiter.config.sections import Acceptance
 
+_PLACES = {
+    "weights": "evaluations.optimizer.loss",
+    "train": "evaluations.optimizer.train_cases_file",
+    "cases": "evaluations.optimizer.train_cases_file",
+    "validation": "evaluations.optimizer.holdout_cases_file",
+    "metrics": "evaluations.metrics",
+}
+"""Keys of agent.yaml, by those that they become."""
+
+_MODEL_KEYS = {"api_key": "api_key", "api_base": "endpoint"}
+_MODEL_KEY = re.compile(r"models\.\S+\.(api_key|api_base) in promptiter\.yaml")
+
 NO_HOLDOUT = (
     "Optimizer requires both train_cases_file and holdout_cases_file. To run without a holdout, set "
     "holdout_eval_policy: skip and acknowledge the overfit risk."
 )
+
+
+def find_key_problems(found: AgentDocument) -> Iterator[str]:
+    """What is wrong with the keys of a file, whatever it is used for."""
+    yield from found.problems
+    for each in convert_metrics(found.given.evaluations.metrics)[1]:
+        yield f"{found.file}: {each}"
 
 
 def find_problems(found: AgentDocument) -> Iterator[str]:
@@ -62,7 +83,10 @@ def find_warnings(search: PartEntry | None, acceptance: Acceptance, *, is_numeri
             "accepted one; use at least 2, unless the agent always answers the same"
         )
     if sigma is not None and sigma.holdout == "skip":
-        yield "holdout_eval_policy is skip: nothing but the train cases decides, so the result may be overfitted"
+        yield (
+            "holdout_eval_policy is skip: hold-out cases are never run, and the train cases alone decide, so the "
+            "result may be overfitted"
+        )
     trials, startup = options.get("numeric_max_trials"), options.get("startup_trials")
     if is_numeric and isinstance(trials, int) and isinstance(startup, int) and trials < startup:
         yield (
@@ -78,6 +102,14 @@ def name_surfaces(search: PartEntry | None, axes: Mapping[str, str]) -> PartEntr
         return search
     named = [[axes.get(path, path) for path in group] for group in groups]
     return search.model_copy(update={"options": {**search.options, "co_optimize": named}})
+
+
+def name_keys(problem: str) -> str:
+    """A problem of a run with the keys of agent.yaml, instead of those that they become."""
+    place, colon, text = problem.partition(": ")
+    files = " and ".join(f"{role}.yaml" for role in ROLES if f"search.options.{role}" in place) or FILE_NAME
+    text = _MODEL_KEY.sub(lambda found: f"model.{_MODEL_KEYS[found[1]]} in {files}", text)
+    return f"{_PLACES.get(place, place.replace('search.options.', ''))}{colon}{text}"
 
 
 def _check_holdout(found: AgentDocument, name: str, least: int) -> Iterator[str]:

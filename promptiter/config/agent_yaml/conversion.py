@@ -5,15 +5,16 @@ The agent is built from the file itself (`agent: {yaml: agent.yaml}`), and its a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from promptiter.config.agent_yaml.agent import DEFAULT_OPTIONS, OWN_MODEL, find_setting, name_model
 from promptiter.config.agent_yaml.document import AgentDocument, parse_agent_file
 from promptiter.config.agent_yaml.metrics import convert_metrics, name_metric
-from promptiter.config.agent_yaml.sections import ModelBlock, OptimizerBlock
-from promptiter.config.agent_yaml.subagents import ROLES, read_subagent
-from promptiter.errors import RequestError
+from promptiter.config.agent_yaml.sections import OptimizerBlock
+from promptiter.config.agent_yaml.subagents import ROLES, Subagent, read_subagent
+from promptiter.errors import SetupError
 from promptiter.registry import MODELS
 from traces.model import Json
 
@@ -45,16 +46,14 @@ evaluations:
 
 
 def convert_agent_yaml(document: Mapping[str, Json], *, file: Path) -> dict[str, Json]:
-    """The run of an agent.yaml as a document of promptiter.yaml. A SetupError lists its problems."""
+    """The run of an agent.yaml as a document of promptiter.yaml, without what is wrong: the checks report that."""
     found = parse_agent_file(document, file=file)
-    metrics, problems = convert_metrics(found.given.evaluations.metrics)
-    if problems:
-        raise RequestError(f"{file}: {each}" for each in problems)
+    metrics, _ = convert_metrics(found.given.evaluations.metrics)
     converted: dict[str, Json] = {
         "agent": {"yaml": str(file.absolute())},
         "python_path": [str(found.folder)],
         "metrics": metrics,
-        "models": _convert_model(found.given.model),
+        "models": _convert_models(found),
         "evaluation": _convert_execution(found),
         "runs": str(found.folder / "runs"),
     }
@@ -90,7 +89,7 @@ def find_fields(found: AgentDocument) -> dict[str, tuple[str, ...]]:
 
 
 def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
-    names = [name_metric(each) for each in found.given.evaluations.metrics if each.enabled]
+    names = [each["metric_name"] for each in convert_metrics(found.given.evaluations.metrics)[0]]
     whole = block.budget.whole
     converted: dict[str, Json] = {
         **_convert_cases(found, block),
@@ -119,15 +118,10 @@ def _convert_optimizer(found: AgentDocument, block: OptimizerBlock) -> dict[str,
 
 
 def _convert_cases(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
-    """The files of the cases. With the policy `skip` there may be no hold-out: then the train cases are all cases."""
-    train, holdout = (
-        None if name is None else str(found.folder / name)
-        for name in (block.train_cases_file, block.holdout_cases_file)
-    )
-    if holdout is None and train is not None and block.holdout_eval_policy == "skip":
-        return {"cases": train}
-    files = {"train": train, "validation": holdout}
-    return {key: name for key, name in files.items() if name is not None}
+    """The files of the cases. With the policy `skip` the hold-out is never run: the train cases are all cases."""
+    train, holdout = block.train_cases_file, block.holdout_cases_file
+    files = {"cases": train} if block.holdout_eval_policy == "skip" else {"train": train, "validation": holdout}
+    return {key: str(found.folder / name) for key, name in files.items() if name is not None}
 
 
 def _convert_search(found: AgentDocument, block: OptimizerBlock) -> dict[str, Json]:
@@ -149,13 +143,12 @@ def _convert_search(found: AgentDocument, block: OptimizerBlock) -> dict[str, Js
     }
     if block.co_optimize:
         options["co_optimize"] = [list(group) for group in block.co_optimize]
-    for role in ROLES if block.axes.textual else ():
-        subagent = read_subagent(role, found.folder, found.given.model)
-        if subagent.model is not None:
-            options[role] = subagent.model
-            options[f"{role}_prompt"] = str(subagent.file)
-            if subagent.options:
-                options[f"{role}_options"] = subagent.options
+    for each in _read_subagents(found) if block.axes.textual else ():
+        if each.model is not None:
+            options[each.role] = each.model
+            options[f"{each.role}_prompt"] = str(each.file)
+            if each.options:
+                options[f"{each.role}_options"] = each.options
     return options
 
 
@@ -169,9 +162,21 @@ def _convert_execution(found: AgentDocument) -> dict[str, Json]:
     }
 
 
-def _convert_model(model: ModelBlock) -> dict[str, Json]:
-    if model.provider == OWN_MODEL or model.name in MODELS:
-        return {}
-    settings = {"api_base": model.endpoint, "api_key": model.api_key}
-    given = {key: value for key, value in settings.items() if value}
-    return {name_model(model): given} if given else {}
+def _convert_models(found: AgentDocument) -> dict[str, Json]:
+    """The addresses and keys of the models of critic, applier and agent."""
+    subagents = () if found.optimizer is None else _read_subagents(found)
+    models = [*(each.given for each in subagents), found.given.model]
+    converted = {}
+    for model in models:
+        settings = {"api_base": model.endpoint, "api_key": model.api_key}
+        given = {key: value for key, value in settings.items() if value}
+        if given and model.provider != OWN_MODEL and model.name not in MODELS:
+            converted[name_model(model)] = given
+    return converted
+
+
+def _read_subagents(found: AgentDocument) -> Iterator[Subagent]:
+    """The critic and the applier, except for one that cannot be read: the checks report it."""
+    for role in ROLES:
+        with suppress(SetupError):
+            yield read_subagent(role, found.folder, found.given.model)

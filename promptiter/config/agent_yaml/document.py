@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+from pydantic import ValidationError
 
 from promptiter.config.agent_yaml.agent import name_model
 from promptiter.config.agent_yaml.sections import AgentFile, Axes, ModelBlock, NumericAxis, OptimizerBlock
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from promptiter.user_files import Location, read_object
+from promptiter.user_files import Keys, Location, describe_problems
 from traces.model import Json
 
 FILE_NAME = "agent.yaml"
 MODEL = "model.name"
+AXES = ("evaluations", "optimizer", "axes")
 CANDIDATES = "candidates"
 """The folder of a run's candidates in the layout of HoloDeck, beside its run.json."""
 
@@ -27,7 +30,7 @@ class AgentDocument:
     """An agent.yaml. `folder` is that of the project, `instructions` the text, `prompt_file` its file, if any.
 
     A candidate of a run is a copy of the project's file elsewhere: its paths are those of the project, except for
-    that of its instructions.
+    that of its instructions. `problems` are about keys that are wrong: `given` is the file without them.
     """
 
     file: Path
@@ -35,6 +38,7 @@ class AgentDocument:
     given: AgentFile
     instructions: str
     prompt_file: Path | None = None
+    problems: tuple[str, ...] = ()
 
     @property
     def optimizer(self) -> OptimizerBlock | None:
@@ -70,7 +74,7 @@ def is_agent_file(file: Path) -> bool:
 
 
 def read_agent_file(file: Path) -> AgentDocument:
-    """Read an agent.yaml. SetupError lists its problems."""
+    """Read an agent.yaml. What is wrong with single keys is in its `problems`; SetupError if it cannot be used."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,20 +86,59 @@ def read_agent_file(file: Path) -> AgentDocument:
 
 
 def parse_agent_file(document: Mapping[str, Json], *, file: Path) -> AgentDocument:
-    """The content of an agent.yaml, checked."""
-    given = read_object(AgentFile, dict(document), Location(os.fspath(file)), error=SetupError)
-    folder = file.resolve().parent
-    name = given.instructions.file
-    if name is None:
-        return AgentDocument(
-            file=file, folder=find_project(file), given=given, instructions=given.instructions.inline or ""
-        )
-    path = folder / name if (folder / name).exists() else find_project(file) / name
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{file}: instructions.file: {name!r} cannot be read: {error}; check the path") from error
-    return AgentDocument(file=file, folder=find_project(file), given=given, instructions=text, prompt_file=path)
+    """The content of an agent.yaml, checked key by key."""
+    given, problems = _read_keys(document, Location(os.fspath(file)))
+    folder, project, text = file.resolve().parent, find_project(file), given.instructions.inline or ""
+    path = None
+    if (name := given.instructions.file) is not None:
+        path = folder / name if (folder / name).exists() else project / name
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{file}: instructions.file: {name!r} cannot be read: {error}; check the path")
+    return AgentDocument(
+        file=file, folder=project, given=given, instructions=text, prompt_file=path, problems=tuple(problems)
+    )
+
+
+def _read_keys(document: Mapping[str, Json], location: Location) -> tuple[AgentFile, list[str]]:
+    """The keys of a file without those that are wrong, and what is wrong with them."""
+    problems: list[str] = []
+    left: dict[str, Json] = deepcopy(dict(document))
+    while True:
+        try:
+            return AgentFile.model_validate(left), problems
+        except ValidationError as error:
+            problems += describe_problems(error, AgentFile, location)
+            wrong = [_find_wrong_keys(each["loc"], kind=each["type"]) for each in error.errors(include_url=False)]
+            if not _drop_keys(left, wrong):
+                raise RequestError(problems) from error
+
+
+def _find_wrong_keys(keys: Keys, *, kind: str) -> Keys:
+    """What has to be left out so that an error disappears: an unknown key, a value, or a whole axis."""
+    if kind == "extra_forbidden":
+        return keys
+    if tuple(keys[:3]) == AXES:
+        return keys[:5]
+    keys = keys[:-1] if kind == "missing" else keys
+    return keys[: max((at for at, key in enumerate(keys, start=1) if isinstance(key, str)), default=0)]
+
+
+def _drop_keys(document: dict[str, Json], wrong: Iterable[Keys]) -> bool:
+    """Remove values from a document. False if one is not there, or the document needs it."""
+    ordered = sorted({tuple(keys) for keys in wrong}, key=lambda keys: [f"{key:>9}" for key in keys], reverse=True)
+    for keys in ordered:  # of a list, the last item first
+        if not keys or keys in (("model",), ("instructions",)):
+            return False
+        place: Json = document
+        try:
+            for key in keys[:-1]:
+                place = place[key]
+            del place[keys[-1]]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def find_project(file: Path) -> Path:

@@ -37,10 +37,11 @@ class SubagentFile(OpenObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subagent:
-    """A critic or applier. `model` is None if the agent has no model that could be one."""
+    """A critic or applier. `given` is its model, or that of the agent; `model` its name, None if it cannot be one."""
 
     role: Role
     file: Path
+    given: ModelBlock
     model: str | None
     options: dict[str, Json]
 
@@ -84,4 +85,4 @@ def read_subagent(role: Role, folder: Path, agent_model: ModelBlock) -> Subagent
     if given.model is None:
         options = {}
     name = None if model.name in MODELS else name_model(model)
-    return Subagent(role=role, file=file, model=name, options=options if name else {})
+    return Subagent(role=role, file=file, given=model, model=name, options=options if name else {})

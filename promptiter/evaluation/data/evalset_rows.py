@@ -44,6 +44,17 @@ class _Answer(FileObject):
     turn_config: dict[str, Any] = Field(default_factory=dict)
     expected_tools: list[str] = Field(default_factory=list)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_own_metrics(cls, value: Any) -> Any:
+        """HoloDeck's cases may have metrics of their own, which are refused rather than ignored."""
+        if isinstance(value, dict) and "evaluations" in value:
+            raise ValueError(
+                "'evaluations': metrics of a single case are not supported; every metric scores every case. Remove "
+                "the key, and list the metrics for all cases"
+            )
+        return value
+
     def to_turn(self, question: str, *, turn_id: str = "") -> Turn:
         calls = self.tool_calls
         return Turn(

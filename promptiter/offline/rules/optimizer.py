@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import ClassVar
 
-from promptiter.errors import SurfaceValueError
 from promptiter.offline.rules.examples import collect_evidence
 from promptiter.offline.rules.field_descriptions import iterate_descriptions
 from promptiter.offline.rules.predicates import VALUE_FORMS, Support, find_qualified
@@ -172,11 +171,7 @@ def _propose_description(
 
 
 def _is_allowed(surface: Surface, value: Json) -> bool:
-    try:
-        surface.check(value)
-    except SurfaceValueError:
-        return False
-    return bool(value != surface.value)
+    return surface.allows(value) and bool(value != surface.value)
 
 
 def _is_rejected(value: Json, request: OptimizeRequest) -> bool:

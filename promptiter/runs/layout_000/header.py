@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from promptiter.backprop.trial_record import PhaseResult, list_phases
 from promptiter.errors import SetupError
 from promptiter.runlog.results import RunResult
+from promptiter.runs.trial_phases import PhaseSummary, TrialPhases
 
 FILE_NAME = "run.json"
 
@@ -29,7 +29,7 @@ PHASE_REASONS: Mapping[str, str] = {"converged": "convergence", "exhausted": "ex
 
 
 class PhaseExit(BaseModel):
-    """Why a phase ended."""
+    """Why a phase ended: by a limit of its own, or by what ended the run."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -79,11 +79,15 @@ def read_layout_header(folder: Path) -> LayoutHeader:
 
 def add_end(header: LayoutHeader, result: RunResult) -> LayoutHeader:
     """The header with why the run and its phases ended."""
-    phases = list(list_phases(result.rounds))
+    found = TrialPhases()
+    for each in result.rounds:
+        found.add(each)
+    phases = found.summarize().phases
+    exit_reason = find_exit_reason(result, phases)
     return header.model_copy(
         update={
-            "exit_reason": find_exit_reason(result, phases),
-            "phase_exit_reasons": tuple(map(_describe_phase, phases)),
+            "exit_reason": exit_reason,
+            "phase_exit_reasons": tuple(_describe_phase(each, exit_reason) for each in phases),
             "verdict": result.verdict,
             "duration_sec": round(result.measured.duration_s, 3),
             "total_usd": result.measured.spent.of_models.cost_usd,
@@ -91,7 +95,7 @@ def add_end(header: LayoutHeader, result: RunResult) -> LayoutHeader:
     )
 
 
-def find_exit_reason(result: RunResult, phases: Sequence[PhaseResult]) -> str:
+def find_exit_reason(result: RunResult, phases: Sequence[PhaseSummary]) -> str:
     """Why a run ended: a dry cycle, the maximum of cycles, a budget, an interrupt or an error."""
     if result.status == "failed":
         return "error"
@@ -100,18 +104,20 @@ def find_exit_reason(result: RunResult, phases: Sequence[PhaseResult]) -> str:
     reason = result.stop_reason or "interrupted"
     if reason not in ("exhausted", "max_rounds"):
         return EXIT_REASONS.get(reason, reason)
+    if phases and phases[-1].ended == "stopped":
+        return reason
     last = max((each.cycle for each in phases), default=0)
     if not any(each.accepted for each in phases if each.cycle == last):
         return "dry_cycle"
     return "max_cycles"
 
 
-def _describe_phase(phase: PhaseResult) -> PhaseExit:
+def _describe_phase(phase: PhaseSummary, exit_reason: str) -> PhaseExit:
     return PhaseExit(
         cycle=phase.cycle,
         phase=phase.phase,
-        trials=phase.attempts,
+        trials=phase.trials,
         accepted=phase.accepted,
         gain=phase.gain,
-        exit_reason=PHASE_REASONS.get(phase.ended, phase.ended),
+        exit_reason=exit_reason if phase.ended == "stopped" else PHASE_REASONS.get(phase.ended, phase.ended),
     )

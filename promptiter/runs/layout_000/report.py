@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from promptiter.runs.layout_000.header import LayoutHeader, read_layout_header
+from promptiter.runs.layout_000.header import LayoutHeader, PhaseExit, read_layout_header
 from promptiter.runs.layout_000.rows import TrialRow, read_rows
 from promptiter.wording import dollars, plural
 
@@ -74,13 +74,9 @@ def _draw(rows: Sequence[TrialRow]) -> Iterator[str]:
 def _attribute(header: LayoutHeader, rows: Sequence[TrialRow]) -> Iterator[str]:
     yield "| cycle | phase | trials | accepted | change of the train loss | ended by |"
     yield "|---|---|---|---|---|---|"
-    ends = {(each.cycle, each.phase): each.exit_reason for each in header.phase_exit_reasons}
-    for (cycle, phase), group in groupby(rows[1:], key=_phase_of):
-        found = list(group)
-        accepted = [row for row in found if row.decision.accepted]
-        gain = sum(row.decision.train_improvement or 0.0 for row in accepted)
-        ended = ends.get((cycle, phase), "the end of the run")
-        yield f"| {cycle} | {phase} | {len(found)} | {len(accepted)} | {-gain:+.3f} | {ended} |"
+    for each in header.phase_exit_reasons or _list_phases(rows):
+        figures = f"{each.trials} | {each.accepted} | {0.0 - each.gain:+.3f}"
+        yield f"| {each.cycle} | {each.phase} | {figures} | {each.exit_reason} |"
     yield ""
     yield "| axis | trials | accepted | change of the train loss |"
     yield "|---|---|---|---|"
@@ -91,6 +87,16 @@ def _attribute(header: LayoutHeader, rows: Sequence[TrialRow]) -> Iterator[str]:
         yield f"| `{axis}` | {len(found)} | {len(accepted)} | {-gain:+.3f} |"
     yield ""
     yield "A trial that changed several axes counts for each, and its change is divided among them."
+
+
+def _list_phases(rows: Sequence[TrialRow]) -> Iterator[PhaseExit]:
+    """The phases of a run that has not ended, as far as they have trials."""
+    for (cycle, phase), group in groupby(rows[1:], key=_phase_of):
+        found = list(group)
+        gains = [row.decision.train_improvement or 0.0 for row in found if row.decision.accepted]
+        yield PhaseExit(
+            cycle=cycle, phase=phase, trials=len(found), accepted=len(gains), gain=sum(gains), exit_reason="unknown"
+        )
 
 
 def _compare_metrics(rows: Sequence[TrialRow]) -> Iterator[str]:

@@ -21,7 +21,6 @@ from promptiter.search.descent.phase import PhaseLimits
 from promptiter.search.descent.study import Sampler, StudySettings, find_optuna_problems
 from promptiter.search.descent.trials import Trials
 from promptiter.structure import StructureSnapshot
-from promptiter.wording import join_names
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,9 +49,6 @@ class OptunaSearch:
 
     async def search(self, session: Session) -> None:
         axes = find_axes(session.snapshot, session.targets)
-        served = {each.surface_id for each in axes}
-        if others := sorted(session.targets - served):
-            session.report(f"a study changes no texts, so these keep their values: {join_names(others, limit=5)}")
         seed = session.seed if self.seed is None else self.seed
         phase = NumericPhase(
             Trials(session),
@@ -91,6 +87,16 @@ class OptunaSearch:
         except SetupError as error:
             return [str(error)]
         return [] if axes else [describe_no_targets(snapshot, ["numeric"])]
+
+    def find_kept_targets(
+        self,
+        snapshot: StructureSnapshot,
+        targets: Collection[str],
+        *,
+        shape: RunShape,  # noqa: ARG002
+    ) -> set[str]:
+        """The targets that are not numbers or choices, or have a single value."""
+        return set(targets).difference(choose_axes(snapshot))
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:  # noqa: ARG002
         """One line if optuna is not installed."""

@@ -211,6 +211,14 @@ class CoordinateDescent:
             found.append(describe_no_targets(snapshot, self._phases))
         return found
 
+    def find_kept_targets(self, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape) -> set[str]:
+        """The targets that no phase changes."""
+        axes = choose_axes(snapshot) if "numeric" in self._phases else ()
+        texts = find_texts(snapshot, targets) if "textual" in self._phases else ()
+        has_examples = "examples" in self._phases and shape == "two_sets"
+        examples = find_examples(snapshot, targets) if has_examples else ()
+        return set(targets).difference(axes, texts, examples)
+
     def _find_surfaces(self, session: Session) -> tuple[tuple[Axis, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
         """The axes, the groups of texts and the examples of a run, as far as there are phases for them."""
         axes = find_axes(session.snapshot, session.targets) if "numeric" in self._phases else ()
@@ -218,9 +226,6 @@ class CoordinateDescent:
         has_examples = "examples" in self._phases and session.shape == "two_sets"
         examples = find_examples(session.snapshot, session.targets) if has_examples else ()
         grouped = {name for group in self._groups for name in group}
-        served = {*(each.surface_id for each in axes), *texts, *examples}
-        if others := sorted(session.targets - served):
-            session.report(f"no phase changes these targets, so they keep their values: {join_names(others, limit=5)}")
         return axes, (*self._groups, *((name,) for name in texts if name not in grouped)), examples
 
     def _build_numeric(self, trials: Trials, axes: Sequence[Axis]) -> NumericPhase:

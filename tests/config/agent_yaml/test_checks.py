@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from promptiter.config.agent_yaml.checks import find_warnings
-from promptiter.config.agent_yaml.subagents import FOLDER, find_file, install, read_subagent
+from promptiter.config.agent_yaml.subagents import FOLDER, ROLES, find_file, install, read_subagent
 from promptiter.config.build import build_run
 from promptiter.config.file import read_config
 from promptiter.errors import RequestError, SetupError
@@ -23,8 +23,19 @@ def find_problems(file: Path) -> str:
     return str(caught.value)
 
 
-def test_all_problems_are_in_one_report(write: Write) -> None:
+def test_all_problems_are_in_one_report(project: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for role in ROLES:
+        text = "model: {provider: openai, name: gpt-4o}\ninstructions: {inline: Hi.}\n"
+        find_file(role, project).write_text(text)
+
     def change(document: dict[str, Any]) -> None:
+        document["model"] = {"provider": "anthropic", "name": "claude-sonnet-4-6", "temperature": "hot"}
+        document["evaluations"]["metrics"].append({"metric": "bleu"})
+        block(document)["repeat"] = 2
+        block(document)["accept_sigma"] = -1
+        block(document)["axes"]["numeric"] += [{"path": "model.top_p", "range": ["a", 1]}, {"range": [0, 1]}]
         block(document)["loss"] = {"numbers": 1.0}
         block(document)["train_cases_file"] = "data/none.yaml"
         block(document)["min_holdout_cases"] = 9
@@ -35,7 +46,16 @@ def test_all_problems_are_in_one_report(write: Write) -> None:
 
     found = find_problems(write(change))
     for part in (
-        "there is no metric 'numbers' to weigh (did you mean 'numeric'?)",
+        "agent.yaml: model.temperature: must be a number, not 'hot'",
+        "agent.yaml: evaluations.metrics[2]: unknown metric: 'bleu'",
+        "evaluations.optimizer: unknown key 'repeat' (did you mean 'repeats'?)",
+        "evaluations.optimizer.accept_sigma: must be at least 0, not -1",
+        "evaluations.optimizer.axes.numeric[4].range[0]: must be a number, not 'a'",
+        "evaluations.optimizer.axes.numeric[5].path: is missing",
+        "needs ANTHROPIC_API_KEY; set it, or model.api_key in agent.yaml",
+        "critic, applier: openai/gpt-4o needs OPENAI_API_KEY; set it, or model.api_key in critic.yaml and applier.yaml",
+        "evaluations.optimizer.loss: there is no metric 'numbers' to weigh (did you mean 'numeric'?)",
+        "evaluations.optimizer.train_cases_file: ",
         "none.yaml: cannot be read",
         "holdout.yaml has 8 cases, and min_holdout_cases is 9",
         "model.temperature: the range [1, 0] is empty",
@@ -44,6 +64,29 @@ def test_all_problems_are_in_one_report(write: Write) -> None:
         "co_optimize: 'tools[name=divide].description' is not one of the textual axes",
     ):
         assert part in found
+    assert f"it has {len(found.splitlines()) - 1} problems" in found
+
+
+def test_tools_that_cannot_be_built_are_all_named(write: Write) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["tools"][0]["source"] = None
+        document["tools"][1]["function"] = "subtracts"
+
+    found = find_problems(write(change))
+    assert "tools[name=archive]: is of type 'vectorstore' and has no function" in found
+    assert "tools[name=subtract]: 'subtracts' is not a function of tools/financial_tools.py" in found
+
+
+def test_a_file_without_a_model_cannot_be_used(write: Write) -> None:
+    with pytest.raises(RequestError, match=r"model.name: is missing"):
+        read_config(write(lambda document: document.update(model={})))
+
+
+def test_the_model_of_a_subagent_has_its_own_key_and_address(project: Path) -> None:
+    text = "model: {provider: openai, name: c, endpoint: 'http://c', api_key: k}\ninstructions: {inline: Hi.}\n"
+    find_file("critic", project).write_text(text)
+    found = read_config(project / "agent.yaml").config.models.settings["openai/c"]
+    assert found.api_base == "http://c"
 
 
 def test_a_file_without_a_block_gets_one_to_start_from(write: Write) -> None:

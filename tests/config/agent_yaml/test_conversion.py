@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from promptiter.config.agent_yaml.sections import OptimizerBlock
+from promptiter.config.build import build_run
 from promptiter.config.file import RunConfig, read_config
 from promptiter.errors import SetupError
 from tests.config.agent_yaml.conftest import Write, block
@@ -103,4 +104,4 @@ def test_a_model_of_a_service_has_its_provider_and_address(write: Write) -> None
 )
 def test_what_cannot_be_read_is_named(write: Write, change: Any, message: str) -> None:
     with pytest.raises(SetupError, match=message.replace("(", r"\(")):
-        read_config(write(change))
+        build_run(read_config(write(change)))

@@ -462,6 +462,11 @@ LONG_TEXTS = f"- &t {'x' * 100_000}\n" + "- *t\n" * 600
         ("- input: a\n  input: b", r"y.yaml, line 2: the key 'input' is given twice; keep one of them"),
         ("- {input: a, metadata: {b: [{c: 1}], 'b': 2}}", r"y.yaml, line 1: the key 'b' is given twice"),
         ("- {input: a, expect: b}", r"y.yaml: \[0\]: unknown key 'expect' \(did you mean 'expected'\?\)"),
+        (
+            "- {input: a, evaluations: [{metric: numeric}]}",
+            r"y.yaml: \[0\]: 'evaluations': metrics of a single case are not supported; every metric scores every case",
+        ),
+        ("- turns: [{input: a, evaluations: []}]", r"turns\[0\]: 'evaluations': metrics of a single case are not"),
         ("cases: [{inptu: a}]", r"y.yaml: cases\[0\]: unknown key 'inptu' \(did you mean 'input'\?\)"),
     ],
 )
