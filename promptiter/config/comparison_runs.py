@@ -1,6 +1,7 @@
 """Runs a comparison: every search with every seed, each in its own folder.
 
-A run that has ended is not run again, one that was interrupted or failed is resumed. Seeds come in order, and within a
+A run that has ended is not run again, also if its budget ended it. One that was interrupted or failed is resumed, and
+one whose evaluation was invalid is replaced by a new one. Seeds come in order, and within a
 seed the searches, so that a comparison that is stopped early has runs of all of them.
 """
 
@@ -25,7 +26,7 @@ from promptiter.config.configured_run import ConfiguredRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.outline import ModelCallingSearch
 from promptiter.errors import RequestError, RunLockedError, SetupError
-from promptiter.runlog.event_log import is_finished
+from promptiter.runlog.payloads import RunCompleted
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
@@ -99,7 +100,8 @@ def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> tuple[SearchCom
 def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     """The runs that each search still has to make or to finish."""
     return {
-        search.name: sum(_find_ended(plan, search, seed) is None for seed in plan.seeds) for search in plan.searches
+        search.name: sum(not _has_ended(_read_end(_find_run(plan, search, seed))) for seed in plan.seeds)
+        for search in plan.searches
     }
 
 
@@ -166,7 +168,10 @@ def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) 
     folder = _find_run(plan, planned.search, planned.seed)
     if folder is None:
         return configured.begin()
-    if _find_ended(plan, planned.search, planned.seed) is None:
+    end = _read_end(folder)
+    if end is not None and end.verdict == "invalid_eval":
+        return configured.begin()
+    if not _has_ended(end):
         return configured.resume(folder)
     check_inputs(
         read_header(folder),
@@ -179,13 +184,21 @@ def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) 
 
 
 def _find_run(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
-    return next((each.parent for each in sorted(plan.locate(search, seed).glob(f"*/{HEADER}"))), None)
+    """The folder of a run, the latest if there are several."""
+    return max((each.parent for each in plan.locate(search, seed).glob(f"*/{HEADER}")), default=None)
 
 
-def _find_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
-    """The folder of a run that has ended; None if there is none, or it can be resumed."""
-    folder = _find_run(plan, search, seed)
-    return folder if folder is not None and is_finished(EventFile(folder / JOURNAL).last()) else None
+def _read_end(folder: Path | None) -> RunCompleted | None:
+    """How the run in a folder ended; None if it did not."""
+    last = None if folder is None else EventFile(folder / JOURNAL).last()
+    return last.payload if last is not None and isinstance(last.payload, RunCompleted) else None
+
+
+def _has_ended(end: RunCompleted | None) -> bool:
+    """Whether a run counts as it is. One that its budget ended could be resumed with a higher one, but not here."""
+    if end is None or end.status != "succeeded" or end.verdict == "invalid_eval":
+        return False
+    return end.stop is None or not end.stop.is_user_stop
 
 
 def _read_runs(plan: ComparisonPlan, search: PlannedSearch) -> Iterator[SearchRun]:

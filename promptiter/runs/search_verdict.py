@@ -125,7 +125,7 @@ def _explain_failures(found: SearchComparison) -> str:
     runs = join_names([f"{len(each.failed)} of {len(each.runs)} of {each.name}" for each in failed])
     names = " and ".join(each.name for each in failed)
     why = "; its other seeds may be the easier ones" if len(failed) == 1 and failed[0].complete else ""
-    return f"Runs failed: {runs}. Nothing is claimed about {names}{why}. The same command resumes failed runs."
+    return f"Runs failed: {runs}. Nothing is claimed about {names}{why}. Give the same command to run them again."
 
 
 def _explain_results(found: SearchComparison) -> str:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from promptiter.config.comparison_plan import plan_comparison
-from promptiter.config.comparison_runs import run_comparison
+from promptiter.config.comparison_runs import count_runs_left, run_comparison
 from promptiter.errors import RequestError, SetupError
 from promptiter.testing.store_hooks import Killed
 from tests.cli.conftest import Run
@@ -25,6 +25,19 @@ validation: few_validation.jsonl
 metrics: metrics.json
 max_rounds: 1
 final_test: {repeats: 1}
+"""
+CLERK = """
+from pathlib import Path
+
+from promptiter import GraphAgent, ModelNode
+
+agent = GraphAgent(name="desk", nodes=(ModelNode(name="clerk", instruction="Answer.", model="clerk"),))
+
+
+async def clerk(messages):
+    if Path("down").exists():
+        raise RuntimeError("the server is down")
+    return "yes"
 """
 ONE_PASS = "search: {name: backprop, options: {passes: 1}}\n"
 OPTIONS = ("compare", "whole.yaml", "one_pass.yaml", "--seeds", "2")
@@ -91,6 +104,29 @@ def test_each_result_that_could_claim_something_is_counted(task: Path) -> None:
     again = run_comparison(plan)
     assert again.earlier == (6,)
     assert again.differences[0].needed_seeds == 7
+
+
+def test_a_run_that_its_budget_ended_counts_as_cut_short(task: Path) -> None:
+    capped = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=1, folder="capped", budget={"max_calls": 40})
+    found = run_comparison(capped)
+    assert {run.outcome for each in found.searches for run in each.runs} == {"budget_ended"}
+    assert [each.cut for each in found.figures.values()] == [1, 1]
+    assert count_runs_left(capped) == {"whole": 0, "one_pass": 0}
+
+
+def test_a_run_whose_evaluation_was_invalid_is_run_again(task: Path) -> None:
+    (task / "clerk.py").write_text(CLERK)
+    models = 'models: {clerk: {model: "clerk:clerk"}}\n'
+    for name, rest in (("whole", ""), ("one_pass", ONE_PASS)):
+        (task / f"{name}.yaml").write_text(TASK.replace("agent:agent", "clerk:agent") + models + rest)
+    (task / "down").touch()
+    plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=1)
+    broken = run_comparison(plan)
+    assert [each.failed for each in broken.figures.values()] == [1, 1]
+    (task / "down").unlink()
+    assert count_runs_left(plan) == {"whole": 1, "one_pass": 1}
+    assert [each.failed for each in run_comparison(plan).figures.values()] == [0, 0]
+    assert count_runs_left(plan) == {"whole": 0, "one_pass": 0}
 
 
 def test_runs_at_the_same_time_give_the_same_result(task: Path) -> None:

@@ -96,8 +96,8 @@ def test_nothing_is_claimed_about_a_search_with_runs_that_failed(outcome: Outcom
     broken = replace(good, runs=(*good.runs[:7], replace(good.runs[7], outcome=outcome)))
     found = compare(broken, make_search("poor", after=0.6, calls=200))
     assert write_verdict(found) == (
-        "Runs failed: 1 of 8 of good. Nothing is claimed about good; its other seeds may be the easier ones. The same "
-        "command resumes failed runs."
+        "Runs failed: 1 of 8 of good. Nothing is claimed about good; its other seeds may be the easier ones. Give the "
+        "same command to run them again."
     )
     [difference] = found.differences
     assert (difference.seeds, found.figures["good"].failed, found.can_claim) == (7, 1, False)
