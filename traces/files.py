@@ -129,6 +129,14 @@ def write_atomically(path: str | os.PathLike[str], *, is_compressed: bool = Fals
         raise
 
 
+def write_file(path: str | os.PathLike[str], raw: bytes) -> None:
+    """Write a whole file atomically. Its folder is created if it does not exist."""
+    with suppress(OSError):  # what is wrong with the folder is an error of the file
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as file:
+        file.write(raw)
+
+
 @contextmanager
 def pause_gc(*, is_last: bool = False) -> Iterator[None]:
     """Pause the garbage collector, which halves the time of reading: millions of new objects and no garbage.

@@ -62,7 +62,7 @@ def print_warnings(configured: ConfiguredRun) -> None:
     if config.budget.max_usd is not None:
         asked = {*dict(list_models_of_agent(configured.engine.agent)).values(), *find_models_of_stages(config).values()}
         warnings += [
-            f"max_usd does not cover the model {name}: its price is unknown"
+            f"the price of the model {name} is unknown: max_usd counts only the cost that it reports itself, if any"
             for name in sorted(asked)
             if configured.gateway.price(name) is None
         ]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import fields, is_dataclass
 from datetime import datetime
+from pathlib import Path
+
+import orjson
 
 from promptiter.agents.base import Agent, check_agent_health
 from promptiter.concurrency import run_in_thread
@@ -23,6 +27,7 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.policies.combine import describe_policy
 from promptiter.references import refuse_while_importing
+from promptiter.runlog.codec import to_plain
 from promptiter.runlog.event_log import EventLog, is_finished
 from promptiter.runlog.events import Observer
 from promptiter.runlog.fold import fold_lazily
@@ -30,6 +35,7 @@ from promptiter.runlog.meter import Meter
 from promptiter.runlog.observation import ObservedRun, observing
 from promptiter.stages.roles import REVIEWER, check_part
 from traces import digest
+from traces.model import Json
 
 
 class Execution:
@@ -76,7 +82,7 @@ class Execution:
         if not is_complete:
             await self.check_setup(checked, evaluator)
         started = self._now()
-        run_id = request.run_id or new_run_id(started, checked)
+        run_id = request.run_id or new_run_id(started, checked, self.search)
         redactor = evaluator.gateway.redactor
         observed = ObservedRun(run_id=run_id, events=journal.reader(), folder=services.folder)
         async with observing(observers, observed, redact=redactor.redact_text) as ready:
@@ -120,11 +126,12 @@ class Execution:
         check_models(self.agent, evaluator, profile=request.initial_profile, others=others, search=self.search)
 
 
-def new_run_id(started: datetime, checked: CheckedRequest) -> str:
-    """Return a run id: the start time and a hash of the inputs."""
-    request = checked.request
+def new_run_id(started: datetime, checked: CheckedRequest, search: object) -> str:
+    """Return a run id: the start time and a hash of the inputs, such as the agent's values and the search's options."""
+    request, evaluator = checked.request, checked.evaluator
     inputs = digest(
         [
+            checked.snapshot.baseline_id,
             checked.train.content_digest,
             checked.validation.content_digest,
             checked.test.content_digest if checked.test is not None else None,
@@ -137,6 +144,25 @@ def new_run_id(started: datetime, checked: CheckedRequest) -> str:
             describe_policy(request.stop),
             request.round_limit,
             request.seed,
+            evaluator.seed,
+            evaluator.options.repeats,
+            {metric.name: metric.threshold for metric in evaluator.metrics},
+            dict(evaluator.weights),
+            to_plain(evaluator.penalties),
+            type(search).__name__,
+            _list_options(search),
         ]
     )
     return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
+
+
+def _list_options(search: object) -> dict[str, Json]:
+    """The options of a search that are plain values; of a file that one names, the content."""
+    options: dict[str, Json] = {}
+    for each in fields(search) if is_dataclass(search) else ():
+        value = getattr(search, each.name)
+        if isinstance(value, str) and Path(value).is_absolute() and Path(value).is_file():
+            value = Path(value).read_text(encoding="utf-8", errors="replace")
+        with suppress(TypeError):  # an object that Python gave
+            options[each.name] = orjson.dumps(value).decode()
+    return options

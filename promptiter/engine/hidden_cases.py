@@ -60,19 +60,19 @@ class HiddenCases:
     def __init__(self, hidden: Iterable[EvalCase], known: Iterable[EvalCase] = ()) -> None:
         self._hidden, known = list(hidden), list(known)
         self._known_inputs = [_join_words(each) for case in known for each in _list_inputs(case)]
-        self._long_known_inputs = _PhraseIndex(each for each in self._known_inputs if _is_long(each))
+        self._long_known_inputs = PhraseIndex(each for each in self._known_inputs if _is_long(each))
         self._expected = {_join_words(each) for case in known for each in _list_answers(case)}
         self._raw_inputs = dict.fromkeys(each for case in self._hidden for each in _list_inputs(case) if each.strip())
         self._inputs = frozenset(map(_join_words, self._raw_inputs))
-        self._parts = _PhraseIndex(self._list_parts())
+        self._parts = PhraseIndex(self._list_parts())
         counts = Counter(text for case in self._hidden for text in {_join_words(each) for each in _list_answers(case)})
         self._answers = frozenset(
             text for text, count in counts.items() if text not in self._expected and (count == 1 or _is_long(text))
         )
-        self._long_answers = _PhraseIndex(each for each in self._answers if _is_long(each))
+        self._long_answers = PhraseIndex(each for each in self._answers if _is_long(each))
         said = " ".join((*self._known_inputs, *(_join_words(each) for case in known for each in _list_expected(case))))
         self._known_words = frozenset(said.split())
-        self._short_answers = _PhraseIndex(filter(self._is_telling_answer, self._answers))
+        self._short_answers = PhraseIndex(filter(self._is_telling_answer, self._answers))
         self._problems: dict[tuple[str, str], str] = {}
 
     def find_repeat(self, examples: Json, *, own: Json = None) -> str:
@@ -109,7 +109,7 @@ class HiddenCases:
     def _list_parts(self) -> list[str]:
         """Long inputs of hidden cases, and long texts in those that are JSON, that do not belong to the task."""
         leaves = {_join_words(leaf) for each in self._raw_inputs for leaf in _list_leaves(_parse(each))} - self._inputs
-        index = _PhraseIndex(each for each in (*self._inputs, *leaves) if _is_long(each))
+        index = PhraseIndex(each for each in (*self._inputs, *leaves) if _is_long(each))
         counts = Counter(part for each in self._known_inputs for part in index.find_all(each))
         return [each for each in index.phrases if counts[each] < (1 if each in leaves else COMMON)]
 
@@ -165,8 +165,8 @@ class HiddenCases:
         return dict(found)
 
     @cached_property
-    def _shingles(self) -> _ShingleIndex:
-        return _ShingleIndex([make_shingles([each]) for each in self._raw_inputs])
+    def _shingles(self) -> ShingleIndex:
+        return ShingleIndex([make_shingles([each]) for each in self._raw_inputs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class _HiddenCase:
         return any(each in text for each in self.answers for text in (texts[-1:] if each in self.own else texts))
 
 
-class _PhraseIndex:
+class PhraseIndex:
     """Phrases, as `_join_words` gives them, that are found in a text without looking for each of them."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
@@ -222,7 +222,7 @@ class _PhraseIndex:
         return bool(self.find_all(text))
 
 
-class _ShingleIndex:
+class ShingleIndex:
     """Sets of shingles, by shingle."""
 
     def __init__(self, sets: Sequence[frozenset[int]]) -> None:
@@ -235,7 +235,7 @@ class _ShingleIndex:
     def has_near(self, shingles: frozenset[int]) -> bool:
         """Whether the Jaccard similarity with one of the sets is at least NEAR."""
         shared = Counter(number for each in shingles for number in self._holders.get(each, ()))
-        return any(count >= NEAR * (len(shingles) + self._sizes[at] - count) for at, count in shared.items())
+        return any(count / (len(shingles) + self._sizes[at] - count) >= NEAR for at, count in shared.items())
 
 
 def _group_exchanges(messages: Sequence[_NewMessage]) -> list[list[_NewMessage]]:

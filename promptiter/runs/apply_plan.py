@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from promptiter.agents.in_place.source_values import encode_value
 from promptiter.errors import AgentError, SetupError
 from promptiter.profile import SurfaceChange
 from promptiter.runs.place_search import PlaceIndex, Project, refuse_shared
@@ -17,6 +16,7 @@ from promptiter.sources.field import is_same
 from promptiter.sources.place import open_place
 from promptiter.sources.whitespace import find_readers, refit
 from promptiter.structure import StructureSnapshot, Surface
+from promptiter.value_text import encode_value
 from promptiter.wording import path_from_here, shorten
 from traces.model import Json
 

@@ -25,7 +25,7 @@ from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.runlog.results import RunResult
 from promptiter.wording import shorten
 from traces import digest
-from traces.files import write_atomically
+from traces.files import write_atomically, write_file
 from traces.model import Json
 
 REPORT = "report.html"
@@ -50,13 +50,13 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
     path = Path(folder)
     for name in ("profiles", "surfaces"):
         (path / name).mkdir(exist_ok=True)
-    _write(path / "profiles" / "baseline.json", result.initial_profile.to_json())
-    _write(path / "profiles" / "best.json", result.accepted_profile.to_json())
+    write_file(path / "profiles" / "baseline.json", result.initial_profile.to_json())
+    write_file(path / "profiles" / "best.json", result.accepted_profile.to_json())
     with write_atomically(path / "profiles" / "candidates.jsonl") as file:
         file.writelines(_candidates(result))
     texts = _texts(result)
     for name, text in texts.items():
-        _write(path / "surfaces" / name, text.encode("utf-8", "replace"))
+        write_file(path / "surfaces" / name, text.encode("utf-8", "replace"))
     for surface_id in result.structure.surface_ids:
         for ending in (".md", ".baseline.md", ".best.md"):
             if (name := f"{file_name(surface_id)}{ending}") not in texts:  # from before the run was resumed
@@ -121,8 +121,3 @@ def _failed_traces(result: RunResult) -> set[str]:
     in_rounds = (each for one in result.rounds for each in one.all_evaluations)
     rows = (row for each in chain(result.evaluations, in_rounds) for row in each.rows)
     return {name for row in rows if not row.passed for name in row.trace_digests}
-
-
-def _write(path: Path, raw: bytes) -> None:
-    with write_atomically(path) as file:
-        file.write(raw)

@@ -17,13 +17,16 @@ import orjson
 
 from promptiter.concurrency import run_in_thread
 from promptiter.runlog.events import Event
-from promptiter.runlog.fold import fold_lazily
+from promptiter.runlog.fold import build_result as build_run
+from promptiter.runlog.journal import EventReader
 from promptiter.runlog.observation import ObservedRun
-from promptiter.runlog.results import RunResult
+from promptiter.runlog.payloads import RoundCompleted, RunStarted
+from promptiter.runlog.results import RoundResult, RunResult
+from promptiter.runlog.run_state import RunState
 from promptiter.runs.artifacts import file_name
 from promptiter.runs.optimize_result import FILE_NAME, OptimizeResult
-from promptiter.runs.round_records import RoundTimes, build_result, build_rounds, name_prompts, read_prompts
-from traces.files import write_atomically
+from promptiter.runs.round_records import RoundBuilder, RoundTimes, build_result, name_prompts, read_prompts
+from traces.files import write_file
 from traces.model import Json
 
 FOLDER = "layout_001"
@@ -48,7 +51,7 @@ class Layout001:
         self.max_metric_calls = max_metric_calls
         self.update_source = update_source
         self._run: ObservedRun | None = None
-        self._times = RoundTimes()
+        self._start()
 
     async def begin_run(self, run: ObservedRun) -> None:
         """Write the configuration, and what is known of a run that is resumed."""
@@ -58,14 +61,11 @@ class Layout001:
         await run_in_thread(self._begin)
 
     async def observe(self, event: Event) -> None:
-        self._times.note(event)
-        if event.type == "run_started":
-            await run_in_thread(self._write_baseline)
-        elif event.type == "round_completed":
-            await run_in_thread(self._write_rounds)
+        if event.type in (RunStarted.event_type, RoundCompleted.event_type):
+            await run_in_thread(self._read_on)
 
     async def end_run(self, run: ObservedRun) -> None:
-        await run_in_thread(lambda: self.write(fold_lazily(run.events)))
+        await run_in_thread(lambda: self._end(run.events))
 
     def write(self, result: RunResult) -> OptimizeResult:
         """Write all artifacts of a run that has ended, result.json last, and return the result."""
@@ -85,8 +85,8 @@ class Layout001:
         if found.status == "SUCCEEDED":
             self._write_prompts("best_prompts", found.best_prompts)
             summary = found.format_summary(output_dir=folder, update_source=self.update_source)
-            _write(folder / "summary.txt", summary.encode())
-        _write(folder / "run.log", found.format_log_line().encode())
+            write_file(folder / "summary.txt", summary.encode())
+        write_file(folder / "run.log", found.format_log_line().encode())
         found.dump_to(folder / FILE_NAME)
         return found
 
@@ -95,34 +95,45 @@ class Layout001:
         folder.mkdir(parents=True, exist_ok=True)
         if self.configuration is not None:
             raw = orjson.dumps(self.configuration, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            _write(folder / "config.snapshot.json", raw)
+            write_file(folder / "config.snapshot.json", raw)
+        self._start()
+        self._read_on()
+
+    def _start(self) -> None:
+        """Forget what was read of a run."""
+        self._times = RoundTimes()
+        self._state = RunState()
+        self._rounds = RoundBuilder(times=self._times, budget=self.max_metric_calls)
+        self._next = 0
+
+    def _read_on(self) -> None:
+        """Read the new events of the run: write the baseline's prompts, and each round that is complete."""
         assert self._run is not None, "a run begins before its artifacts are written"
-        self._times = RoundTimes.read(self._run.events.read())
-        if self._times.began:
-            self._write_rounds()
+        for event in self._run.events.read(self._next):
+            self._next = event.seq + 1
+            self._times.note(event)
+            self._state.take(event)
+            if event.type == RunStarted.event_type:
+                run = self._state.run
+                self._write_prompts(
+                    "baseline_prompts", read_prompts(run.initial_profile, run.structure, name_prompts(run))
+                )
+            elif event.type == RoundCompleted.event_type:
+                self._write_round(self._state.round, self._state.run)
 
-    def _write_baseline(self) -> None:
-        result = self._fold()
-        names = name_prompts(result)
-        self._write_prompts("baseline_prompts", read_prompts(result.initial_profile, result.structure, names))
+    def _write_round(self, each: RoundResult | None, run: RunResult) -> None:
+        assert each is not None, "a round has started"
+        record = self._rounds.build(each, run, names=name_prompts(run))
+        record.dump_to(self._make_folder("rounds") / f"round_{record.round:03}.json")
 
-    def _write_rounds(self) -> None:
-        """Write the rounds that are not written yet; the last ones may have been interrupted."""
-        result, folder = self._fold(), self._make_folder("rounds")
-        names = name_prompts(result)
-        for each in build_rounds(result, names=names, times=self._times, budget=self.max_metric_calls):
-            file = folder / f"round_{each.round:03}.json"
-            if each.round >= len(result.rounds) - 1 or not file.exists():
-                each.dump_to(file)
-
-    def _fold(self) -> RunResult:
-        assert self._run is not None, "a run begins before its artifacts are written"
-        return fold_lazily(self._run.events)
+    def _end(self, events: EventReader) -> None:
+        self._read_on()
+        self.write(build_run(self._state, events))
 
     def _write_prompts(self, name: str, prompts: Mapping[str, str]) -> None:
         folder = self._make_folder(name)
         for prompt, text in prompts.items():
-            _write(folder / f"{file_name(prompt)}.md", text.encode("utf-8", "replace"))
+            write_file(folder / f"{file_name(prompt)}.md", text.encode("utf-8", "replace"))
 
     def _make_folder(self, name: str) -> Path:
         path = self._get_folder() / name
@@ -131,8 +142,3 @@ class Layout001:
 
     def _get_folder(self) -> Path:
         return self.folder or Path.cwd() / FOLDER
-
-
-def _write(path: Path, raw: bytes) -> None:
-    with write_atomically(path) as file:
-        file.write(raw)

@@ -113,12 +113,24 @@ def build_rounds(
     result: RunResult, *, names: Mapping[str, str], times: RoundTimes, budget: int | None = None
 ) -> list[RoundRecord]:
     """The records of all rounds of a run, finished or in progress."""
-    used = count_calls(each for each in result.evaluations if each.phase == "baseline")
-    records = []
-    for each in result.rounds:
-        used += count_calls(each.all_evaluations)
-        records.append(_build_round(each, result, names=names, times=times, used=used, budget=budget))
-    return records
+    builder = RoundBuilder(times=times, budget=budget)
+    return [builder.build(each, result, names=names) for each in result.rounds]
+
+
+class RoundBuilder:
+    """Builds the records of a run's rounds, one after the other. `budget` is max_metric_calls."""
+
+    def __init__(self, *, times: RoundTimes, budget: int | None = None) -> None:
+        self._times = times
+        self._budget = budget
+        self._used: int | None = None
+
+    def build(self, each: RoundResult, run: RunResult, *, names: Mapping[str, str]) -> RoundRecord:
+        """The record of the next round. `run` may be without its rounds."""
+        if self._used is None:
+            self._used = count_calls(one for one in run.evaluations if one.phase == "baseline")
+        self._used += count_calls(each.all_evaluations)
+        return _build_round(each, run, names=names, times=self._times, used=self._used, budget=self._budget)
 
 
 def count_metric_calls(result: RunResult) -> int:

@@ -193,7 +193,7 @@ def new_header(
     refuse_while_importing()
     check_keep_traces(keep_traces)
     created = now()
-    run_id = checked.request.run_id or new_run_id(created, checked)
+    run_id = checked.request.run_id or new_run_id(created, checked, engine.search)
     header = build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
     if configuration is not None:
         return header

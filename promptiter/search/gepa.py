@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
-from promptiter.agents.in_place.source_values import encode_value
 from promptiter.backprop.backward_pass import MIN_SUPPORT, as_attributor, find_blaming_stage
 from promptiter.backprop.iteration_record import SearchStopChecked
 from promptiter.backprop.llm.reflector import LLMReflector
@@ -47,6 +46,7 @@ from promptiter.stages.contracts import Aggregator, Attributor, Backwarder
 from promptiter.stages.optimizer import Optimizer
 from promptiter.stages.roles import check_stages
 from promptiter.structure import StructureSnapshot
+from promptiter.value_text import encode_value
 from promptiter.wording import join_names
 
 REWRITES: Mapping[ModuleSelector, Literal["one", "blamed", "all"]] = {

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from promptiter.agents.in_place.source_values import decode_value, encode_value
 from promptiter.backprop.iteration_record import Iteration, IterationFinished, score_cases
 from promptiter.engine.session import Session
 from promptiter.evaluation.data.case import EvalCase, EvalSet
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import PatchSet, Profile
 from promptiter.search.reflections import Minibatch, Reflections
+from promptiter.value_text import decode_value, encode_value
 from promptiter.wording import format_score
 
 Texts: TypeAlias = Mapping[str, str]

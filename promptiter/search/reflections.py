@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from promptiter.agents.in_place.source_values import decode_value, encode_value
 from promptiter.backprop.iteration_record import TextsProposed
 from promptiter.backprop.lint import Linter
 from promptiter.backprop.llm.reflector import LLMReflector
@@ -29,6 +28,7 @@ from promptiter.search.propose import PatchProposer
 from promptiter.search.stage_models import find_prices
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.reflection import ReflectRequest
+from promptiter.value_text import decode_value, encode_value
 from promptiter.wording import join_names, plural
 
 MAX_FIRST_FAILURES = 3

@@ -148,6 +148,8 @@ def test_a_run_writes_the_artifacts_of_the_document(run: Run, assistant: Path) -
         result = json.loads(run("test", "run", folder / name, "--json"))
         assert result["profile_digest"]
     check_adoption(assistant, folder, report)
+    run("test", "optimize", "--report-only")
+    assert (folder / "report.md").read_text() == report
     assert "baseline changed since run" in run("test", "optimize", "--resume", folder.name, code=1)
 
 
@@ -168,6 +170,16 @@ def test_a_run_can_be_quiet_keep_only_the_best_and_write_elsewhere(run: Run, ass
     out = assistant / "out"
     assert [each.name for each in (out / "candidates").iterdir()] == [(out / "best.yaml").resolve().name]
     assert json.loads((out / "run.json").read_text())["seed"] == 3
+    report = (out / "report.md").read_text()
+    assert "+Plan the calculation first" in report
+    run("test", "optimize", "--report-only", "-o", "out")
+    assert (out / "report.md").read_text() == report
+    check_adoption(assistant, out, report)
+    (assistant / "agent.yaml").write_text(f"# mine\n{(assistant / 'agent.yaml').read_text()}")
+    run("test", "optimize", "--report-only", "-o", "out")
+    again = (out / "report.md").read_text()
+    assert "The baseline's agent.yaml was not kept (--keep-best-only), and the file has changed since the run" in again
+    assert "+Plan the calculation first" in again
     assert not (assistant / "results").exists()
 
 

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from promptiter.engine.hidden_cases import (
     ANSWER,
     INPUT,
     NEAR_INPUT,
     HiddenCases,
+    PhraseIndex,
+    ShingleIndex,
 )
 from promptiter.evaluation.data.case import EvalCase, Turn
+from promptiter.evaluation.data.near_duplicates import NEAR
 from traces.model import Json
 
 LONG = "My parcel with the blue lamp has not arrived yet, where is it?"
@@ -152,3 +157,20 @@ def test_every_label_in_one_set_may_be_repeated_with_the_inputs_of_train_cases()
     guard = HiddenCases(hidden, known)
     examples = [message for each in known for message in talk(each.turns[0].user, str(each.turns[0].expected))]
     assert guard.find_repeat(examples) == ""
+
+
+WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=6).map(lambda words: f" {' '.join(words)} ")
+
+
+@given(st.lists(WORDS, max_size=8), WORDS)
+def test_the_index_finds_the_phrases_that_a_text_has(phrases: list[str], text: str) -> None:
+    assert PhraseIndex(phrases).find_all(text) == {each for each in phrases if each in text}
+
+
+NUMBERS = st.frozensets(st.integers(0, 11), min_size=1)
+
+
+@given(st.lists(NUMBERS, max_size=6), NUMBERS)
+def test_the_index_finds_whether_a_set_is_near(sets: list[frozenset[int]], wanted: frozenset[int]) -> None:
+    near = any(len(each & wanted) / len(each | wanted) >= NEAR for each in sets)
+    assert ShingleIndex(sets).has_near(wanted) == near

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,9 @@ import pytest
 from promptiter import RunFailedError
 from promptiter.agents import CallAgent
 from promptiter.engine.engine import Engine
+from promptiter.runlog.events import Event
+from promptiter.runlog.journal import EventReader
+from promptiter.runlog.observation import ObservedRun
 from promptiter.runs.layout_001 import FOLDER, Layout001
 from promptiter.runs.optimize_result import OptimizeResult
 from tests.worlds import desk
@@ -33,6 +38,36 @@ def test_files_are_written_as_soon_as_their_content_is_known(tmp_path: Path) -> 
     result = OptimizeResult.from_file(tmp_path / "result.json")
     assert (result.algorithm, result.total_rounds, result.rounds[1].budget_total) == ("tries", 2, 40)
     assert (tmp_path / "best_prompts" / "polish.md").read_text() == result.best_prompts["polish"]
+
+
+class CountsReads:
+    """Events of a run that count how many were read."""
+
+    def __init__(self, events: EventReader) -> None:
+        self._events = events
+        self.count = 0
+
+    def read(self, start: int = 0) -> Iterator[Event]:
+        for event in self._events.read(start):
+            self.count += 1
+            yield event
+
+
+def test_each_event_is_read_once_during_a_run(tmp_path: Path) -> None:
+    class Counted(Layout001):
+        async def begin_run(self, run: ObservedRun) -> None:
+            self.events = CountsReads(run.events)
+            await super().begin_run(replace(run, events=self.events))
+
+        async def end_run(self, run: ObservedRun) -> None:
+            self.read_before_the_end = self.events.count
+            self.written = sum(1 for _ in run.events.read())
+            await super().end_run(run)
+
+    layout = Counted(tmp_path)
+    desk.engine(search=desk.Tries(desk.DRAFT, desk.POLISH)).run_sync(desk.request(final_test=None), observers=[layout])
+    assert len(list((tmp_path / "rounds").iterdir())) == 2
+    assert layout.read_before_the_end <= layout.written
 
 
 def test_a_run_that_fails_has_neither_best_prompts_nor_a_summary(tmp_path: Path) -> None:

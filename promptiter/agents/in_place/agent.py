@@ -38,7 +38,7 @@ from promptiter.agents.in_place.exit_hooks import cancel_close_at_exit, close_at
 from promptiter.agents.in_place.saved_baseline import STATE_FOLDER, RestoreResult, SavedBaseline
 from promptiter.agents.in_place.source_lock import POLL_S, FolderLock
 from promptiter.agents.in_place.source_use import SourceUse, call_with_sources, current_use
-from promptiter.agents.in_place.source_values import decode_bytes, decode_surface, encode_value, merge_surfaces
+from promptiter.agents.in_place.source_values import decode_bytes, decode_surface, merge_surfaces
 from promptiter.agents.node_context import NodeContext
 from promptiter.agents.step_calls import StepCalls
 from promptiter.concurrency import is_async, run_in_thread
@@ -48,6 +48,7 @@ from promptiter.llm.redaction import process_redactor
 from promptiter.profile import Profile
 from promptiter.sources import FileSource, Source
 from promptiter.structure import NodeKind, StructureSnapshot, Surface, escape_segment
+from promptiter.value_text import encode_value
 from traces import Failure
 from traces.model import Json
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import orjson
-
 from promptiter.errors import SetupError
 from promptiter.sources import FileSource, Source
-from promptiter.structure import SURFACE_TYPES, TEXT_TYPES, StructureSnapshot, Surface
-from promptiter.wording import shorten
-from traces.model import Json
+from promptiter.structure import SURFACE_TYPES, StructureSnapshot, Surface
+from promptiter.value_text import decode_value
 
 
 def merge_surfaces(snapshot: StructureSnapshot, surfaces: tuple[Surface, ...]) -> StructureSnapshot:
@@ -44,20 +41,3 @@ def parse_surface_id(surface_id: str) -> Surface:
             f"where type is one of {', '.join(SURFACE_TYPES)}"
         )
     return Surface(node_id=node_id, type=kind, part=part)
-
-
-def encode_value(value: Json) -> str:
-    """The text of a surface value in its source."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def decode_value(surface: Surface, text: str) -> Json:
-    """The value that a text stands for: itself, or JSON if the surface does not hold text."""
-    if surface.type in TEXT_TYPES:
-        return text
-    if surface.type == "model":
-        return text.strip()
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise SetupError(f"the source of {surface.id!r} must hold JSON, holds {shorten(text)}: {error}") from error

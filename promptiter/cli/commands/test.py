@@ -234,7 +234,7 @@ def _write_report(file: Path, run_id: str | None, output_dir: Path | None) -> No
     from promptiter.runs.layout_000.header import FILE_NAME as HEADER
     from promptiter.runs.layout_000.report import FILE_NAME, write_report
     from promptiter.wording import path_from_here
-    from traces.files import write_atomically
+    from traces.files import write_file
 
     folder = output_dir
     if folder is None:
@@ -246,8 +246,7 @@ def _write_report(file: Path, run_id: str | None, output_dir: Path | None) -> No
             raise SetupError(f"{results} has {what}; start one first, or name it with --resume")
         folder = chosen[-1]
     text = write_report(folder)
-    with write_atomically(folder / FILE_NAME) as opened:
-        opened.write(text.encode("utf-8", "replace"))
+    write_file(folder / FILE_NAME, text.encode("utf-8", "replace"))
     echo(str(path_from_here(folder / FILE_NAME)))
 
 

@@ -48,8 +48,8 @@ class TrialLines:
                 echo(_format_header(row, self._studies, has_new_text=self._has_new_text))
             self._has_new_text |= row.phase == "textual" and row.decision.accepted
             echo(format_line(row))
-            for line in _list_rationales(row) if self._verbose else ():
-                echo(f"    {line}")
+            for name, text in row.rationales.items() if self._verbose else ():
+                echo(f"    {name}: {text}")
         self._shown = len(self._layout.rows)
 
 
@@ -89,15 +89,3 @@ def _format_header(row: TrialRow, studies: int, *, has_new_text: bool) -> str:
     if row.phase == "numeric":
         what += f" (fresh TPE study #{studies}{', vs improved prompt' if has_new_text else ''})"
     return f"── {what} ".ljust(76, "─")
-
-
-def _list_rationales(row: TrialRow) -> list[str]:
-    source = row.proposal_source or {}
-    critic, applier = source.get("critic") or {}, source.get("applier") or {}
-    named = {
-        "pattern": critic.get("failing_pattern"),
-        "cause": critic.get("root_cause_hypothesis"),
-        "direction": critic.get("suggested_change_direction"),
-        "edit": applier.get("rationale"),
-    }
-    return [f"{name}: {' '.join(str(text).split())}" for name, text in named.items() if text]

@@ -18,7 +18,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.registry import MODELS
 from promptiter.user_files import Location, read_object
-from traces.files import write_atomically
+from traces.files import write_file
 from traces.model import Json
 
 Role: TypeAlias = Literal["critic", "applier"]
@@ -58,9 +58,7 @@ def install(folder: Path) -> list[Path]:
     for role in ROLES:
         file = find_file(role, folder)
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with write_atomically(file) as opened:
-                opened.write(read_packaged(role).encode())
+            write_file(file, read_packaged(role).encode())
             written.append(file)
     return written
 

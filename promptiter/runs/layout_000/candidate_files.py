@@ -16,7 +16,7 @@ from promptiter.profile import Profile
 from promptiter.sources.field import join_path
 from promptiter.sources.yaml_field import YamlField
 from promptiter.structure import StructureSnapshot
-from traces.files import write_atomically
+from traces.files import write_file
 from traces.model import Json
 
 INSTRUCTIONS = ("instructions", "file")
@@ -52,13 +52,13 @@ def write_candidate(
             prompt_file = prompts.setdefault(
                 str(value), at.parent.parent / "instructions" / f"system-prompt.{at.stem}.md"
             )
-            _write(prompt_file, str(value))
+            write_file(prompt_file, str(value).encode("utf-8", "replace"))
             text = set_field(text, INSTRUCTIONS, f"../instructions/{prompt_file.name}")
         elif surface.id in baseline.fields:
             if surface.type == "model" and isinstance(value, str):
                 value = value.removeprefix(baseline.prefix)
             text = set_field(text, baseline.fields[surface.id], value)
-    _write(at, text)
+    write_file(at, text.encode("utf-8", "replace"))
     return prompt_file
 
 
@@ -115,9 +115,3 @@ def link(path: Path, target: Path) -> None:
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target.relative_to(path.parent))
     scratch.replace(path)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as file:
-        file.write(text.encode("utf-8", "replace"))

@@ -30,7 +30,7 @@ from promptiter.runs.layout_000.report import FILE_NAME as REPORT
 from promptiter.runs.layout_000.report import write_report
 from promptiter.runs.layout_000.rows import FILE_NAME, TRAJECTORY, TrialRow, write_rows, write_trajectory
 from promptiter.runs.layout_000.trial_rows import RowBuilder, name_candidate
-from traces.files import write_atomically
+from traces.files import write_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,9 @@ class Layout000:
         if is_over and self._is_open:
             self._add_round()
         if not (folder / HEADER).exists():
-            _write(folder / HEADER, self._build_header(self._state.run).write())
-        _write(folder / FILE_NAME, write_rows(self.rows))
-        _write(folder / TRAJECTORY, write_trajectory(self.rows))
+            write_file(folder / HEADER, self._build_header(self._state.run).write())
+        write_file(folder / FILE_NAME, write_rows(self.rows))
+        write_file(folder / TRAJECTORY, write_trajectory(self.rows))
         best, prompt = self._best
         link(folder / "best.yaml", best)
         if prompt is not None:
@@ -101,8 +101,8 @@ class Layout000:
         """Write everything, with the report, and remove other candidates if only the best is kept."""
         self._write(is_over=True)
         folder, result = self.get_folder(), build_result(self._state, self._run.events)
-        _write(folder / HEADER, add_end(self._build_header(result), result).write())
-        _write(folder / REPORT, write_report(folder).encode("utf-8", "replace"))
+        write_file(folder / HEADER, add_end(self._build_header(result), result).write())
+        write_file(folder / REPORT, write_report(folder).encode("utf-8", "replace"))
         if self.keep_best_only:
             drop_other_candidates(folder)
 
@@ -160,9 +160,3 @@ def drop_other_candidates(folder: Path) -> None:
 def _relate(file: Path, folder: Path) -> str:
     """The path of a file from a folder."""
     return Path(os.path.relpath(file.absolute(), folder.absolute())).as_posix()
-
-
-def _write(path: Path, raw: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path) as file:
-        file.write(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -117,7 +118,12 @@ def _diff(folder: Path, rows: Sequence[TrialRow]) -> Iterator[str]:
     if best is None or not best.trial_id:
         yield "Nothing was accepted."
         return
-    yield from _diff_files(_find_baseline(folder), folder / "best.yaml", name="agent.yaml")
+    baseline = _find_baseline(folder)
+    if baseline is None:
+        yield "The baseline's agent.yaml was not kept (--keep-best-only), and the file has changed since the run:"
+        yield "compare `best.yaml` with the version that the run began with."
+    else:
+        yield from _diff_files(baseline, folder / "best.yaml", name="agent.yaml")
     new = folder / "best-instructions.md"
     if new.exists():
         yield ""
@@ -125,22 +131,11 @@ def _diff(folder: Path, rows: Sequence[TrialRow]) -> Iterator[str]:
 
 
 def _quote_rationales(rows: Sequence[TrialRow]) -> Iterator[str]:
-    found = False
-    for row in rows:
-        source = row.proposal_source or {}
-        if not row.decision.accepted or source.get("kind") != "textual":
-            continue
-        found = True
-        critic, applier = source.get("critic") or {}, source.get("applier") or {}
+    found = [row for row in rows if row.decision.accepted and row.rationales]
+    for row in found:
         yield f"- **Trial {row.trial_id}, `{row.axis_target}`** ({row.decision.reason})"
-        for name, text in (
-            ("Pattern", critic.get("failing_pattern")),
-            ("Cause", critic.get("root_cause_hypothesis")),
-            ("Direction", critic.get("suggested_change_direction")),
-            ("Edit", applier.get("rationale") or applier.get("diff_summary")),
-        ):
-            if text:
-                yield f"    - {name}: {' '.join(str(text).split())}"
+        for name, text in row.rationales.items():
+            yield f"    - {name.capitalize()}: {text}"
     if not found:
         yield "No edit of a text was accepted."
 
@@ -243,18 +238,32 @@ def _read_prompt_name(folder: Path) -> str:
     """The path of the prompt in the baseline's file."""
     import yaml
 
-    document = yaml.safe_load(_find_baseline(folder).read_text(encoding="utf-8"))
+    baseline = _find_baseline(folder) or _find_project_file(folder)
+    document = yaml.safe_load(baseline.read_text(encoding="utf-8")) if baseline.exists() else {}
     return str((document.get("instructions") or {}).get("file") or "instructions/system-prompt.md")
 
 
-def _find_baseline(folder: Path) -> Path:
-    """The baseline's file: its copy, or that of the project if only the best candidate was kept."""
-    copied = folder / "candidates" / "iter-00.yaml"
-    return copied if copied.exists() else folder / read_layout_header(folder).baseline_agent_path
+def _find_baseline(folder: Path) -> Path | None:
+    """The baseline's file: its copy, or if only the best was kept, that of the project as long as it is the same."""
+    copied, project = folder / "candidates" / "iter-00.yaml", _find_project_file(folder)
+    if copied.exists():
+        return copied
+    is_same = project.exists() and _hash(project) == read_layout_header(folder).baseline_sha256
+    return project if is_same else None
+
+
+def _find_project_file(folder: Path) -> Path:
+    return folder / read_layout_header(folder).baseline_agent_path
 
 
 def _find_prompt(folder: Path) -> Path | None:
-    """The prompt of the baseline, in the project."""
-    header = read_layout_header(folder)
-    path = (folder / header.baseline_agent_path).parent / _read_prompt_name(folder)
+    """The prompt of the baseline: as the run recorded it, or in the project."""
+    recorded = [*Path(read_layout_header(folder).run_folder, "surfaces").glob("*#instruction.baseline.md")]
+    if len(recorded) == 1:
+        return recorded[0]
+    path = _find_project_file(folder).parent / _read_prompt_name(folder)
     return path if path.exists() else None
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

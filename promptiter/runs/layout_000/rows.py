@@ -103,6 +103,19 @@ class TrialRow(_Record):
         return None if None in parts else sum(each for each in parts if each is not None)
 
     @property
+    def rationales(self) -> dict[str, str]:
+        """What the critic and the applier said, each on one line, as far as they said anything."""
+        source = self.proposal_source or {}
+        critic, applier = source.get("critic") or {}, source.get("applier") or {}
+        texts = {
+            "pattern": critic.get("failing_pattern"),
+            "cause": critic.get("root_cause_hypothesis"),
+            "direction": critic.get("suggested_change_direction"),
+            "edit": applier.get("rationale") or applier.get("diff_summary"),
+        }
+        return {name: " ".join(str(text).split()) for name, text in texts.items() if text}
+
+    @property
     def duration_sec(self) -> float:
         return self.train.duration_sec + (0.0 if self.holdout is None else self.holdout.duration_sec)
 

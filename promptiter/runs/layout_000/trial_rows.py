@@ -17,6 +17,7 @@ from promptiter.backprop.trial_record import (
 )
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.runlog.events import Event
+from promptiter.runlog.payloads import EvaluationFinished, EvaluationStarted
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.runs.layout_000.rows import NONE, ReportSummary, StudyState, Sweeps, TrialDecision, TrialRow
 from traces.model import Json
@@ -24,16 +25,27 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTimes:
-    """When each trial ended, in seconds of the run's working time, by number."""
+    """When each trial ended, and each evaluation began and ended, in seconds of the run's working time, by number."""
 
     ended: dict[int, float] = field(default_factory=dict)
+    spans: dict[int | None, tuple[float, float]] = field(default_factory=dict)
 
     def note(self, event: Event) -> None:
-        """Note the time of a trial's event."""
-        if event.type == TrialFinished.event_type and isinstance(event.payload, TrialFinished):
-            self.ended[event.payload.trial.number] = event.measured.elapsed_s
-        elif event.type == PhaseStarted.event_type:
-            self.ended.setdefault(0, event.measured.elapsed_s)
+        """Note the time of an event of a trial or an evaluation."""
+        at, payload = event.measured.elapsed_s, event.payload
+        if isinstance(payload, EvaluationStarted):
+            self.spans[payload.evaluation] = at, at
+        elif isinstance(payload, EvaluationFinished):
+            self.spans[payload.evaluation] = self.spans[payload.evaluation][0], at
+        elif isinstance(payload, TrialFinished):
+            self.ended[payload.trial.number] = at
+        elif isinstance(payload, PhaseStarted):
+            self.ended.setdefault(0, at)
+
+    def measure(self, evaluations: Iterable[int | None]) -> float:
+        """The seconds from the start to the end of these evaluations, one after the other."""
+        spans = [self.spans.get(number, (0.0, 0.0)) for number in evaluations]
+        return round(sum(ended - began for began, ended in spans), 3)
 
 
 def name_candidate(number: int) -> str:
@@ -85,8 +97,8 @@ class RowBuilder:
             phase="baseline",
             candidate_path=name_candidate(0),
             repeats=len(started.first.runs),
-            train=_describe(started.first, train, started.measured),
-            holdout=None if baseline is None else _describe(self._best_holdout, baseline, TrialMeasured.of(baseline)),
+            train=self._describe(started.first, train, started.measured.cost_usd, [started.first.evaluation]),
+            holdout=None if baseline is None else self._describe_holdout(self._best_holdout, baseline, [baseline]),
             decision=TrialDecision(
                 train_mean=started.first.mean,
                 train_std=started.first.std,
@@ -120,8 +132,10 @@ class RowBuilder:
             proposal_source=self._describe_source(trial),
             candidate_path=name_candidate(trial.number) if trial.is_accepted else None,
             repeats=len(trial.before.runs),
-            train=_describe(trial.train, train, trial.measured),
-            holdout=None if validation is None else _describe(holdout, validation, TrialMeasured.of(validation)),
+            train=self._describe(
+                trial.train, train, trial.measured.cost_usd, [] if trial.train is None else [trial.train.evaluation]
+            ),
+            holdout=None if validation is None else self._describe_holdout(holdout, validation, evaluations),
             decision=self._describe_decision(trial, candidate, holdout, best_holdout),
             study_state=StudyState(
                 cycle=trial.cycle,
@@ -217,6 +231,38 @@ class RowBuilder:
                 source.pop(several, None)
         return source
 
+    def _describe_holdout(
+        self, figures: LossFigures | None, validation: Evaluation, evaluations: Iterable[Evaluation]
+    ) -> Sweeps:
+        numbers = [each.number for each in evaluations if each.phase in ("validation", "baseline")]
+        return self._describe(figures, validation, TrialMeasured.of(validation).cost_usd, numbers)
+
+    def _describe(
+        self,
+        figures: LossFigures | None,
+        evaluation: Evaluation | None,
+        cost_usd: float | None,
+        numbers: Iterable[int | None],
+    ) -> Sweeps:
+        """The sweeps of evaluations with these numbers."""
+        duration = self.times.measure(numbers)
+        if figures is None:
+            return Sweeps(duration_sec=duration, trial_usd=cost_usd)
+        components = {name: mean for name, mean in figures.metrics.items() if mean is not None}
+        return Sweeps(
+            report_summary=ReportSummary(
+                pass_rate=None if figures.pass_rate is None else 100 * figures.pass_rate, average_scores=components
+            ),
+            loss_components=components,
+            penalty_components={} if evaluation is None else _find_penalties(evaluation),
+            loss=figures.mean,
+            loss_std=figures.std,
+            loss_runs=figures.runs,
+            errored_runs_excluded=figures.errored,
+            duration_sec=duration,
+            trial_usd=cost_usd,
+        )
+
     def _name(self, surface_id: str) -> str:
         return self._names.get(surface_id, surface_id)
 
@@ -232,25 +278,6 @@ def _clears(trial: Trial) -> bool | None:
     if trial.gain is None or trial.noise_bar is None:
         return None
     return trial.gain > 0 and trial.gain >= trial.noise_bar - 1e-12
-
-
-def _describe(figures: LossFigures | None, evaluation: Evaluation | None, measured: TrialMeasured) -> Sweeps:
-    if figures is None:
-        return Sweeps(duration_sec=measured.duration_s, trial_usd=measured.cost_usd)
-    components = {name: mean for name, mean in figures.metrics.items() if mean is not None}
-    return Sweeps(
-        report_summary=ReportSummary(
-            pass_rate=None if figures.pass_rate is None else 100 * figures.pass_rate, average_scores=components
-        ),
-        loss_components=components,
-        penalty_components={} if evaluation is None else _find_penalties(evaluation),
-        loss=figures.mean,
-        loss_std=figures.std,
-        loss_runs=figures.runs,
-        errored_runs_excluded=figures.errored,
-        duration_sec=measured.duration_s,
-        trial_usd=measured.cost_usd,
-    )
 
 
 def _find_penalties(evaluation: Evaluation) -> dict[str, float]:
