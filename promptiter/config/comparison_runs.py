@@ -65,7 +65,8 @@ def run_comparison(
     """
     if parallel > 1 and plan.is_in_place:
         raise SetupError("candidates are written into files in place, one at a time; leave out --parallel")
-    check_searches(plan)
+    if problems := find_search_problems(plan):
+        raise RequestError(problems)
     stored = open_plan(plan)
     interrupt = Interrupt()
     run_blocking(lambda: _run_all(plan, parallel, interrupt, on_run), interrupt, notify=notify)
@@ -105,8 +106,8 @@ def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     }
 
 
-def check_searches(plan: ComparisonPlan) -> None:
-    """Check what the searches with runs left need before the first run is paid. RequestError lists what is missing."""
+def find_search_problems(plan: ComparisonPlan) -> list[str]:
+    """What the searches with runs left need and do not have: packages, keys of models. One line each."""
     problems: list[str] = []
     left = count_runs_left(plan)
     for search in (each for each in plan.searches if left[each.name]):
@@ -114,8 +115,7 @@ def check_searches(plan: ComparisonPlan) -> None:
         if isinstance(run.engine.search, ModelCallingSearch):
             problems += [f"{search.name}: {each}" for each in run.engine.search.find_setup_problems(run.gateway)]
         run.gateway.cache.close()
-    if problems:
-        raise RequestError(problems)
+    return problems
 
 
 class _RunInterrupt(Interrupt):

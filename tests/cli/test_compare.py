@@ -168,8 +168,8 @@ def test_a_package_that_a_search_lacks_is_named_before_the_first_run(
     examples = "targets: [filing#examples]\nsearch: {name: few_shot, options: {strategy: optuna}}\n"
     (task / "one_pass.yaml").write_text(TASK + examples)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    for given in ("--yes", "--dry-run"):
-        assert "one_pass: this search needs optuna: pip install" in run(*OPTIONS, given, code=2)
+    assert "one_pass: this search needs optuna: pip install" in run(*OPTIONS, "--yes", code=2)
+    assert "warning: one_pass: this search needs optuna: pip install" in run(*OPTIONS, "--dry-run", stream="err")
     assert not (task / "comparisons").exists()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 
 from rich.console import Console
@@ -24,8 +24,10 @@ from promptiter.wording import path_from_here, plural
 from traces.text import one_line
 
 
-def print_plan(screen: Console, plan: ComparisonPlan, left: Mapping[str, int], *, parallel: int) -> None:
-    """Print what the runs that are left are expected to take."""
+def print_plan(
+    screen: Console, plan: ComparisonPlan, left: Mapping[str, int], *, parallel: int, problems: Sequence[str] = ()
+) -> None:
+    """Print what the runs that are left are expected to take, and what is missing to start them."""
     table = new_table("search", ">runs", ">calls of a run", ">cost of a run", ">calls", ">cost", ">time")
     whole = NO_COST
     for each in plan.searches:
@@ -39,7 +41,7 @@ def print_plan(screen: Console, plan: ComparisonPlan, left: Mapping[str, int], *
     screen.print(Text.assemble(("Forecast", "bold"), "  figures are for typical runs (short to long runs)"))
     screen.print(table)
     screen.print(f"Budget of each run: {describe_budget(plan.budget)}", markup=False)
-    for warning in _list_warnings(plan):
+    for warning in (*problems, *_list_warnings(plan)):
         screen.print(Text(f"warning: {warning}", "yellow"))
 
 
