@@ -65,7 +65,8 @@ class AxisDensity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericProposal:
-    """A point that a study proposed, by surface. `number` counts the trials of the study from 0.
+    """A point that a study proposed, by surface. `number` counts the trials of the study from 0; `seed` is that of its
+    sampler.
 
     Once the study models its `observations`, `quantile` is the share of good trials, `candidates_evaluated` how many
     points were compared, `score` the ratio of good to bad density at this point, `expected_improvement` what it may
@@ -75,6 +76,7 @@ class NumericProposal:
     study_id: str
     number: int
     params: Mapping[str, Json]
+    seed: int | None = None
     observations: int = 0
     quantile: float | None = None
     candidates_evaluated: int | None = None
