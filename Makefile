@@ -62,6 +62,8 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_growth
 	$(BIN)/python -m benchmarks.bench_bars
 	$(BIN)/python -m benchmarks.bench_worlds
+	$(BIN)/python -m benchmarks.bench_searches
+	$(BIN)/python -m benchmarks.bench_searches --tables
 	$(BIN)/python -m benchmarks.bench_forecast
 	$(BIN)/python -m benchmarks.bench_final_test
 	$(BIN)/python -m benchmarks.final_test_runs

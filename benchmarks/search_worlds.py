@@ -2,14 +2,14 @@
 
 A world is a function from the name of a search and a seed to a `WorldRun`, or None if the search has nothing to change
 there: numeric searches need numbers, few-shot needs examples. Every run ends at the goal, by the rules of its search,
-or after MOST case runs. A run *reaches* the goal if the profile that it ends with does, measured without noise.
+or after MOST evaluated cases. A run *reaches* the goal if the profile that it ends with does, measured without noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from typing import Any, TypeAlias
 
 from promptiter.backprop.llm.aggregator import LLMAggregator
@@ -25,16 +25,16 @@ from promptiter.profile import SurfacePatch
 from promptiter.registry import SEARCHES
 from promptiter.runlog.results import RunResult
 from promptiter.stages.optimizer import OptimizeRequest, PatchResult
-from tests.worlds import convention
+from tests.worlds import convention, quadratic_world
 from tests.worlds.planted_world import EXPERT, TaskModel
 from tests.worlds.rules_world import make_rules_world
 from tests.worlds.sighted_expert import SightedExpert
 
 MOST = 1_500
-"""Case runs of one run."""
+"""Evaluated cases of one run. Repeats of a case count once, so case runs can be several times as many."""
 
 ROUNDS = 200
-"""More rounds than a search needs: case runs are the cap. An iteration that proposes nothing is a round, too."""
+"""More rounds than a search needs: evaluated cases are the cap. An iteration that proposes nothing is a round, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,11 @@ class WorldRun:
 World: TypeAlias = Callable[[str, int], Coroutine[Any, Any, WorldRun | None]]
 
 
-async def run_rules(name: str, seed: int) -> WorldRun | None:
-    """Two faulty instructions in ten nodes, and an expert that sees what its prompts show. No numbers, no examples."""
+async def run_rules(name: str, seed: int, *, in_one_group: bool = False) -> WorldRun | None:
+    """Two faulty instructions in ten nodes, and an expert that sees what its prompts show. No numbers, no examples.
+
+    With `in_one_group`, coordinate descent may change all instructions in one trial; other searches do so anyway.
+    """
     world = make_rules_world("coupled", seed)
     stages = {
         "backwarder": CheapestAttributor(LLMAttributor(EXPERT), LLMBackwarder(EXPERT)),
@@ -64,6 +67,9 @@ async def run_rules(name: str, seed: int) -> WorldRun | None:
         "coordinate_descent": {**stages, "phases": ("textual",), "textual_max_trials": 50, "textual_patience": 20},
         "few_shot": {},
     }
+    if in_one_group:
+        texts = [each.id for each in world.agent.describe().surfaces if each.type == "instruction"]
+        options = {"coordinate_descent": {**options["coordinate_descent"], "co_optimize": [texts]}}
     if name not in options:
         return None
     expert = SightedExpert(world.knowledge, seed=seed)
@@ -91,8 +97,7 @@ async def run_quadratic(name: str, seed: int) -> WorldRun | None:
 
     The agent records no trace, so searches that follow blame have nothing to follow.
     """
-    world = import_module("tests.worlds.quadratic_world")
-    writer = {"optimizer": _RuleWriter(world)}
+    writer = {"optimizer": _RuleWriter()}
     numeric = {"trials": 200}
     options: Mapping[str, Mapping[str, Any]] = {
         "backprop": writer,
@@ -103,13 +108,14 @@ async def run_quadratic(name: str, seed: int) -> WorldRun | None:
     }
     if name not in options:
         return None
-    targets = world.AXES if name in ("optuna", "random") else (world.TEXT, *world.AXES)
-    search = world.build_descent() if name == "coordinate_descent" else _make(name, options[name])
-    engine = world.build_engine(search, seed=seed)
-    asked = world.build_request(targets=targets)
+    targets = quadratic_world.AXES if name in ("optuna", "random") else (quadratic_world.TEXT, *quadratic_world.AXES)
+    search = quadratic_world.build_descent() if name == "coordinate_descent" else _make(name, options[name])
+    engine = quadratic_world.build_engine(search, seed=seed)
+    asked = quadratic_world.build_request(targets=targets)
     result = await engine.run(_limit(asked, seed))
+    assert isinstance(engine.agent, quadratic_world.QuadraticAgent)
     quality = engine.agent.find_quality(result.working_profile)
-    return WorldRun(reached=quality >= world.REACHED, case_runs=_count_case_runs(result))
+    return WorldRun(reached=quality >= quadratic_world.REACHED, case_runs=_count_case_runs(result))
 
 
 async def run_examples(name: str, seed: int) -> WorldRun | None:
@@ -137,20 +143,22 @@ async def run_examples(name: str, seed: int) -> WorldRun | None:
     return WorldRun(reached=reached, case_runs=_count_case_runs(result))
 
 
-WORLDS: Mapping[str, World] = {"rules": run_rules, "quadratic": run_quadratic, "examples": run_examples}
+WORLDS: Mapping[str, World] = {
+    "rules": run_rules,
+    "rules_grouped": partial(run_rules, in_one_group=True),
+    "quadratic": run_quadratic,
+    "examples": run_examples,
+}
 
 
 class _RuleWriter:
     """An optimizer that writes the rule of the quadratic world once failed cases ask for it, and guesses no numbers."""
 
-    def __init__(self, world: Any) -> None:
-        self._world = world
-
     async def optimize(self, request: OptimizeRequest) -> PatchResult:
         value = request.surface.value
-        if request.surface.id != self._world.TEXT or self._world.RULE in str(value):
+        if request.surface.id != quadratic_world.TEXT or quadratic_world.RULE in str(value):
             return PatchResult(patch=None, reason="nothing to write")
-        patch = SurfacePatch(surface_id=request.surface.id, value=f"{value} {self._world.RULE}", reason="the rule")
+        patch = SurfacePatch(surface_id=request.surface.id, value=f"{value} {quadratic_world.RULE}", reason="the rule")
         return PatchResult(patch=patch)
 
 

@@ -65,7 +65,8 @@ class AxisDensity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericProposal:
-    """A point that a study proposed, by surface. `number` counts the trials of the study from 0.
+    """A point that a study proposed, by surface. `number` counts the trials of the study from 0; `seed` is that of its
+    sampler.
 
     Once the study models its `observations`, `quantile` is the share of good trials, `candidates_evaluated` how many
     points were compared, `score` the ratio of good to bad density at this point, `expected_improvement` what it may
@@ -75,6 +76,7 @@ class NumericProposal:
     study_id: str
     number: int
     params: Mapping[str, Json]
+    seed: int | None = None
     observations: int = 0
     quantile: float | None = None
     candidates_evaluated: int | None = None
@@ -120,6 +122,14 @@ class TrialMeasured:
     duration_s: float = 0.0
     cost_usd: float | None = 0.0
     stages: StagesMeasured = field(default_factory=StagesMeasured)
+
+    def __add__(self, other: TrialMeasured) -> TrialMeasured:
+        costs = (self.cost_usd, other.cost_usd)
+        return TrialMeasured(
+            duration_s=round(self.duration_s + other.duration_s, 3),
+            cost_usd=None if None in costs else sum(each for each in costs if each is not None),
+            stages=self.stages + other.stages,
+        )
 
     @staticmethod
     def of(evaluation: Evaluation) -> TrialMeasured:

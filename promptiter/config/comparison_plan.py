@@ -4,7 +4,7 @@ A comparison is a folder. Its plan is stored there before the first run, and the
 
     comparisons/backprop-gepa/
       plan.json           searches, seeds, budget
-      backprop/seed-0/    the folder of one run, as `promptiter run` writes it
+      backprop/seed-0/    where the folder of one run is, as `promptiter run` writes it
       comparison.json, comparison.html
 """
 
@@ -44,6 +44,9 @@ PLAN = "plan.json"
 SEEDS = 10
 FOLDER = "comparisons"
 
+SEED_STEP = 1_000
+"""How far apart the seeds are: a search adds the number of its phase to the seed, and no two runs should share one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSearch:
@@ -57,11 +60,14 @@ class PlannedSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonPlan:
-    """What a comparison runs. `budget` are the caps of each run; `settings` override all configurations."""
+    """What a comparison runs: each search with each of the `seeds`.
+
+    `budget` are the caps of each run; `settings` override all configurations.
+    """
 
     folder: Path
     searches: tuple[PlannedSearch, ...]
-    seeds: int
+    seeds: tuple[int, ...]
     budget: Mapping[str, float]
     objective: Objective
     is_in_place: bool = False
@@ -78,8 +84,17 @@ class ComparisonPlan:
         return build_run(read_config(search.config, settings=settings, environ=self.environ), environ=self.environ)
 
 
+class StoredResult(BaseModel):
+    """A result that was shown: for how many seeds, and the digest of the runs that it was computed from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seeds: int
+    runs: str
+
+
 class StoredPlan(BaseModel):
-    """plan.json. `results` are the numbers of seeds that a complete result was shown for."""
+    """plan.json. `results` are those that were shown and could claim something, the earliest first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,7 +102,7 @@ class StoredPlan(BaseModel):
     searches: dict[str, str]
     seeds: int
     budget: dict[str, float] = {}
-    results: tuple[int, ...] = ()
+    results: tuple[StoredResult, ...] = ()
 
 
 def plan_comparison(
@@ -123,7 +138,7 @@ def plan_comparison(
                 )
                 for name, file, each in zip(names, files, loaded, strict=True)
             ),
-            seeds=seeds,
+            seeds=tuple(range(0, seeds * SEED_STEP, SEED_STEP)),
             budget=_list_caps(loaded[0]),
             objective=loaded[0].request.objective,
             is_in_place=any(isinstance(each.engine.agent, InPlaceAgent) for each in loaded),
@@ -139,7 +154,7 @@ def open_plan(plan: ComparisonPlan) -> StoredPlan:
     """Create the folder of the comparison, or check that it is of the same one. SetupError if it is not."""
     wanted = StoredPlan(
         searches={each.name: os.path.relpath(each.config, plan.folder) for each in plan.searches},
-        seeds=plan.seeds,
+        seeds=len(plan.seeds),
         budget=dict(plan.budget),
     )
     file = plan.folder / PLAN
@@ -158,7 +173,7 @@ def open_plan(plan: ComparisonPlan) -> StoredPlan:
             f"{str(plan.folder)!r} was started with this budget of each run: {describe_budget(stored.budget)}; "
             f"now it is {describe_budget(wanted.budget)}; {advice}"
         )
-    current = stored.model_copy(update={"seeds": plan.seeds})
+    current = stored.model_copy(update={"seeds": len(plan.seeds)})
     store_plan(plan.folder, current)
     return current
 

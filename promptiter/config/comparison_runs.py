@@ -1,6 +1,7 @@
 """Runs a comparison: every search with every seed, each in its own folder.
 
-A run that has ended is not run again, one that was interrupted or failed is resumed. Seeds come in order, and within a
+A run that has ended is not run again, also if its budget ended it. One that was interrupted or failed is resumed, and
+one whose evaluation was invalid is replaced by a new one. Seeds come in order, and within a
 seed the searches, so that a comparison that is stopped early has runs of all of them.
 """
 
@@ -13,12 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.concurrency import run_in_thread, run_together
-from promptiter.config.comparison_plan import ComparisonPlan, PlannedSearch, StoredPlan, open_plan, store_plan
+from promptiter.config.comparison_plan import (
+    ComparisonPlan,
+    PlannedSearch,
+    StoredPlan,
+    StoredResult,
+    open_plan,
+    store_plan,
+)
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.engine.interrupts import Interrupt, run_blocking
 from promptiter.engine.outline import ModelCallingSearch
 from promptiter.errors import RequestError, RunLockedError, SetupError
-from promptiter.runlog.event_log import is_finished
+from promptiter.runlog.payloads import RunCompleted
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
@@ -28,7 +36,8 @@ from promptiter.runs.report.comparison_files import write_comparison
 from promptiter.runs.search_comparison import ComparedSearch, SearchComparison, compare_search_runs
 from promptiter.runs.search_runs import SearchRun, read_search_run
 from promptiter.runs.stored_run import check_inputs
-from promptiter.wording import plural
+from traces import digest
+from traces.model import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,61 +65,57 @@ def run_comparison(
     """
     if parallel > 1 and plan.is_in_place:
         raise SetupError("candidates are written into files in place, one at a time; leave out --parallel")
-    _check_searches(plan)
+    if problems := find_search_problems(plan):
+        raise RequestError(problems)
     stored = open_plan(plan)
     interrupt = Interrupt()
     run_blocking(lambda: _run_all(plan, parallel, interrupt, on_run), interrupt, notify=notify)
-    found = read_comparison(plan, stored)
-    if not found.runs_left:
-        stored = stored.model_copy(update={"results": tuple(sorted({*stored.results, plan.seeds}))})
-        store_plan(plan.folder, stored)
+    found, result = read_comparison(plan, stored)
+    if found.can_claim and result not in stored.results:
+        store_plan(plan.folder, stored.model_copy(update={"results": (*stored.results, result)}))
     write_comparison(plan.folder, found)
     return found
 
 
-def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> SearchComparison:
-    """Compare the runs that there are."""
-    earlier = [each for each in stored.results if each < plan.seeds]
-    added = [
-        f"seeds were added after a result for {plural(each, 'seed')} was shown; the chance of a false claim is above 5%"
-        for each in earlier[:1]
+def read_comparison(plan: ComparisonPlan, stored: StoredPlan) -> tuple[SearchComparison, StoredResult]:
+    """Compare the runs that there are, given the results that were shown earlier.
+
+    A result for the same seeds is another one if it has other runs: some were removed and run again.
+    """
+    searches = [
+        ComparedSearch(name=each.name, search=each.search, config=str(each.config), runs=tuple(_read_runs(plan, each)))
+        for each in plan.searches
     ]
-    return compare_search_runs(
-        [
-            ComparedSearch(
-                name=search.name,
-                search=search.search,
-                config=str(search.config),
-                runs=tuple(_read_runs(plan, search)),
-            )
-            for search in plan.searches
-        ],
+    runs: list[Json] = [[each.name, run.folder] for each in searches for run in each.runs]
+    result = StoredResult(seeds=len(plan.seeds), runs=digest(runs))
+    found = compare_search_runs(
+        searches,
         objective=plan.objective,
         seeds=plan.seeds,
         budget=plan.budget,
-        notes=added,
+        earlier=[each.seeds for each in stored.results if each != result],
     )
+    return found, result
 
 
 def count_runs_left(plan: ComparisonPlan) -> dict[str, int]:
     """The runs that each search still has to make or to finish."""
     return {
-        search.name: sum(_find_ended(plan, search, seed) is None for seed in range(plan.seeds))
+        search.name: sum(not _has_ended(_read_end(_find_run(plan, search, seed))) for seed in plan.seeds)
         for search in plan.searches
     }
 
 
-def _check_searches(plan: ComparisonPlan) -> None:
-    """Check what the searches with runs left need before the first run is paid. RequestError lists what is missing."""
+def find_search_problems(plan: ComparisonPlan) -> list[str]:
+    """What the searches with runs left need and do not have: packages, keys of models. One line each."""
     problems: list[str] = []
     left = count_runs_left(plan)
     for search in (each for each in plan.searches if left[each.name]):
-        run = plan.load(search, 0)
+        run = plan.load(search, plan.seeds[0])
         if isinstance(run.engine.search, ModelCallingSearch):
             problems += [f"{search.name}: {each}" for each in run.engine.search.find_setup_problems(run.gateway)]
         run.gateway.cache.close()
-    if problems:
-        raise RequestError(problems)
+    return problems
 
 
 class _RunInterrupt(Interrupt):
@@ -139,7 +144,7 @@ async def _run_all(plan: ComparisonPlan, parallel: int, interrupt: Interrupt, on
 
 
 def _list_runs(plan: ComparisonPlan) -> list[PlannedRun]:
-    pairs = [(search, seed) for seed in range(plan.seeds) for search in plan.searches]
+    pairs = [(search, seed) for seed in plan.seeds for search in plan.searches]
     return [PlannedRun(search=search, seed=seed, number=at) for at, (search, seed) in enumerate(pairs, start=1)]
 
 
@@ -163,7 +168,10 @@ def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) 
     folder = _find_run(plan, planned.search, planned.seed)
     if folder is None:
         return configured.begin()
-    if _find_ended(plan, planned.search, planned.seed) is None:
+    end = _read_end(folder)
+    if end is not None and end.verdict == "invalid_eval":
+        return configured.begin()
+    if not _has_ended(end):
         return configured.resume(folder)
     check_inputs(
         read_header(folder),
@@ -176,17 +184,25 @@ def _open(plan: ComparisonPlan, planned: PlannedRun, configured: ConfiguredRun) 
 
 
 def _find_run(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
-    return next((each.parent for each in sorted(plan.locate(search, seed).glob(f"*/{HEADER}"))), None)
+    """The folder of a run, the latest if there are several."""
+    return max((each.parent for each in plan.locate(search, seed).glob(f"*/{HEADER}")), default=None)
 
 
-def _find_ended(plan: ComparisonPlan, search: PlannedSearch, seed: int) -> Path | None:
-    """The folder of a run that has ended; None if there is none, or it can be resumed."""
-    folder = _find_run(plan, search, seed)
-    return folder if folder is not None and is_finished(EventFile(folder / JOURNAL).last()) else None
+def _read_end(folder: Path | None) -> RunCompleted | None:
+    """How the run in a folder ended; None if it did not."""
+    last = None if folder is None else EventFile(folder / JOURNAL).last()
+    return last.payload if last is not None and isinstance(last.payload, RunCompleted) else None
+
+
+def _has_ended(end: RunCompleted | None) -> bool:
+    """Whether a run counts as it is. One that its budget ended could be resumed with a higher one, but not here."""
+    if end is None or end.status != "succeeded" or end.verdict == "invalid_eval":
+        return False
+    return end.stop is None or not end.stop.is_user_stop
 
 
 def _read_runs(plan: ComparisonPlan, search: PlannedSearch) -> Iterator[SearchRun]:
-    for seed in range(plan.seeds):
+    for seed in plan.seeds:
         folder = _find_run(plan, search, seed)
         if folder is not None:
             with suppress(SetupError):  # it has recorded nothing yet

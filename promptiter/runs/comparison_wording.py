@@ -9,7 +9,7 @@ from promptiter.evaluation.result import Objective
 from promptiter.evaluation.stats.search_differences import ComparedFigure
 from promptiter.evaluation.stats.sign_flips import CenterInterval
 from promptiter.runs.cost_wording import format_count, format_time
-from promptiter.runs.search_comparison import Basis, SearchFigures
+from promptiter.runs.search_comparison import Basis, SearchComparison, SearchFigures
 from promptiter.wording import dollars
 
 UNKNOWN = "unknown"
@@ -20,6 +20,9 @@ BASES: Mapping[Basis, str] = {
     "validation": "on the validation cases, without a final test",
 }
 """Where the compared scores are from."""
+
+COUNTS: Mapping[str, str] = {"failed": "failed", "cut": "cut by budget"}
+"""Columns of a table that are left out if no search has such runs, by their attribute of SearchFigures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class FigureWording:
         if value is None:
             return UNKNOWN
         return dollars(value) if name == "usd" else format_count(value)
+
+
+def list_counts(found: SearchComparison) -> dict[str, str]:
+    """The columns of COUNTS that have anything to show."""
+    return {name: text for name, text in COUNTS.items() if any(getattr(each, name) for each in found.figures.values())}
 
 
 def describe_budget(budget: Mapping[str, float]) -> str:

@@ -6,8 +6,8 @@ profile, otherwise in the final test on the validation cases. A search that chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -41,13 +41,23 @@ class ComparedSearch:
     def complete(self) -> tuple[SearchRun, ...]:
         return tuple(each for each in self.runs if each.is_complete)
 
+    @property
+    def failed(self) -> tuple[SearchRun, ...]:
+        """The runs that ended without a score."""
+        return tuple(each for each in self.runs if not each.is_complete and each.outcome not in UNFINISHED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFigures:
-    """The figures of a search over its complete runs: means with 95% intervals; None if a figure is unknown."""
+    """The figures of a search over its complete runs: means with 95% intervals; None if a figure is unknown.
+
+    Besides, `failed` runs ended without a score. Of the complete ones, `cut` were ended by the budget.
+    """
 
     runs: int
     adopted: int
+    failed: int
+    cut: int
     outcomes: Mapping[str, int]
     score: CenterInterval | None = None
     gain: CenterInterval | None = None
@@ -63,10 +73,12 @@ class SearchComparison:
 
     `differences` are those of each search from each later one. `notes` are what a reader must know about the figures.
     While there are `runs_left`, nothing is claimed: a look at each new seed would raise the chance of a false claim.
+    For the same reason, p-values are multiplied by the number of results: `earlier` are those that were seen before
+    this one, by their number of seeds.
     """
 
     objective: Objective
-    seeds: int
+    seeds: tuple[int, ...]
     budget: Mapping[str, float]
     basis: Basis
     baseline: float | None
@@ -77,6 +89,12 @@ class SearchComparison:
     notes: tuple[str, ...] = ()
     alpha: float = ALPHA
     runs_left: int = 0
+    earlier: tuple[int, ...] = ()
+
+    @property
+    def can_claim(self) -> bool:
+        """Whether any difference could be shown."""
+        return any(each.can_claim for each in self.differences)
 
     def score(self, run: SearchRun) -> float | None:
         """The compared score of a run."""
@@ -87,12 +105,12 @@ def compare_search_runs(
     searches: Sequence[ComparedSearch],
     *,
     objective: Objective = "mean_score",
-    seeds: int,
+    seeds: Sequence[int],
     budget: Mapping[str, float] | None = None,
-    notes: Iterable[str] = (),
+    earlier: Sequence[int] = (),
     alpha: float = ALPHA,
 ) -> SearchComparison:
-    """Compare the runs of the searches, as far as they have ended."""
+    """Compare the runs of the searches, as far as they have ended. `earlier` results are given by their seeds."""
     complete = [run for each in searches for run in each.complete]
     basis = choose_basis(complete)
     baseline = _find_baseline(complete, basis)
@@ -101,21 +119,23 @@ def compare_search_runs(
         each.name: {run.seed: _list_figures(run, find_score(run, basis, baseline)) for run in each.complete}
         for each in searches
     }
-    differences = compare_figures(table, ("score", *costs), alpha=alpha)
-    runs_left = _count_runs_left(searches, seeds)
+    cut = {each.name: [run.seed for run in each.complete if run.is_cut] for each in searches}
+    differences = compare_figures(table, ("score", *costs), cut=cut, results=len(earlier) + 1, alpha=alpha)
+    runs_left = _count_runs_left(searches, len(seeds))
     return SearchComparison(
         objective=objective,
-        seeds=seeds,
+        seeds=tuple(seeds),
         budget=budget or {},
         basis=basis,
         baseline=baseline,
         costs=costs,
         searches=tuple(searches),
         figures={each.name: _summarize(each, basis, baseline) for each in searches},
-        differences=tuple(map(_claim_nothing, differences)) if runs_left else differences,
-        notes=(*notes, *_describe_gaps(searches, seeds), *_describe_basis(basis, complete)),
+        differences=tuple(_withhold_claims(differences, searches, runs_left)),
+        notes=(*_describe_gaps(searches, len(seeds)), *_describe_basis(basis, complete)),
         alpha=alpha,
         runs_left=runs_left,
+        earlier=tuple(earlier),
     )
 
 
@@ -124,8 +144,19 @@ def _count_runs_left(searches: Sequence[ComparedSearch], seeds: int) -> int:
     return len(searches) * seeds - ended
 
 
-def _claim_nothing(difference: SearchDifference) -> SearchDifference:
-    return replace(difference, figures=tuple(replace(each, is_shown=False) for each in difference.figures))
+def _withhold_claims(
+    differences: Iterable[SearchDifference], searches: Sequence[ComparedSearch], runs_left: int
+) -> Iterator[SearchDifference]:
+    """Claim nothing before all runs have ended, or about a search with failed runs: those with a score may be lucky."""
+    failed = {each.name: len(each.failed) for each in searches}
+    for each in differences:
+        without = [f"{plural(failed[name], 'run')} of {name}" for name in (each.first, each.second) if failed[name]]
+        if runs_left:
+            yield each.withhold("not all runs have ended")
+        elif without:
+            yield each.withhold(f"{' and '.join(without)} failed")
+        else:
+            yield each
 
 
 def choose_basis(runs: Sequence[SearchRun]) -> Basis:
@@ -168,6 +199,8 @@ def _summarize(search: ComparedSearch, basis: Basis, baseline: float | None) -> 
     return SearchFigures(
         runs=len(runs),
         adopted=sum(run.is_adopted for run in runs),
+        failed=len(search.failed),
+        cut=sum(run.is_cut for run in runs),
         outcomes={name: len(each) for name, each in group_by(search.runs, lambda run: run.outcome).items()},
         score=_estimate([find_score(run, basis, baseline) for run in runs]),
         gain=_estimate(gains),
@@ -194,10 +227,11 @@ def _estimate(values: Sequence[float | None]) -> CenterInterval | None:
 def _describe_gaps(searches: Sequence[ComparedSearch], seeds: int) -> Iterable[str]:
     """Say which runs are missing or did not count."""
     for each in searches:
-        if lost := [run for run in each.runs if not run.is_complete]:
-            names = join_names([f"seed {run.seed} ({run.outcome.replace('_', ' ')})" for run in lost], limit=4)
-            runs = plural(len(lost), "run")
-            yield f"{each.name}: {runs} without figures, left out of its means and its differences: {names}"
+        if each.failed:
+            runs = plural(len(each.failed), "run")
+            yield f"{each.name}: {runs} without a score, left out of its means: {_name_runs(each.failed)}"
+        if unfinished := [run for run in each.runs if run.outcome in UNFINISHED]:
+            yield f"{each.name}: {plural(len(unfinished), 'run')} not finished: {_name_runs(unfinished)}"
         if len(each.runs) < seeds:
             yield f"{each.name}: {len(each.runs)} of {plural(seeds, 'run')} so far"
         if ended := [run for run in each.complete if run.outcome == "budget_ended"]:
@@ -205,7 +239,14 @@ def _describe_gaps(searches: Sequence[ComparedSearch], seeds: int) -> Iterable[s
             yield f"{each.name}: the budget ended {runs} before the final test; the score is that of the baseline"
         if cut := [run for run in each.complete if run.is_cut and run.outcome != "budget_ended"]:
             of_all = f"{len(cut)} of {plural(len(each.complete), 'run')}"
-            yield f"{each.name}: the budget cut {of_all} short, so their costs say what it allows, not what they need"
+            yield (
+                f"{each.name}: the budget cut {of_all} short, so their costs say what it allows, not what they need; "
+                "a seed whose cheaper run was cut short is a tie in costs"
+            )
+
+
+def _name_runs(runs: Sequence[SearchRun]) -> str:
+    return join_names([f"seed {run.seed} ({run.outcome.replace('_', ' ')})" for run in runs], limit=4)
 
 
 def _describe_basis(basis: Basis, runs: Sequence[SearchRun]) -> Iterable[str]:

@@ -89,7 +89,7 @@ def read_search_run(folder: str | os.PathLike[str], *, seed: int) -> SearchRun:
         reason=explain_outcome(result, outcome),
         is_changed=is_changed,
         is_tested=is_tested,
-        is_cut=any(event.type == "budget_ended" for event in EventFile(path / JOURNAL).read()),
+        is_cut=_is_cut(result, outcome, EventFile(path / JOURNAL)),
         before=before,
         after=after,
         test_before=None if found is None else found.test_before,
@@ -101,6 +101,12 @@ def read_search_run(folder: str | os.PathLike[str], *, seed: int) -> SearchRun:
         minutes=costs.duration_s / 60,
         curve=tuple(_read_curve(result, EventFile(path / JOURNAL))),
     )
+
+
+def _is_cut(result: RunResult, outcome: Outcome, journal: EventFile) -> bool:
+    """Whether the budget ended the search, or the whole run: then no more of it can be resumed with this budget."""
+    is_ended = result.status == "succeeded" and not result.is_final and outcome != "stopped"
+    return is_ended or any(event.type == "budget_ended" for event in journal.read())
 
 
 def _find_untested_score(result: RunResult) -> float | None:

@@ -38,7 +38,9 @@ STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
     "train_again": "validation",  # more evidence for a candidate
     "minibatch": "train",  # of GEPA: the parent, its child, and the child on validation
     "child_minibatch": "rerun",
+    "screening": "rerun",  # candidates of few-shot on train cases
     "frontier": "validation",
+    "repeat": "train",  # of failed cases, to confirm their blame
     "trial": "train",  # a candidate of coordinate descent
     "test": "test_set",
     **{stage: stage for stage in AGENT_STAGES if stage != "test_set"},

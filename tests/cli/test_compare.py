@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from promptiter.config.comparison_plan import plan_comparison
-from promptiter.config.comparison_runs import run_comparison
+from promptiter.config.comparison_runs import count_runs_left, run_comparison
 from promptiter.errors import RequestError, SetupError
 from promptiter.testing.store_hooks import Killed
 from tests.cli.conftest import Run
@@ -25,6 +25,19 @@ validation: few_validation.jsonl
 metrics: metrics.json
 max_rounds: 1
 final_test: {repeats: 1}
+"""
+CLERK = """
+from pathlib import Path
+
+from promptiter import GraphAgent, ModelNode
+
+agent = GraphAgent(name="desk", nodes=(ModelNode(name="clerk", instruction="Answer.", model="clerk"),))
+
+
+async def clerk(messages):
+    if Path("down").exists():
+        raise RuntimeError("the server is down")
+    return "yes"
 """
 ONE_PASS = "search: {name: backprop, options: {passes: 1}}\n"
 OPTIONS = ("compare", "whole.yaml", "one_pass.yaml", "--seeds", "2")
@@ -51,14 +64,14 @@ def test_compare_runs_each_search_with_each_seed_and_continues_where_it_ended(ru
     assert "comparisons/whole-one_pass/comparison.html" in printed
     folder = task / "comparisons" / "whole-one_pass"
     found = sorted(str(path.parent.parent.relative_to(folder)) for path in folder.rglob("run.json"))
-    assert found == ["one_pass/seed-0", "one_pass/seed-1", "whole/seed-0", "whole/seed-1"]
+    assert found == ["one_pass/seed-0", "one_pass/seed-1000", "whole/seed-0", "whole/seed-1000"]
     before = list_journals(folder)
     assert run(*OPTIONS) == printed  # all runs have ended, so that nothing is asked
     assert list_journals(folder) == before
 
     more = orjson.loads(run(*OPTIONS[:-1], "3", "--yes", "--json"))
     assert [len(each["runs"]) for each in more["searches"]] == [3, 3]
-    assert more["notes"][0].startswith("seeds were added after a result for 2 seeds was shown")
+    assert more["earlier"] == []  # two seeds could claim nothing, so that a look at them costs nothing
     assert {path: list_journals(folder)[path] for path in before} == before
 
 
@@ -69,16 +82,51 @@ def test_a_comparison_that_was_killed_continues_with_the_same_result(task: Path)
         run_comparison(plan)
     ended: list[tuple[str, int]] = []
     found = run_comparison(plan, on_run=lambda planned, each: ended.append((planned.search.name, each.seed)))
-    assert ended == [("whole", 0), ("one_pass", 0), ("whole", 1), ("one_pass", 1)]
+    assert ended == [("whole", 0), ("one_pass", 0), ("whole", 1000), ("one_pass", 1000)]
     assert found.differences == wanted.differences
     assert [run.calls for each in found.searches for run in each.runs] == [
         run.calls for each in wanted.searches for run in each.runs
     ]
 
-    shutil.rmtree(task / "killed" / "one_pass" / "seed-1")
+    shutil.rmtree(task / "killed" / "one_pass" / "seed-1000")
     ended.clear()
     run_comparison(plan, on_run=lambda planned, each: ended.append((planned.search.name, each.seed)))
-    assert ended == [("one_pass", 1)]
+    assert ended == [("one_pass", 1000)]
+
+
+@pytest.mark.slow
+def test_each_result_that_could_claim_something_is_counted(task: Path) -> None:
+    plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=6, folder="counted")
+    assert (run_comparison(plan).earlier, run_comparison(plan).earlier) == ((), ())  # the same result, shown twice
+    fewer = replace(plan, seeds=plan.seeds[:5])
+    assert run_comparison(fewer).earlier == (6,)
+    shutil.rmtree(task / "counted" / "one_pass" / "seed-0")
+    again = run_comparison(plan)
+    assert again.earlier == (6,)
+    assert again.differences[0].needed_seeds == 7
+
+
+def test_a_run_that_its_budget_ended_counts_as_cut_short(task: Path) -> None:
+    capped = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=1, folder="capped", budget={"max_calls": 40})
+    found = run_comparison(capped)
+    assert {run.outcome for each in found.searches for run in each.runs} == {"budget_ended"}
+    assert [each.cut for each in found.figures.values()] == [1, 1]
+    assert count_runs_left(capped) == {"whole": 0, "one_pass": 0}
+
+
+def test_a_run_whose_evaluation_was_invalid_is_run_again(task: Path) -> None:
+    (task / "clerk.py").write_text(CLERK)
+    models = 'models: {clerk: {model: "clerk:clerk"}}\n'
+    for name, rest in (("whole", ""), ("one_pass", ONE_PASS)):
+        (task / f"{name}.yaml").write_text(TASK.replace("agent:agent", "clerk:agent") + models + rest)
+    (task / "down").touch()
+    plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=1)
+    broken = run_comparison(plan)
+    assert [each.failed for each in broken.figures.values()] == [1, 1]
+    (task / "down").unlink()
+    assert count_runs_left(plan) == {"whole": 1, "one_pass": 1}
+    assert [each.failed for each in run_comparison(plan).figures.values()] == [0, 0]
+    assert count_runs_left(plan) == {"whole": 0, "one_pass": 0}
 
 
 def test_runs_at_the_same_time_give_the_same_result(task: Path) -> None:
@@ -121,6 +169,7 @@ def test_a_package_that_a_search_lacks_is_named_before_the_first_run(
     (task / "one_pass.yaml").write_text(TASK + examples)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert "one_pass: this search needs optuna: pip install" in run(*OPTIONS, "--yes", code=2)
+    assert "warning: one_pass: this search needs optuna: pip install" in run(*OPTIONS, "--dry-run", stream="err")
     assert not (task / "comparisons").exists()
 
 
@@ -143,7 +192,7 @@ def test_what_belongs_to_a_search_may_differ(task: Path) -> None:
     plan = plan_comparison([task / "whole.yaml", task / "one_pass.yaml"], budget={"max_calls": 500})
     assert [(each.name, each.search) for each in plan.searches] == [("whole", "backprop"), ("one_pass", "backprop")]
     assert plan.budget == {"max_calls": 500.0}
-    assert plan.seeds == 10
+    assert plan.seeds == tuple(range(0, 10_000, 1_000))
 
 
 def test_the_folder_of_another_comparison_is_refused(run: Run, task: Path) -> None:

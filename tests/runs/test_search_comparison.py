@@ -45,7 +45,7 @@ TRADES = (("low", 0.5, 100), ("middle", 0.7, 200), ("high", 0.9, 400))
 
 
 def compare(*searches: ComparedSearch, seeds: int = 8) -> SearchComparison:
-    return compare_search_runs(searches, seeds=seeds)
+    return compare_search_runs(searches, seeds=range(seeds))
 
 
 def test_a_search_that_scores_higher_and_takes_less_is_said_to() -> None:
@@ -90,19 +90,51 @@ def test_the_best_of_three_searches_is_named() -> None:
     assert write_verdict(compare(make_search("one"), *same)) == "No search is shown to beat another in 8 seeds."
 
 
-def test_runs_that_failed_are_left_out_and_named() -> None:
-    search = make_search("a")
-    broken = replace(search, runs=(*search.runs[:7], replace(search.runs[7], outcome="failed")))
-    found = compare(broken, make_search("b"))
+@pytest.mark.parametrize("outcome", ["failed", "invalid_eval"])
+def test_nothing_is_claimed_about_a_search_with_runs_that_failed(outcome: Outcome) -> None:
+    good = make_search("good", calls=100)
+    broken = replace(good, runs=(*good.runs[:7], replace(good.runs[7], outcome=outcome)))
+    found = compare(broken, make_search("poor", after=0.6, calls=200))
+    assert write_verdict(found) == (
+        "Runs failed: 1 of 8 of good. Nothing is claimed about good; its other seeds may be the easier ones. Give the "
+        "same command to run them again."
+    )
     [difference] = found.differences
-    assert difference.seeds == 7
-    assert found.notes == ("a: 1 run without figures, left out of its means and its differences: seed 7 (failed)",)
+    assert (difference.seeds, found.figures["good"].failed, found.can_claim) == (7, 1, False)
+    assert not any(each.is_shown or each.p_value for each in difference.figures)
+    assert describe_difference(difference).startswith(
+        "good and poor: nothing is claimed, because 1 run of good failed; score +0.300 (95% interval"
+    )
+    named = f"seed 7 ({outcome.replace('_', ' ')})"
+    assert found.notes == (f"good: 1 run without a score, left out of its means: {named}",)
+    assert '<th class="number">failed</th>' in render_comparison(found)
+
+
+def test_a_search_with_runs_that_failed_does_not_silence_the_others() -> None:
+    broken = make_search("broken")
+    broken = replace(broken, runs=(replace(broken.runs[0], outcome="failed"), *broken.runs[1:]))
+    found = compare(broken, make_search("good"), make_search("poor", after=0.5))
+    assert [each.untested for each in found.differences] == ["1 run of broken failed", "1 run of broken failed", ""]
+    assert write_verdict(found).startswith("good beats poor. Runs failed: 1 of 8 of broken.")
+
+
+def test_results_that_were_seen_earlier_multiply_the_p_values() -> None:
+    searches = make_search("good", after=0.9), make_search("poor", after=0.6)
+    first, third = (compare_search_runs(searches, seeds=range(8), earlier=earlier) for earlier in ((), (6, 10)))
+    assert [each.figures[0].p_value for each in (*first.differences, *third.differences)] == [2 / 2**8, 6 / 2**8]
+    assert write_verdict(third).endswith(
+        " Results for 6 and 10 seeds were shown before, so p-values are multiplied by 3."
+    )
+    few = compare_search_runs([replace(each, runs=each.runs[:6]) for each in searches], seeds=range(6), earlier=(10,))
+    assert write_verdict(few).startswith(
+        "Nothing can be shown with 6 common seeds: even if one search won every time, p would be 0.062. Run at least 7"
+    )
+    assert write_verdict(few).endswith(" A result for 10 seeds was shown before, so p-values are multiplied by 2.")
 
 
 def test_runs_that_are_missing_are_counted() -> None:
     found = compare(make_search("a", seeds=3), make_search("b"))
     assert found.notes == ("a: 3 of 8 runs so far",)
-    assert "3 common seeds" in describe_difference(found.differences[0])
 
 
 @pytest.mark.parametrize("outcome", [None, "interrupted"])
@@ -112,16 +144,36 @@ def test_nothing_is_claimed_before_all_runs_have_ended(outcome: Outcome | None) 
     found = compare(good, replace(poor, runs=(*poor.runs[:7], *last)))
     assert found.runs_left == 1
     assert write_verdict(found).startswith("15 of 16 runs have ended. Nothing is claimed before all have")
-    assert "No difference between good and poor is shown in 7 seeds" in describe_difference(found.differences[0])
+    sentence = describe_difference(found.differences[0])
+    assert sentence.startswith("good and poor: nothing is claimed, because not all runs have ended; score +")
+    assert "p = " not in sentence
     assert not any(each.is_shown for each in found.differences[0].figures)
 
 
 def test_runs_that_the_budget_cut_short_are_counted() -> None:
     search = make_search("a")
     cut = tuple(replace(run, is_cut=run.seed < 5) for run in search.runs)
-    assert compare(replace(search, runs=cut), make_search("b")).notes == (
-        "a: the budget cut 5 of 8 runs short, so their costs say what it allows, not what they need",
+    found = compare(replace(search, runs=cut), make_search("b"))
+    [note] = found.notes
+    assert note == (
+        "a: the budget cut 5 of 8 runs short, so their costs say what it allows, not what they need; a seed whose "
+        "cheaper run was cut short is a tie in costs"
     )
+    assert found.figures["a"].cut == 5
+    assert '<th class="number">cut by budget</th>' in render_comparison(found)
+
+
+def test_a_search_that_the_budget_stopped_is_not_said_to_take_less() -> None:
+    search = make_search("stopped", calls=100)
+    cut = replace(search, runs=tuple(replace(run, is_cut=True) for run in search.runs))
+    [difference] = compare(cut, make_search("ended", calls=200)).differences
+    calls = difference.figure("calls")
+    assert calls is not None
+    assert (calls.ties, calls.is_shown) == (8, False)
+    [other] = compare(cut, make_search("frugal", calls=50)).differences
+    frugal = other.figure("calls")
+    assert frugal is not None
+    assert (frugal.ties, frugal.is_worse) == (0, True)
 
 
 def test_three_searches_that_trade_score_for_calls_are_said_to() -> None:
@@ -172,6 +224,14 @@ def test_dollars_are_compared_if_all_are_known() -> None:
     assert compare(partly, paid[1]).costs == ("calls",)
 
 
+def test_the_axis_of_dollars_shows_whole_amounts() -> None:
+    curve = tuple(SpentPoint(calls=calls, case_runs=calls, usd=calls / 50_000, score=0.5) for calls in (20, 900))
+    paid = replace(make_search("a"), runs=tuple(replace(make_run(seed), usd=0.02, curve=curve) for seed in range(8)))
+    page = render_comparison(compare(paid, replace(paid, name="b")))
+    assert "$0.0040" in page
+    assert "…" not in page
+
+
 def test_case_runs_are_compared_if_no_model_was_called() -> None:
     silent = [make_search(name) for name in "ab"]
     silent = [replace(each, runs=tuple(replace(run, calls=0) for run in each.runs)) for each in silent]
@@ -214,9 +274,9 @@ def test_a_loss_is_shown_as_a_positive_number() -> None:
         replace(each, runs=tuple(replace(run, before=-0.6, after=-0.25, curve=()) for run in each.runs))
         for each in runs
     ]
-    page = render_comparison(compare_search_runs(lost, seeds=8, objective="weighted_loss"))
+    page = render_comparison(compare_search_runs(lost, seeds=range(8), objective="weighted_loss"))
     assert "0.600 → 0.250" in page
-    assert "0.250 (0.250 to 0.250)" in page
+    assert '0.250<span class="interval fine muted">0.250 to 0.250</span>' in page
     assert "<svg" not in page
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import promptiter
 from promptiter.agents.declarations import Tool
 from promptiter.agents.graph import GraphAgent
 from promptiter.agents.nodes import ModelNode
@@ -19,7 +21,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest, ToolRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.runs.directory import RunDirectory
-from promptiter.runs.stage_costs import spent_by_stage
+from promptiter.runs.stage_costs import STAGE_OF_PHASE, spent_by_stage
 from promptiter.search.gepa import GepaSearch
 from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk, desk_stages, two_cares
@@ -44,6 +46,17 @@ def test_the_stages_of_a_run_add_up_to_what_it_paid(tmp_path: Path) -> None:
     assert sum(spent.calls for spent in found.values()) == paid.calls
     assert sum(spent.tokens for spent in found.values()) == paid.tokens
     assert sum(spent.cost_usd or 0 for spent in found.values()) == pytest.approx(paid.cost_usd)
+
+
+def test_every_phase_that_runs_cases_has_a_stage() -> None:
+    """Phases are words of the searches, so they are read from the code."""
+    words = {
+        word
+        for file in Path(promptiter.__file__).parent.glob("search/**/*.py")
+        for word in re.findall(r'phase="(\w+)"', file.read_text())
+    }
+    assert {"screening", "repeat", "trial"} <= words
+    assert words - {"teacher"} <= STAGE_OF_PHASE.keys()
 
 
 def test_the_case_runs_of_gepa_are_part_of_stages(tmp_path: Path) -> None:

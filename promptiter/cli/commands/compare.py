@@ -10,7 +10,7 @@ import typer
 
 from promptiter.cli.options import AsJson
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, json_text, write_text
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from traces.model import Json
 
 
@@ -19,7 +19,9 @@ def compare(
         list[Path],
         typer.Argument(metavar="CONFIG...", help="Configurations that differ in their search, at least two."),
     ],
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each search, with seeds from 0.")] = 10,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Runs of each search. Seeds are 0, 1000, 2000 and so on.")
+    ] = 10,
     budget: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,15 +46,18 @@ def compare(
     from promptiter.cli.exit_codes import CANCELLED, FAILED
     from promptiter.cli.views import search_comparison as view
     from promptiter.config.comparison_plan import plan_comparison
-    from promptiter.config.comparison_runs import count_runs_left, run_comparison
+    from promptiter.config.comparison_runs import count_runs_left, find_search_problems, run_comparison
     from promptiter.runs.report.comparison_files import comparison_as_json
 
     screen = SteadyConsole()
     with divert_prints():
         plan = plan_comparison(configs, seeds=seeds, budget=_read_budget(budget or ()), folder=folder)
         left = count_runs_left(plan)
+        problems = find_search_problems(plan)
+        if problems and not dry_run:
+            raise RequestError(problems)
         if any(left.values()) or dry_run:
-            view.print_plan(screen, plan, left, parallel=parallel)
+            view.print_plan(screen, plan, left, parallel=parallel, problems=problems)
         if dry_run:
             return
         if any(left.values()):
@@ -68,7 +73,7 @@ def compare(
     else:
         view.print_result(console(), found, plan)
     outcomes = {run.outcome for each in found.searches for run in each.runs}
-    if len(found.searches) * found.seeds > sum(len(each.complete) for each in found.searches):
+    if len(found.searches) * len(found.seeds) > sum(len(each.complete) for each in found.searches):
         is_failed = not outcomes.isdisjoint(("failed", "invalid_eval"))
         raise typer.Exit(FAILED if is_failed else CANCELLED)
 

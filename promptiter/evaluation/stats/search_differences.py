@@ -6,13 +6,17 @@ takes half of the calls does so whether a seed is expensive or not.
 
 All figures of a pair are tested together, see `sign_flips`. With more than two searches, every p-value is multiplied by
 the number of comparisons. So the chance that anything is claimed although all searches are alike is at most alpha.
+Results that were seen earlier count as comparisons, too.
+
+A run that its budget cut short would have taken more. If it is the one that took less, nobody knows which search is
+cheaper with that seed: it counts as a tie in costs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, TypeAlias
 
@@ -35,7 +39,8 @@ class FigureDifference:
     """How the first search differs from the second in one figure, over `pairs` of runs, of which some are `ties`.
 
     The `difference` of scores is the mean of first minus second; that of costs is the geometric mean of first divided
-    by second. Its 95% interval is for this figure alone; the p-value is adjusted for all figures and comparisons.
+    by second. Its 95% interval is for this figure alone; the p-value is adjusted for all figures and comparisons, and
+    None if nothing may be claimed.
     """
 
     figure: ComparedFigure
@@ -44,7 +49,7 @@ class FigureDifference:
     difference: float
     low: float | None
     high: float | None
-    p_value: float
+    p_value: float | None
     is_shown: bool
 
     @property
@@ -59,17 +64,31 @@ class FigureDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchDifference:
-    """Two searches, by name. `seeds` are those that both have a run of, `needed_seeds` the fewest to show anything."""
+    """Two searches, by name. `seeds` are those that both have a run of, `needed_seeds` the fewest to show anything.
+
+    `untested` is why nothing may be claimed, if so.
+    """
 
     first: str
     second: str
     seeds: int
     needed_seeds: int
     figures: tuple[FigureDifference, ...]
+    untested: str = ""
 
     @property
     def has_enough_seeds(self) -> bool:
         return self.seeds >= self.needed_seeds
+
+    @property
+    def can_claim(self) -> bool:
+        """Whether a difference could be shown, if it is large enough."""
+        return self.has_enough_seeds and not self.untested
+
+    def withhold(self, reason: str) -> SearchDifference:
+        """The same difference, about which nothing is claimed."""
+        figures = tuple(replace(each, p_value=None, is_shown=False) for each in self.figures)
+        return replace(self, figures=figures, untested=reason)
 
     def figure(self, name: ComparedFigure) -> FigureDifference | None:
         return next((each for each in self.figures if each.figure == name), None)
@@ -79,11 +98,18 @@ def compare_figures(
     runs: Mapping[str, Mapping[int, RunFigures]],
     figures: Sequence[ComparedFigure] = ("score", "calls"),
     *,
+    cut: Mapping[str, Collection[int]] | None = None,
+    results: int = 1,
     alpha: float = ALPHA,
 ) -> tuple[SearchDifference, ...]:
-    """Compare each search with each later one, given the figures of its runs by seed."""
+    """Compare each search with each later one, given the figures of its runs by seed.
+
+    `cut` are the seeds of each search whose run the budget ended. `results` counts the results of this comparison that
+    were seen, with this one.
+    """
     both = list(combinations(runs, 2))
-    return tuple(_compare(runs, pair, figures, comparisons=len(both), alpha=alpha) for pair in both)
+    tests = results * len(both)
+    return tuple(_compare(runs, pair, figures, cut=cut or {}, comparisons=tests, alpha=alpha) for pair in both)
 
 
 def _compare(
@@ -91,12 +117,17 @@ def _compare(
     names: tuple[str, str],
     figures: Sequence[ComparedFigure],
     *,
+    cut: Mapping[str, Collection[int]],
     comparisons: int,
     alpha: float,
 ) -> SearchDifference:
     first, second = (runs[name] for name in names)
     seeds = sorted(first.keys() & second.keys())
-    found = {figure: [_subtract(figure, first[seed], second[seed]) for seed in seeds] for figure in figures}
+    cuts = {seed: [seed in cut.get(name, ()) for name in names] for seed in seeds}
+    found = {
+        figure: [_subtract(figure, first[seed], second[seed], are_cut=cuts[seed]) for seed in seeds]
+        for figure in figures
+    }
     known = {figure: each for figure, each in found.items() if any(one is not None for one in each)}
     p_values = adjust_for_flips([[one or 0.0 for one in each] for each in known.values()])
     return SearchDifference(
@@ -111,14 +142,16 @@ def _compare(
     )
 
 
-def _subtract(figure: ComparedFigure, first: RunFigures, second: RunFigures) -> float | None:
-    """The difference of a seed; None if a run lacks the figure."""
+def _subtract(
+    figure: ComparedFigure, first: RunFigures, second: RunFigures, *, are_cut: Sequence[bool]
+) -> float | None:
+    """The difference of a seed; None if a run lacks the figure. `are_cut`: whether the budget ended the two runs."""
     before, after = second.get(figure), first.get(figure)
     if before is None or after is None:
         return None
     if figure == "score":
         return after - before
-    if before == after:
+    if before == after or are_cut[0 if after < before else 1]:
         return 0.0
     least = LEAST[figure] if min(before, after) <= 0 else 0.0
     return math.log(max(after, least)) - math.log(max(before, least))

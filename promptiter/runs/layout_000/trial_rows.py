@@ -183,8 +183,9 @@ class RowBuilder:
         )
 
     def _describe_source(self, trial: Trial) -> dict[str, Json]:
+        source: dict[str, Json] = {"kind": trial.phase}
         if (point := trial.numeric) is not None:
-            return {
+            source = {
                 "kind": "numeric",
                 "numeric_study_id": point.study_id,
                 "params": {self._name(name): value for name, value in point.params.items()},
@@ -199,8 +200,7 @@ class RowBuilder:
             }
         proposal = trial.textual
         if proposal is None:
-            return {"kind": trial.phase}
-        source: dict[str, Json] = {"kind": "textual"}
+            return source
         for name, diagnosis in proposal.diagnoses.items():
             found: dict[str, Json] = {
                 "model": proposal.critic,

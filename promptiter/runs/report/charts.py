@@ -80,6 +80,7 @@ def chart_trials(trials: Sequence[TrialSummary]) -> str:
         x_labels_major=[label for label in labels if label.strip()],
         show_minor_x_labels=False,
         y_title="loss on train",
+        range=_pad_range([loss for each in shown for loss in (each.loss, each.best) if loss is not None]),
     )
     chart.uuid = "trials"
     for kind, values in kinds.items():
@@ -91,6 +92,13 @@ def chart_trials(trials: Sequence[TrialSummary]) -> str:
         ]
         chart.add(TRIAL_SERIES[kind][0], points, stroke=kind == "best")
     return finish_svg(chart.render(is_unicode=True), f"loss on train over {plural(len(shown), 'trial')}")
+
+
+def _pad_range(losses: Sequence[float]) -> tuple[float, float]:
+    """Room around the losses, so that no point is cut off by an axis."""
+    low, high = min(losses, default=0.0), max(losses, default=1.0)
+    room = 0.06 * (high - low) or 0.05
+    return max(0.0, low - room), high + room
 
 
 def _label_phases(trials: Sequence[TrialSummary]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from promptiter.evaluation.stats.search_differences import ComparedFigure
 from promptiter.runlog.codec import to_plain
-from promptiter.runs.comparison_wording import BASES, FigureWording, describe_budget
+from promptiter.runs.comparison_wording import BASES, FigureWording, describe_budget, list_counts
 from promptiter.runs.report.pages import render_page
 from promptiter.runs.report.spending_chart import COLORS, chart_spending
 from promptiter.runs.search_comparison import SearchComparison
@@ -52,6 +52,7 @@ def render_comparison(found: SearchComparison) -> str:
         by_seed={each.name: {run.seed: run for run in each.runs} for each in found.searches},
         charts={NOUNS[axis]: chart for axis, chart in charts.items() if chart},
         nouns=NOUNS,
+        counts=list_counts(found),
         show=FigureWording(found.objective),
         colors=COLORS,
         basis=BASES[found.basis],

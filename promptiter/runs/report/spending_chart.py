@@ -39,6 +39,8 @@ def chart_spending(curves: Mapping[str, Sequence[CurvePoint]], *, axis: Compared
         legend_at_bottom=True,
         legend_at_bottom_columns=min(len(drawn), 4),
         truncate_legend=-1,
+        truncate_label=-1,
+        max_scale=8,
         show_x_guides=False,
         x_title=f"{NOUNS[axis]} of a run",
         y_title="weighted loss on validation" if is_loss else f"{objective.replace('_', ' ')} on validation",

@@ -2,6 +2,7 @@
 
 The observations of a study are about one set of texts, so each phase starts a new one, with a seed of its own. In a
 joint move these are the accepted texts with a rejected edit, and each candidate is compared with the accepted profile.
+Of a joint move that gains, the numbers are tried alone, too: the text is only accepted if it is part of the gain.
 """
 
 from __future__ import annotations
@@ -86,12 +87,21 @@ class NumericPhase:
         reason = f"point {point.number + 1} of {point.study_id}"
         values = [SurfacePatch(surface_id=name, value=value, reason=reason) for name, value in point.params.items()]
         texts = () if text is None else text.patches.patches
-        changed = [each for each in (*texts, *values) if profile.value(each.surface_id, snapshot) != each.value]
-        surfaces = tuple(each.surface_id for each in self._axes)
-        if text is None or not any(each in changed for each in texts):
-            return Attempt(surfaces=surfaces, patches=PatchSet(tuple(changed)), numeric=point)
+        numbers, others = (
+            tuple(each for each in patches if profile.value(each.surface_id, snapshot) != each.value)
+            for patches in (values, texts)
+        )
+        alone = Attempt(
+            surfaces=tuple(each.surface_id for each in self._axes), patches=PatchSet(numbers), numeric=point
+        )
+        if text is None or not others:
+            return alone
         return Attempt(
-            surfaces=(*text.surfaces, *surfaces), patches=PatchSet(tuple(changed)), numeric=point, textual=text.textual
+            surfaces=(*text.surfaces, *alone.surfaces),
+            patches=PatchSet((*others, *numbers)),
+            numeric=point,
+            textual=text.textual,
+            alternative=alone,
         )
 
     def _find_expected(self, points: Sequence[NumericProposal]) -> float | None:

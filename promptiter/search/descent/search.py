@@ -302,7 +302,7 @@ async def _run_jointly(numeric: NumericPhase, textual: TextualPhase, cycle: int)
     """Search the numbers of the most promising rejected text, if there is one, else those of the accepted texts."""
     text = textual.take_rejected()
     result = await numeric.run(cycle, text=text)
-    if text is not None and result is not None and result.accepted:
+    if text is not None and result is not None and any(name in result.axes for name in text.surfaces):
         textual.restart()
     return result
 

@@ -63,6 +63,7 @@ class Study:
         import optuna
 
         self.name = name
+        self._seed = seed
         self._settings = settings
         self._sampler = _build_sampler(settings, seed)
         with _quiet():
@@ -79,7 +80,8 @@ class Study:
         for _ in range(count):
             trial = self._study.ask(self._space)
             self._open.append((trial, dict(trial.params)))
-            point = NumericProposal(study_id=self.name, number=self._asked, params=self._decode(trial.params))
+            params = self._decode(trial.params)
+            point = NumericProposal(study_id=self.name, number=self._asked, params=params, seed=self._seed)
             try:
                 found.append(self._explain(point, trial))
             except (AttributeError, ImportError, TypeError):  # densities are internal to optuna, and may change

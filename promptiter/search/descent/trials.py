@@ -53,7 +53,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a trial proposes: patches of the accepted profile, or none and why. `surfaces` were to change."""
+    """What a trial proposes: patches of the accepted profile, or none and why. `surfaces` were to change.
+
+    A joint move of a text and numbers has an `alternative`: the same numbers without the text.
+    """
 
     surfaces: tuple[str, ...]
     patches: PatchSet = field(default_factory=PatchSet)
@@ -62,6 +65,18 @@ class Attempt:
     skipped: TrialOutcome | None = None
     reason: str = ""
     stages: StagesMeasured = field(default_factory=StagesMeasured)
+    alternative: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A candidate that was run on train. `measured` includes what was run to decide about it."""
+
+    attempt: Attempt
+    profile: Profile
+    evaluation: Evaluation
+    figures: LossFigures | None
+    measured: TrialMeasured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,20 +159,22 @@ class Trials:
                 profile = session.candidate(attempt.patches, parent=parent.profile)
                 if profile.digest not in self._losses and profile not in candidates.values():
                     candidates[number] = await session.propose(attempt.patches, parents=[parent.profile])
-        found = await self._evaluate([*candidates.values()])
-        evaluations = dict(zip(candidates, found, strict=True))
-        figures = {number: measure_loss(each, self.objective) for number, each in evaluations.items()}
-        for number, profile in candidates.items():
-            known = figures[number]
-            self._losses[profile.digest] = None if known is None or not known.is_reliable else known.mean
+        ran = await self._evaluate([*candidates.values()])
+        tried = {
+            number: self._note(attempts[number], profile, evaluation)
+            for (number, profile), evaluation in zip(candidates.items(), ran, strict=True)
+        }
+        for number, each in tried.items():
+            tried[number] = await self._leave_out_idle_text(each)
         results: dict[int, _Result] = {}
-        for number in sorted(candidates, key=lambda each: (_rank(figures[each]), each)):
-            results[number] = await self._decide(candidates[number], evaluations[number], figures[number])
+        for number in sorted(tried, key=lambda number: (_rank(tried[number].figures), number)):
+            results[number] = await self._decide(tried[number])
         if not candidates:
             reasons = [each.reason or "its values were tried before" for each in attempts]
             await session.skip_round("; ".join(dict.fromkeys(reasons)))
         trials = []
-        for number, (attempt, place) in enumerate(zip(attempts, places, strict=True)):
+        for number, (given, place) in enumerate(zip(attempts, places, strict=True)):
+            attempt = tried[number].attempt if number in tried else given
             result = results.get(number) or self._explain(attempt)
             trials.append(await self._record(attempt, place, parent.profile, result))
         return trials
@@ -172,10 +189,41 @@ class Trials:
         pairs = [(self.session.train, profile) for profile in profiles]
         return await self.session.evaluate_many(pairs, phase="trial", repeats=self._repeats)
 
-    async def _decide(self, candidate: Profile, evaluation: Evaluation, train: LossFigures | None) -> _Result:
-        """Let the acceptance of the run decide, unless the train cases already say no."""
-        session, before = self.session, self.accepted
+    def _note(self, attempt: Attempt, profile: Profile, evaluation: Evaluation) -> _Tried:
+        figures = measure_loss(evaluation, self.objective)
+        self._losses[profile.digest] = None if figures is None or not figures.is_reliable else figures.mean
         measured = TrialMeasured.of(evaluation)
+        return _Tried(attempt=attempt, profile=profile, evaluation=evaluation, figures=figures, measured=measured)
+
+    async def _leave_out_idle_text(self, joint: _Tried) -> _Tried:
+        """If a joint move gains more than noise, run its numbers alone: if these do as well, the text is left out."""
+        session, parent, other = self.session, self.accepted, joint.attempt.alternative
+        if other is None or not other.patches or joint.figures is None or not joint.figures.is_reliable:
+            return joint
+        profile = session.candidate(other.patches, parent=parent.profile)
+        if self._does_as_well(parent.figures, joint.figures) or profile.digest in self._losses:
+            return joint
+        await session.propose(other.patches, parents=[parent.profile])
+        [evaluation] = await self._evaluate([profile])
+        alone = self._note(other, profile, evaluation)
+        measured = joint.measured + alone.measured
+        if not self._does_as_well(alone.figures, joint.figures):
+            await session.reject(profile, "the numbers alone gain less than together with the text")
+            return replace(joint, measured=measured)
+        await session.reject(joint.profile, "its numbers alone do as well, so the text stays as it was")
+        return replace(alone, measured=measured)
+
+    def _does_as_well(self, one: LossFigures | None, other: LossFigures) -> bool:
+        """Whether the loss of one is at most that of the other, or higher by less than the noise."""
+        if one is None or not one.is_reliable:
+            return False
+        bar = 0.0 if self._sigma is None else noise_bar(one.runs, other.runs, sigma=self._sigma)
+        return one.mean - other.mean < max(bar - ROUNDING, ROUNDING)
+
+    async def _decide(self, tried: _Tried) -> _Result:
+        """Let the acceptance of the run decide, unless the train cases already say no."""
+        session, before, candidate = self.session, self.accepted, tried.profile
+        evaluation, train, measured = tried.evaluation, tried.figures, tried.measured
         if train is None or not train.is_reliable:
             outcome: TrialOutcome = "failed" if train is None else "unreliable"
             reason = f"too many train runs failed: {evaluation.commonest_errors}"

@@ -91,3 +91,31 @@ def test_each_pair_of_three_searches_is_compared() -> None:
     assert [(each.first, each.second) for each in found] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [each.figures[0].is_better for each in found] == [True, True, False]
     assert {each.needed_seeds for each in found} == {7}
+
+
+def test_results_seen_earlier_count_as_comparisons() -> None:
+    table = draw_table(Random(7), seeds=6, ratios=(0.1, 1.0))
+    [once], [again] = (compare_figures(table, ("calls",), results=results) for results in (1, 2))
+    assert (once.figures[0].p_value, once.figures[0].is_shown, once.needed_seeds) == (2 / 2**6, True, 6)
+    assert (again.figures[0].p_value, again.figures[0].is_shown, again.needed_seeds) == (4 / 2**6, False, 7)
+
+
+def test_stopping_at_the_first_of_three_results_that_claims_something_is_corrected() -> None:
+    rng, claims = Random(8), 0
+    for _ in range(200):
+        table = draw_table(rng, seeds=11)
+        parts = [{name: dict(list(runs.items())[:seeds]) for name, runs in table.items()} for seeds in (6, 9, 11)]
+        looks = [compare_figures(part, FIGURES, results=at)[0] for at, part in enumerate(parts, start=1)]
+        claims += any(figure.is_shown for look in looks for figure in look.figures)
+    assert claims / 200 <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+
+
+def test_a_seed_whose_cheaper_run_the_budget_cut_is_a_tie_in_costs() -> None:
+    runs = {
+        "a": {seed: {"score": 0.5, "calls": 50.0} for seed in range(6)},
+        "b": {seed: {"score": 0.6, "calls": 100.0} for seed in range(6)},
+    }
+    [found] = compare_figures(runs, ("score", "calls"), cut={"a": [0, 1], "b": [2]})  # type: ignore[arg-type]
+    score, calls = found.figures
+    assert (score.ties, calls.ties, calls.pairs) == (0, 2, 6)
+    assert calls.difference == pytest.approx(0.5 ** (4 / 6))

@@ -102,6 +102,7 @@ def test_a_study_explains_its_points_once_it_models() -> None:
         study.tell([measure({**points[-1].params, "a#parameter.top_k": 12})])
 
     assert [each.score is None for each in points] == [True, True, True, False, False, False]
+    assert {each.seed for each in points} == {1}
     last = points[-1]
     assert (last.observations, last.candidates_evaluated, last.number) == (5, 24, 5)
     assert last.quantile == 0.2
