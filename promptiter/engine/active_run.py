@@ -6,12 +6,14 @@ The engine uses it directly. Its search sees it as a Session, which leaves out w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from random import Random
 from typing import TypeVar
 
 from promptiter.agents.base import Agent
 from promptiter.engine.comparison import Validator
 from promptiter.engine.evaluations import Evaluations
+from promptiter.engine.hidden_cases import HiddenCases
 from promptiter.engine.interrupts import Interrupt
 from promptiter.engine.one_request import OneRequest
 from promptiter.engine.request_checks import CheckedRequest
@@ -105,6 +107,12 @@ class ActiveRun:
         """The validation cases, with the teacher's answers if there is a teacher."""
         references = self.state.references
         return self.checked.validation if references is None else references.validation.eval_set
+
+    @cached_property
+    def hidden_cases(self) -> HiddenCases:
+        """Finds few-shot examples that repeat validation or test cases."""
+        hidden = (*self.validation.cases, *(self.test.cases if self.test is not None else ()))
+        return HiddenCases(hidden, self.train.cases if self.shape == "two_sets" else ())
 
     @property
     def accepted(self) -> ValidatedProfile:

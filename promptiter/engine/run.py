@@ -152,6 +152,7 @@ class Run:
             active.report(kept)
         if active.request.teacher is not None:
             await self._write_references(active.request.teacher)
+        self._report_shown_cases(profile)
         baseline = EvaluationRequest(eval_set=active.validation, profile=profile, phase="baseline")
         await active.evaluations.evaluate(baseline)
         if warning := find_uncounted_calls(active.baseline.validation, active.evaluator.gateway):
@@ -207,6 +208,13 @@ class Run:
         else:
             found = await conclude_by_final_test(active, rule)
         await active.note(RunConcluded(conclusion=found))
+
+    def _report_shown_cases(self, profile: Profile) -> None:
+        """Report the agent's own few-shot examples that repeat validation or test cases. They stay."""
+        active = self.active
+        for surface in (each for each in active.snapshot.surfaces if each.type == "examples"):
+            if repeat := active.hidden_cases.find_repeat(profile.value(surface.id, active.snapshot)):
+                active.report(f"{surface.id}: {repeat}; the scores of that case say nothing, so remove one of them")
 
     async def _write_references(self, teacher: Runner | str) -> None:
         """Complete train and validation with the teacher's answers, which are written once and recorded."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
 
@@ -21,7 +20,6 @@ from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_search
 from promptiter.engine.comparison import Comparison
 from promptiter.engine.evaluations import EvaluationRequest
-from promptiter.engine.hidden_cases import HiddenCases
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Reviewer
@@ -146,13 +144,7 @@ class Session:
 
         The answer does not name the case. `validate` rejects candidates with such examples.
         """
-        return self._hidden.find_repeat(examples)
-
-    @cached_property
-    def _hidden(self) -> HiddenCases:
-        run = self._run
-        hidden = (*run.validation.cases, *(run.test.cases if run.test is not None else ()))
-        return HiddenCases(hidden, self.train.cases if run.shape == "two_sets" else ())
+        return self._run.hidden_cases.find_repeat(examples)
 
     async def record(
         self, kind: type[P], work: Callable[[], Awaitable[P]], *, request: Json = None, phase: Phase | None = None
@@ -315,7 +307,7 @@ class Session:
                 return await self._record_rejection("it changes nothing", profile)
             if train is not None:
                 check_train_pair(train, accepted=self.accepted.profile, candidate=profile)
-            baseline, hidden = self.baseline.profile, self._hidden
+            baseline, hidden = self.baseline.profile, self._run.hidden_cases
             if repeat := hidden.find_repeat_of_candidate(profile, baseline=baseline, structure=self.snapshot):
                 return await self._record_rejection(repeat, profile)
             await remember_search(self._run)

@@ -34,7 +34,7 @@ STAGES: tuple[Stage, ...] = (
 )
 """All stages in the order in which a run reaches them."""
 
-STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
+STAGE_OF_PHASE: Mapping[Phase, Stage] = {
     "train_again": "validation",  # more evidence for a candidate
     "minibatch": "train",  # of GEPA: the parent, its child, and the child on validation
     "child_minibatch": "rerun",
@@ -42,6 +42,7 @@ STAGE_OF_PHASE: Mapping[Phase, AgentStage] = {
     "frontier": "validation",
     "repeat": "train",  # of failed cases, to confirm their blame
     "trial": "train",  # a candidate of coordinate descent
+    "teacher": "teacher",  # the agent with another model, which makes examples
     "test": "test_set",
     **{stage: stage for stage in AGENT_STAGES if stage != "test_set"},
 }

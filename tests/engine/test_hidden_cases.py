@@ -4,6 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptiter.agents.graph import GraphAgent
+from promptiter.agents.nodes import ModelNode
+from promptiter.engine.engine import Engine
 from promptiter.engine.hidden_cases import (
     ANSWER,
     INPUT,
@@ -14,6 +17,8 @@ from promptiter.engine.hidden_cases import (
 )
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.data.near_duplicates import NEAR
+from promptiter.llm.messages import Message
+from promptiter.testing.small_run import SmallRun
 from traces.model import Json
 
 LONG = "My parcel with the blue lamp has not arrived yet, where is it?"
@@ -174,3 +179,18 @@ NUMBERS = st.frozensets(st.integers(0, 11), min_size=1)
 def test_the_index_finds_whether_a_set_is_near(sets: list[frozenset[int]], wanted: frozenset[int]) -> None:
     near = any(len(each & wanted) / len(each | wanted) >= NEAR for each in sets)
     assert ShingleIndex(sets).has_near(wanted) == near
+
+
+async def test_own_examples_that_repeat_a_validation_case_are_reported() -> None:
+    small = SmallRun()
+    for question, is_told in (("validation question 1", True), ("another question", False)):
+        examples = (Message("user", question), Message("assistant", "Yes, please."))
+        node = ModelNode(name="clerk", instruction="Answer.", model="scripted", examples=examples)
+        agent = GraphAgent(name="desk", nodes=(node,))
+        engine = Engine(agent, small.engine.evaluator, search=small.engine.search)
+        result = await engine.run(small.request)
+        told = (
+            "clerk#examples: message 1 of the examples has the input of a validation or test case; the scores of that "
+            "case say nothing, so remove one of them"
+        )
+        assert [told] * is_told == [each for each in result.measured.problems if each.startswith("clerk#examples")]
