@@ -14,7 +14,7 @@ from promptiter.runs.layout_000.trial_rows import RowBuilder, TrialTimes
 from promptiter.structure import Node, StructureSnapshot, Surface
 from traces.model import Json
 
-STRUCTURE = StructureSnapshot(nodes=(Node(id="a", kind="model"),), surfaces=(Surface(node_id="a", type="instruction"),))
+STRUCTURE = StructureSnapshot(nodes=(Node(id="a", kind="llm"),), surfaces=(Surface(node_id="a", type="instruction"),))
 ACCEPTED, CANDIDATE = Profile.baseline(STRUCTURE), Profile.of(STRUCTURE, {"a#instruction": "New."})
 
 
