@@ -16,11 +16,14 @@ from promptiter.config.optimizer_json.conversion import name_algorithm
 from promptiter.engine.engine import DEFAULT_SEARCH
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import SetupError
+from promptiter.evaluation.data.evalset import load_eval_set
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.redaction import Redactor
-from promptiter.runs.header import mask_secrets
+from promptiter.runs.header import FILE_NAME as HEADER
+from promptiter.runs.header import mask_secrets, read_header
 from promptiter.runs.layout_000.candidate_files import AgentYaml
-from promptiter.runs.layout_000.header import LayoutHeader
+from promptiter.runs.layout_000.header import FILE_NAME as LAYOUT_HEADER
+from promptiter.runs.layout_000.header import LayoutHeader, read_layout_header
 from promptiter.runs.layout_000.layout import Layout000, LayoutInputs
 from promptiter.runs.layout_001 import Layout001
 from traces.model import Json
@@ -52,6 +55,21 @@ def find_results(found: AgentDocument) -> Path:
     return found.folder / RESULTS
 
 
+def list_artifacts(found: AgentDocument) -> dict[str, Path]:
+    """The folders with the artifacts of the runs of an agent.yaml, by run id, oldest first; also those of `-o`."""
+    folders = [file.parent for file in find_results(found).glob(f"*/{LAYOUT_HEADER}")]
+    listed = {folder.name: folder for folder in folders}
+    for file in (found.folder / "runs").glob(f"*/{HEADER}"):
+        try:
+            configuration = read_header(file.parent).configuration
+            place = None if configuration is None else configuration.document.get("output_dir")
+            if place is not None and read_layout_header(Path(str(place))).run_id == file.parent.name:
+                listed[file.parent.name] = Path(str(place))
+        except SetupError:
+            continue  # another run, or one whose artifacts were removed
+    return dict(sorted(listed.items()))
+
+
 def _build_000(config: RunConfig, checked: CheckedRequest, redactor: Redactor) -> Layout000:
     if config.agent.yaml is None:
         raise SetupError("layout: 000 needs an agent.yaml with an optimizer block; run that file")
@@ -76,6 +94,8 @@ def _build_000(config: RunConfig, checked: CheckedRequest, redactor: Redactor) -
             header=_describe_run(found, config, checked),
             names=names,
             accept_sigma=None if sigma is None else sigma.accept_sigma,
+            repeats=None if sigma is None else sigma.repeats,
+            has_holdout=checked.shape == "two_sets",
         ),
         keep_best_only=config.keep_best_only,
     )
@@ -116,11 +136,23 @@ def _describe_run(found: AgentDocument, config: RunConfig, checked: CheckedReque
             "min_holdout_cases": None if found.optimizer is None else found.optimizer.min_holdout_cases,
         },
         train_cases_count=len(checked.train.cases),
-        holdout_cases_count=len(checked.validation.cases) if checked.shape == "two_sets" else 0,
+        holdout_cases_count=_count_holdout(found, checked),
         subagents={
             each.role: {"model": each.model, "agent_path": _name_file(each.file, found.folder)} for each in subagents
         },
     )
+
+
+def _count_holdout(found: AgentDocument, checked: CheckedRequest) -> int:
+    """The cases of the hold-out, also if the run does not use them."""
+    if checked.shape == "two_sets":
+        return len(checked.validation.cases)
+    if found.optimizer is None or found.optimizer.holdout_cases_file is None:
+        return 0
+    try:
+        return len(load_eval_set(found.folder / found.optimizer.holdout_cases_file).cases)
+    except SetupError:
+        return 0  # the run does not need the file
 
 
 def _name_file(file: Path, folder: Path) -> str:

@@ -26,6 +26,9 @@ from promptiter.wording import plural
 Holdout: TypeAlias = Literal["on_train_improve", "every_trial", "skip", "k_fold"]
 """When validation is run: only if train improves, always, or never; or train and validation are pooled."""
 
+SKIPPED = "; the hold-out was not used, so it may be overfitted"
+"""What the decision to accept a candidate adds if validation is never run."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigmaGain(ComposablePolicy):
@@ -66,8 +69,7 @@ class SigmaGain(ComposablePolicy):
             return train
         gains, on_train = self._check_gain(train, "train")
         if self.holdout == "skip":
-            on_train += "; the hold-out was not used, so it may be overfitted"
-            return evidence.accept_if(gains, on_train)
+            return evidence.accept_if(gains, f"{on_train}{SKIPPED * gains}")
         if self.holdout == "on_train_improve" and not gains:
             return evidence.reject(on_train)
         held = self._collect_sweeps(evidence, on="validation")
@@ -87,7 +89,7 @@ class SigmaGain(ComposablePolicy):
             cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
         if (missing := self.repeats - min((case.repeats for case in cases), default=0)) > 0:
             return MoreEvidence(repeats=missing, on=on, reason=f"{on} needs {plural(missing, 'sweep')}")
-        return tuple(case.first(self.repeats) for case in cases)
+        return cases
 
     def _decide_by_folds(
         self, evidence: Evidence, train: Sequence[PairedScores], held: Sequence[PairedScores]
@@ -124,9 +126,15 @@ class SigmaGain(ComposablePolicy):
 
     def _measure(self, cases: Sequence[PairedScores]) -> tuple[float, float]:
         """Return the gain of the sweeps, and the bar set by their spread."""
-        before = [fmean(case.before[repeat] for case in cases) for repeat in range(self.repeats)]
-        after = [fmean(case.after[repeat] for case in cases) for repeat in range(self.repeats)]
+        before, after = average_sweeps(cases, self.repeats)
         return fmean(after) - fmean(before), noise_bar(before, after, sigma=self.accept_sigma)
+
+
+def average_sweeps(cases: Sequence[PairedScores], repeats: int) -> tuple[list[float], list[float]]:
+    """The mean over the cases in each of the first sweeps, under both profiles. Each case needs this many repeats."""
+    before = [fmean(case.before[repeat] for case in cases) for repeat in range(repeats)]
+    after = [fmean(case.after[repeat] for case in cases) for repeat in range(repeats)]
+    return before, after
 
 
 def skips_holdout(policy: object) -> bool:

@@ -57,14 +57,15 @@ def decide_candidate(policy: AcceptancePolicy, record: EvidenceRecord | None, st
     if record is None:
         return None
     evaluations = _collect_evaluations(state)
-    train = None if record.train is None else _build_evidence(record.train, evaluations)
-    evidence = _build_evidence(record, evaluations, train=train)
+    train = None if record.train is None else rebuild_evidence(record.train, evaluations)
+    evidence = rebuild_evidence(record, evaluations, train=train)
     return decide_at_look(protect_cases(policy, record.protected), evidence, look=record.looks)
 
 
-def _build_evidence(
+def rebuild_evidence(
     record: EvidenceRecord, evaluations: Mapping[int, Evaluation], *, train: Evidence | None = None
 ) -> Evidence:
+    """The evidence of a record, from the evaluations of the run by number."""
     settings = next(iter(evaluations.values()))  # thresholds and weights are the same in all of them
     accepted, candidate = (
         replace(settings, rows=tuple(_select_rows(evaluations, numbers)))

@@ -172,8 +172,10 @@ def test_a_run_can_be_quiet_keep_only_the_best_and_write_elsewhere(run: Run, ass
     assert json.loads((out / "run.json").read_text())["seed"] == 3
     report = (out / "report.md").read_text()
     assert "+Plan the calculation first" in report
-    run("test", "optimize", "--report-only", "-o", "out")
-    assert (out / "report.md").read_text() == report
+    for options in ((), ("-o", "out")):
+        (out / "report.md").unlink()
+        run("test", "optimize", "--report-only", *options)
+        assert (out / "report.md").read_text() == report
     check_adoption(assistant, out, report)
     (assistant / "agent.yaml").write_text(f"# mine\n{(assistant / 'agent.yaml').read_text()}")
     run("test", "optimize", "--report-only", "-o", "out")
@@ -236,12 +238,14 @@ def test_an_agent_of_ones_own_has_the_axes_of_the_file(run: Run, assistant: Path
 def test_a_hold_out_that_is_skipped_is_not_run_and_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
     write_changed(assistant, lambda document: find_block(document).update(holdout_eval_policy="skip"))
     assert "hold-out" not in run("test", "optimize", "--print-baseline")
-    assert "16 train cases, 0 hold-out cases" in run("test", "optimize", "--dry-run")
+    assert "16 train cases, 8 hold-out cases (not used)" in run("test", "optimize", "--dry-run")
     assert "hold-out cases are never run" in run("test", "optimize", *SHORT, "-q", stream="err")
     folder = find_results(assistant)
     header = json.loads((folder / "run.json").read_text())
-    assert (header["verdict"], header["holdout_cases_count"]) == ("overfit_risk", 0)
-    assert "**The hold-out was not used." in (folder / "report.md").read_text()
+    assert (header["verdict"], header["holdout_cases_count"]) == ("overfit_risk", 8)
+    report = (folder / "report.md").read_text()
+    assert "- 16 train cases, 8 hold-out cases (not used)." in report
+    assert "**The hold-out was not used." in report
     assert all(row["holdout"] is None for row in read_trials(folder))
     [journal] = (assistant / "runs").glob("*/journal.jsonl")
     assert "AAPL-2008-net-revenue-change" in journal.read_text()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 import pytest
@@ -113,7 +114,18 @@ def test_skip_decides_on_train_alone_and_says_so() -> None:
     assert answer.accepted
     assert answer.delta == pytest.approx(0.3)
     assert answer.reason.endswith("; the hold-out was not used, so it may be overfitted")
-    assert not decide_on(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY))).accepted
+    rejected = decide_on(SigmaGain(holdout="skip"), evidence((BEFORE, NOISY)))
+    assert (rejected.accepted, "hold-out" in rejected.reason) == (False, False)
+
+
+def test_a_repeat_that_an_outage_lost_is_replaced_by_a_later_one() -> None:
+    both = of([[0.1, 0.2, 0.3, 0.9], [0.1, 0.2, 0.3, 0.3]]), of([[0.5] * 4, [0.5] * 4])
+    accepted, candidate = (
+        replace(each, rows=tuple(row for row in each.rows if (row.case_id, row.repeat) != ("v1", 1))) for each in both
+    )
+    seen = Evidence(accepted=of([[0.5]]), candidate=of([]), train=Evidence(accepted=accepted, candidate=candidate))
+    answer = decide_on(SigmaGain(holdout="skip"), seen)
+    assert answer.reason.startswith("train gains 0.283, which clears its noise of 0.085")
 
 
 @given(

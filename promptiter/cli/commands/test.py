@@ -230,20 +230,18 @@ def _find_run(file: Path, run_id: str) -> Path:
 
 def _write_report(file: Path, run_id: str | None, output_dir: Path | None) -> None:
     from promptiter.config.agent_yaml.document import read_agent_file
-    from promptiter.config.layout import find_results
-    from promptiter.runs.layout_000.header import FILE_NAME as HEADER
+    from promptiter.config.layout import find_results, list_artifacts
     from promptiter.runs.layout_000.report import FILE_NAME, write_report
     from promptiter.wording import path_from_here
     from traces.files import write_file
 
     folder = output_dir
     if folder is None:
-        results = find_results(read_agent_file(file))
-        known = sorted(each.parent for each in results.glob(f"*/{HEADER}"))
-        chosen = [each for each in known if run_id is None or run_id in each.name]
+        found = read_agent_file(file)
+        chosen = [each for name, each in list_artifacts(found).items() if run_id is None or run_id in name]
         if not chosen:
             what = "no run" if run_id is None else f"no run {run_id!r}"
-            raise SetupError(f"{results} has {what}; start one first, or name it with --resume")
+            raise SetupError(f"{find_results(found)} has {what}; start one first, or name its folder with -o")
         folder = chosen[-1]
     text = write_report(folder)
     write_file(folder / FILE_NAME, text.encode("utf-8", "replace"))

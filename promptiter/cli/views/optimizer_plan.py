@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def print_plan(configured: ConfiguredRun) -> None:
     """Print what a run would search, how it is scored, and when it ends."""
     from promptiter.config.agent_yaml.axes import describe_limits
+    from promptiter.runs.layout_000.header import describe_cases
     from promptiter.runs.layout_000.layout import Layout000
 
-    names = configured.layout.inputs.names if isinstance(configured.layout, Layout000) else {}
+    layout = configured.layout if isinstance(configured.layout, Layout000) else None
+    names = {} if layout is None else layout.inputs.names
     config, checked = configured.config, configured.checked
     echo("Axes")
     for name in checked.targets:
@@ -41,8 +43,8 @@ def print_plan(configured: ConfiguredRun) -> None:
     echo("Acceptance")
     if sigma is not None:
         echo(f"  repeats: {sigma.repeats}\n  accept_sigma: {sigma.accept_sigma:g}\n  hold-out: {sigma.holdout}")
-    held = len(checked.validation.cases) if checked.shape == "two_sets" else 0
-    echo(f"  cases: {plural(len(checked.train.cases), 'train case')}, {plural(held, 'hold-out case')}")
+    if layout is not None:
+        echo(f"  cases: {describe_cases(layout.inputs.header)}")
 
 
 def print_losses(name: str, evaluation: Evaluation) -> None:

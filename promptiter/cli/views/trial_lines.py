@@ -48,7 +48,7 @@ class TrialLines:
                 echo(_format_header(row, self._studies, has_new_text=self._has_new_text))
             self._has_new_text |= row.phase == "textual" and row.decision.accepted
             echo(format_line(row))
-            for name, text in row.rationales.items() if self._verbose else ():
+            for name, text in row.rationales if self._verbose else ():
                 echo(f"    {name}: {text}")
         self._shown = len(self._layout.rows)
 

@@ -97,8 +97,14 @@ def _build_tool(given: ToolBlock, axes: Axes, *, folder: Path) -> Tool:
     function = _load_function(given, folder)
     taken = _list_arguments(function)
     settings = {**_find_defaults(given, axes, taken), **{k: v for k, v in given.others.items() if k in taken}}
-    numbers = {name: Parameter(value=value) for name, value in settings.items() if isinstance(value, int | float)}
-    fixed = {name: value for name, value in settings.items() if name not in numbers}
+    choices = {name: axis.choices for axis in axes.numeric if (name := find_setting(axis.path, given.name)) is not None}
+    tuned = {name: Parameter(value=value) for name, value in settings.items() if isinstance(value, int | float)}
+    tuned |= {
+        name: Parameter(value=value, choices=tuple(dict.fromkeys((value, *choices[name]))))
+        for name, value in settings.items()
+        if isinstance(value, str) and name in choices
+    }
+    fixed = {name: value for name, value in settings.items() if name not in tuned}
     rebuilds = {
         setting: Rebuild(axis.rebuild, folder)
         for axis in axes.numeric
@@ -111,7 +117,7 @@ def _build_tool(given: ToolBlock, axes: Axes, *, folder: Path) -> Tool:
         description=given.description,
         function=with_rebuilds(function, rebuilds) if rebuilds else function,
         parameters=given.parameters or _describe_arguments(taken, hidden=settings),
-        settings=numbers,
+        settings=tuned,
         is_optional=given.optional,
     )
 
@@ -162,14 +168,15 @@ def _find_defaults(given: ToolBlock, axes: Axes, taken: Mapping[str, inspect.Par
     """The defaults of the function for settings that are searched and have no value in the file."""
     names = (find_setting(axis.path, given.name) for axis in axes.numeric)
     found = ((name, taken[name].default) for name in names if name is not None and name in taken)
-    return {name: value for name, value in found if isinstance(value, int | float)}
+    return {name: value for name, value in found if isinstance(value, int | float | str)}
 
 
 def find_setting(path: str, tool: str) -> str | None:
-    """The setting of a tool that a path names; None if it names something else."""
-    for prefix in (f"tools[name={tool}].", f"tools[{tool}]."):
-        if path.startswith(prefix):
-            return path.removeprefix(prefix)
+    """The setting of a tool that a path, or the id of a surface, names; None if it names something else."""
+    wanted = path.partition("#")[2] or path
+    for prefix in (f"tools[name={tool}].", f"tools[{tool}].", f"parameter.{tool}."):
+        if wanted.startswith(prefix):
+            return wanted.removeprefix(prefix)
     return None
 
 

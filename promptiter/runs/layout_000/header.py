@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from promptiter.errors import SetupError
 from promptiter.runlog.results import RunResult
 from promptiter.runs.trial_phases import PhaseSummary, TrialPhases
+from promptiter.wording import plural
 
 FILE_NAME = "run.json"
 
@@ -75,6 +76,14 @@ def read_layout_header(folder: Path) -> LayoutHeader:
         return LayoutHeader.model_validate_json((folder / FILE_NAME).read_bytes())
     except (OSError, ValueError) as error:
         raise SetupError(f"{folder} has no readable {FILE_NAME}: {error}; name the folder of a run") from error
+
+
+def describe_cases(header: LayoutHeader) -> str:
+    """The number of cases of a run, and whether the hold-out is used."""
+    count = header.holdout_cases_count
+    is_skipped = count > 0 and header.optimizer_config.get("holdout_eval_policy") == "skip"
+    held = plural(count, "hold-out case") + " (not used)" * is_skipped
+    return f"{plural(header.train_cases_count, 'train case')}, {held}"
 
 
 def add_end(header: LayoutHeader, result: RunResult) -> LayoutHeader:

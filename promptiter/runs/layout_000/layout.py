@@ -35,12 +35,17 @@ from traces.files import write_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutInputs:
-    """What the artifacts need besides the events of a run. `names` are the paths of axes, by surface."""
+    """What the artifacts need besides the events of a run. `names` are the paths of axes, by surface.
+
+    `repeats` are the sweeps that decide on a candidate. `has_holdout` is false if the run never uses its hold-out.
+    """
 
     agent: AgentYaml
     header: LayoutHeader
     names: dict[str, str]
     accept_sigma: float | None = None
+    repeats: int | None = None
+    has_holdout: bool = True
 
 
 class Layout000:
@@ -57,8 +62,12 @@ class Layout000:
         self.rows: list[TrialRow] = []
         self._run: ObservedRun
         self._state = RunState()
-        has_holdout = inputs.header.holdout_cases_count > 0
-        self._builder = RowBuilder(inputs.names, accept_sigma=inputs.accept_sigma, has_holdout=has_holdout)
+        self._builder = RowBuilder(
+            inputs.names,
+            accept_sigma=inputs.accept_sigma,
+            repeats=inputs.repeats,
+            has_holdout=inputs.has_holdout,
+        )
         self._next = 0
         self._is_open = False
         self._prompts: dict[str, Path] = {}

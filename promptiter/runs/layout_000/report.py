@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from promptiter.runs.layout_000.header import LayoutHeader, PhaseExit, read_layout_header
+from promptiter.runs.layout_000.header import LayoutHeader, PhaseExit, describe_cases, read_layout_header
 from promptiter.runs.layout_000.rows import TrialRow, read_rows
 from promptiter.wording import dollars, plural
 
@@ -134,7 +134,7 @@ def _quote_rationales(rows: Sequence[TrialRow]) -> Iterator[str]:
     found = [row for row in rows if row.decision.accepted and row.rationales]
     for row in found:
         yield f"- **Trial {row.trial_id}, `{row.axis_target}`** ({row.decision.reason})"
-        for name, text in row.rationales.items():
+        for name, text in row.rationales:
             yield f"    - {name.capitalize()}: {text}"
     if not found:
         yield "No edit of a text was accepted."
@@ -163,7 +163,7 @@ def _explain_adoption(header: LayoutHeader, folder: Path, rows: Sequence[TrialRo
 def _note_method(header: LayoutHeader, rows: Sequence[TrialRow]) -> Iterator[str]:
     config = header.optimizer_config
     policy = config.get("holdout_eval_policy", "on_train_improve")
-    yield f"- {plural(header.train_cases_count, 'train case')}, {plural(header.holdout_cases_count, 'hold-out case')}."
+    yield f"- {describe_cases(header)}."
     yield (
         f"- Each trial is the mean of {plural(int(config.get('repeats', 1)), 'sweep')}; a gain must reach "
         f"{config.get('accept_sigma', 1.0):g} standard deviations of the sweeps of both profiles. This bar is "

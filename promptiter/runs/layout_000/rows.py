@@ -103,17 +103,25 @@ class TrialRow(_Record):
         return None if None in parts else sum(each for each in parts if each is not None)
 
     @property
-    def rationales(self) -> dict[str, str]:
-        """What the critic and the applier said, each on one line, as far as they said anything."""
+    def rationales(self) -> list[tuple[str, str]]:
+        """What the critic and the applier said of each text, each on one line with its name, if they said anything."""
         source = self.proposal_source or {}
-        critic, applier = source.get("critic") or {}, source.get("applier") or {}
-        texts = {
-            "pattern": critic.get("failing_pattern"),
-            "cause": critic.get("root_cause_hypothesis"),
-            "direction": critic.get("suggested_change_direction"),
-            "edit": applier.get("rationale") or applier.get("diff_summary"),
-        }
-        return {name: " ".join(str(text).split()) for name, text in texts.items() if text}
+        critics, appliers = (
+            source.get(f"{role}s") or ([source[role]] if source.get(role) else []) for role in ("critic", "applier")
+        )
+        by_axis = {each.get("axis"): {**each} for each in critics}
+        for each in appliers:
+            by_axis.setdefault(each.get("axis"), {}).update(each)
+        texts = []
+        for axis, said in by_axis.items():
+            of = f" of {axis}" if len(by_axis) > 1 else ""
+            texts += [
+                (f"pattern{of}", said.get("failing_pattern")),
+                (f"cause{of}", said.get("root_cause_hypothesis")),
+                (f"direction{of}", said.get("suggested_change_direction")),
+                (f"edit{of}", said.get("rationale") or said.get("diff_summary")),
+            ]
+        return [(name, " ".join(str(text).split())) for name, text in texts if text]
 
     @property
     def duration_sec(self) -> float:
@@ -139,7 +147,7 @@ def write_trajectory(rows: Sequence[TrialRow]) -> bytes:
     lines = [",".join(COLUMNS)]
     best_train = best_holdout = None
     for row in rows:
-        holdout = None if row.holdout is None else row.holdout.loss
+        holdout = row.decision.holdout_mean
         if row.decision.accepted:
             best_train = row.train.loss
             best_holdout = best_holdout if holdout is None else holdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import fmean
 
 from promptiter.backprop.trial_record import (
     LossFigures,
@@ -15,10 +16,14 @@ from promptiter.backprop.trial_record import (
     TrialMeasured,
     measure_loss,
 )
-from promptiter.evaluation.result import Evaluation, merge_evaluations
+from promptiter.evaluation.result import Evaluation, get_best_value
+from promptiter.evaluation.stats.power import noise_bar
+from promptiter.policies.pairing import pair_scores
+from promptiter.policies.sigma_gain import average_sweeps
 from promptiter.runlog.events import Event
 from promptiter.runlog.payloads import EvaluationFinished, EvaluationStarted
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
+from promptiter.runs.decisions import rebuild_evidence
 from promptiter.runs.layout_000.rows import NONE, ReportSummary, StudyState, Sweeps, TrialDecision, TrialRow
 from traces.model import Json
 
@@ -56,18 +61,25 @@ def name_candidate(number: int) -> str:
 class RowBuilder:
     """Builds the rows of a run, round by round. `names` are the paths of axes, by surface.
 
-    Without a hold-out, the run validates on its train cases, and no row has hold-out figures.
+    A decision rests on the first `repeats` sweeps of the hold-out (None: on all). Without a hold-out, the run validates
+    on its train cases, and no row has hold-out figures.
     """
 
-    def __init__(self, names: Mapping[str, str], *, accept_sigma: float | None, has_holdout: bool = True) -> None:
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        *,
+        accept_sigma: float | None,
+        repeats: int | None = None,
+        has_holdout: bool = True,
+    ) -> None:
         self.times = TrialTimes()
         self._has_holdout = has_holdout
-        self._names, self._accept_sigma = names, accept_sigma
+        self._names, self._accept_sigma, self._repeats = names, accept_sigma, repeats
         self._run: RunResult
         self._evaluations: dict[int | None, Evaluation] = {}
         self._has_begun = False
         self._best = 0
-        self._best_holdout: LossFigures | None = None
 
     def build(self, each: RoundResult, run: RunResult) -> Iterator[TrialRow]:
         """The rows of the trials in a round. `run` is the run after it, without its rounds."""
@@ -88,7 +100,7 @@ class RowBuilder:
     def _build_baseline(self, started: PhaseStarted, evaluations: Iterable[Evaluation]) -> TrialRow:
         validated = (one for one in self._run.evaluations if one.phase == "baseline")
         baseline = next(validated, None) if self._has_holdout else None
-        self._best_holdout = None if baseline is None else measure_loss(baseline, self._run.objective)
+        holdout = None if baseline is None else measure_loss(baseline, self._run.objective)
         train = next((one for one in evaluations if one.number == started.first.evaluation), None)
         return TrialRow(
             trial_id=0,
@@ -98,11 +110,11 @@ class RowBuilder:
             candidate_path=name_candidate(0),
             repeats=len(started.first.runs),
             train=self._describe(started.first, train, started.measured.cost_usd, [started.first.evaluation]),
-            holdout=None if baseline is None else self._describe_holdout(self._best_holdout, baseline, [baseline]),
+            holdout=None if baseline is None else self._describe_holdout(holdout, baseline, [baseline]),
             decision=TrialDecision(
                 train_mean=started.first.mean,
                 train_std=started.first.std,
-                holdout_mean=None if self._best_holdout is None else self._best_holdout.mean,
+                holdout_mean=None if holdout is None else holdout.mean,
                 accepted=True,
                 outcome="baseline",
                 reason="the baseline",
@@ -111,7 +123,7 @@ class RowBuilder:
         )
 
     def _build_trial(self, trial: Trial, candidate: CandidateResult | None) -> TrialRow:
-        before, best_holdout = self._best, self._find_compared(candidate) or self._best_holdout
+        before = self._best
         evaluations = () if candidate is None else candidate.evaluations
         train = None
         if trial.train is not None:
@@ -119,7 +131,7 @@ class RowBuilder:
         validation = candidate.validation if candidate is not None and self._has_holdout else None
         holdout = None if validation is None else measure_loss(validation, self._run.objective)
         if trial.is_accepted:
-            self._best, self._best_holdout = trial.number, holdout or best_holdout
+            self._best = trial.number
         numeric = trial.numeric
         return TrialRow(
             trial_id=trial.number,
@@ -136,7 +148,7 @@ class RowBuilder:
                 trial.train, train, trial.measured.cost_usd, [] if trial.train is None else [trial.train.evaluation]
             ),
             holdout=None if validation is None else self._describe_holdout(holdout, validation, evaluations),
-            decision=self._describe_decision(trial, candidate, holdout, best_holdout),
+            decision=self._describe_decision(trial, candidate, holdout),
             study_state=StudyState(
                 cycle=trial.cycle,
                 phase=trial.phase,
@@ -147,21 +159,34 @@ class RowBuilder:
             stages_usd=trial.measured.stages.cost_usd,
         )
 
-    def _find_compared(self, candidate: CandidateResult | None) -> LossFigures | None:
-        """The hold-out of the accepted profile that a candidate was compared with: perhaps on new repeats."""
-        evidence = None if candidate is None else candidate.evidence
-        numbers = () if evidence is None else evidence.accepted
-        found = merge_evaluations(one for number in numbers if (one := self._evaluations.get(number)) is not None)
-        return None if found is None else measure_loss(found, self._run.objective)
+    def _compare_holdout(self, candidate: CandidateResult | None) -> tuple[list[float], list[float]] | None:
+        """The hold-out losses that a decision rests on: of the accepted profile and the candidate, sweep by sweep.
+
+        They may differ from those of earlier rows, because the accepted profile is often run on new repeats.
+        """
+        record = None if candidate is None or not self._has_holdout else candidate.evidence
+        if record is None or not record.accepted:
+            return None
+        evaluations = {number: one for number, one in self._evaluations.items() if number is not None}
+        evidence = rebuild_evidence(record, evaluations)
+        cases = pair_scores(evidence.accepted, evidence.candidate, evidence.objective)
+        repeats = min((case.repeats for case in cases), default=0)
+        if not repeats:
+            return None
+        best = get_best_value(evidence.objective)
+        before, after = average_sweeps(cases, repeats if self._repeats is None else min(repeats, self._repeats))
+        return [best - value for value in before], [best - value for value in after]
 
     def _describe_decision(
-        self, trial: Trial, candidate: CandidateResult | None, holdout: LossFigures | None, best: LossFigures | None
+        self, trial: Trial, candidate: CandidateResult | None, holdout: LossFigures | None
     ) -> TrialDecision:
         train, before, sigma = trial.train, trial.before, self._accept_sigma
-        regression = bar = None
-        if holdout is not None and best is not None:
-            regression = round(holdout.mean - best.mean, 12)
-            bar = None if sigma is None else sigma * (holdout.std**2 + best.std**2) ** 0.5
+        mean = None if holdout is None else holdout.mean
+        best = regression = bar = None
+        if (compared := self._compare_holdout(candidate)) is not None:
+            best, mean = (round(fmean(losses), 12) + 0.0 for losses in compared)
+            regression = round(mean - best, 12)
+            bar = None if sigma is None else noise_bar(*compared, sigma=sigma)
         decided = None if candidate is None else candidate.decision
         return TrialDecision(
             best_train_mean_before=before.mean,
@@ -172,8 +197,8 @@ class RowBuilder:
             accept_sigma=sigma,
             noise_bar=trial.noise_bar,
             improvement_clears_noise=_clears(trial),
-            holdout_mean=None if holdout is None else holdout.mean,
-            best_holdout_mean_before=None if holdout is None or best is None else best.mean,
+            holdout_mean=mean,
+            best_holdout_mean_before=best,
             holdout_regression=regression,
             holdout_noise_bar=bar,
             holdout_within_noise=None if regression is None or bar is None else regression <= bar + 1e-12,

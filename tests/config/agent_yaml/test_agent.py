@@ -46,6 +46,27 @@ def test_a_model_name_can_be_an_axis(write: Write) -> None:
     assert describe(write(change))["model"].limits.choices == ("openai/gpt-4o", "openai/gpt-4o-mini")
 
 
+@pytest.mark.parametrize("place", ["tools[name=divide].", "financial-assistant#parameter.divide."])
+@pytest.mark.parametrize("written", [{}, {"embedding_model": "large"}])
+def test_a_setting_that_is_a_text_can_be_an_axis_with_choices(
+    write: Write, project: Path, place: str, written: dict[str, str]
+) -> None:
+    (project / "tools" / "texts.py").write_text(
+        "def divide(a: float, b: float, *, embedding_model: str = 'small', mode: str = 'exact') -> str:\n    return ''"
+    )
+
+    def change(document: dict[str, Any]) -> None:
+        document["tools"][2] |= {"file": "tools/texts.py", "function": "divide", "mode": "fuzzy", **written}
+        axis = {"path": f"{place}embedding_model", "type": "categorical", "choices": ["small", "large"]}
+        axis |= {"rebuild": "echo {value}"}
+        block(document)["axes"]["numeric"].append(axis)
+
+    found = describe(write(change))
+    setting = found["parameter.divide.embedding_model"]
+    assert (setting.value, setting.limits.choices) == (written.get("embedding_model", "small"), ("small", "large"))
+    assert "parameter.divide.mode" not in found
+
+
 def test_an_optional_tool_can_be_off(write: Write) -> None:
     def change(document: dict[str, Any]) -> None:
         document["tools"][2] |= {"optional": True, "enabled": False}

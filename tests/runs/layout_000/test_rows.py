@@ -28,7 +28,11 @@ def build(number: int, loss: float, *, held: float | None = None, accepted: bool
         train=Sweeps(loss=loss, loss_std=0.01, trial_usd=0.5, duration_sec=3.0),
         holdout=None if held is None else Sweeps(loss=held, trial_usd=0.25, duration_sec=1.5),
         decision=TrialDecision(
-            accepted=accepted, outcome="accepted" if accepted else "noise", reason="r", noise_bar=0.02
+            accepted=accepted,
+            outcome="accepted" if accepted else "noise",
+            reason="r",
+            noise_bar=0.02,
+            holdout_mean=held,
         ),
         study_state=StudyState(cycle=1, phase="numeric"),
         stages_usd=0.01,
@@ -68,3 +72,17 @@ def test_an_unknown_cost_is_left_out() -> None:
     assert row.trial_usd is None
     [written] = csv.DictReader(write_trajectory([row]).decode().splitlines())
     assert written["trial_usd"] == ""
+
+
+def test_the_rationales_are_those_of_every_text_that_a_trial_changed() -> None:
+    critics = [{"axis": name, "failing_pattern": f"{name} is\nvague"} for name in ("a", "b")]
+    appliers = [{"axis": name, "diff_summary": f"{name} is longer"} for name in ("a", "b")]
+    one: dict[str, object] = {"critic": critics[0], "applier": appliers[0]}
+    row = ROWS[1].model_copy(update={"proposal_source": one})
+    assert row.rationales == [("pattern", "a is vague"), ("edit", "a is longer")]
+    row = ROWS[1].model_copy(update={"proposal_source": one | {"critics": critics, "appliers": appliers}})
+    assert row.rationales == [
+        *(("pattern of a", "a is vague"), ("edit of a", "a is longer")),
+        *(("pattern of b", "b is vague"), ("edit of b", "b is longer")),
+    ]
+    assert ROWS[0].rationales == []
