@@ -216,7 +216,7 @@ def priced_choices(*, max_usd: float | None = None) -> Engine:
     """A node whose first model costs a dollar per million tokens, and that may choose one for 2 and one for 9."""
     prices = {name: Price(input_usd_per_million=usd, output_usd_per_million=usd) for name, usd in CHOICES.items()}
     models = {name: ScriptedModel([]) for name in CHOICES}
-    through = Gateway(models=models, prices=Prices(prices), budget=(max_usd and Budget(max_usd=max_usd)) or None)
+    through = Gateway(models=models, prices=Prices(prices), budget=Budget(max_usd=max_usd))
     node = ModelNode(name="first", instruction="Do it.", model="scripted", models=tuple(CHOICES))
     return engine(agent=GraphAgent(name="choosing", nodes=(node,)), through=through)
 

@@ -59,8 +59,10 @@ async def test_dollars_add_up_to_the_cap_exactly() -> None:
         ),
         (
             Budget(max_usd=0.5),
-            r"the next call may take \$0.75 \(2,000 tokens with the longest answer\), but \$0 of \$0.5 \(max_usd\) is "
-            r"spent; raise max_usd to continue, or lower max_tokens in the options of the node or model that is called",
+            (
+                r"the next call may take \$0.75 \(2,000 tokens with the longest answer\), but \$0 of \$0.5 \(max_usd\) "
+                r"is spent; raise max_usd to continue, or lower max_tokens in the options of the node or model that is"
+            ),
         ),
     ],
 )
