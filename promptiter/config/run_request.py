@@ -105,7 +105,7 @@ def check_configured_request(
         problems.attempt(lambda: _check_models(problems, request, agent, evaluator))
     problems.attempt(lambda: _check_sources(problems, agent), place="sources")
     if is_complete:
-        return problems.attempt(lambda: check_request(request, agent.describe(), evaluator, search))
+        return problems.attempt(lambda: check_request(request, agent.describe(), evaluator, search, agent=agent))
     known = agent.describe().surface_ids
     unknown = [target for target in request.targets or () if target not in known]
     problems.found.extend(str(UnknownSurfaceError(target, known=known)) for target in unknown)

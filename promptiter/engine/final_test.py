@@ -15,6 +15,7 @@ from functools import cached_property
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import is_replayable
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.engine.price_checks import list_model_choices
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
@@ -30,6 +31,7 @@ from promptiter.policies.paired_runs import PairedRuns, count_paired_runs
 from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores, renumber_repeats
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
+from traces import Usage
 
 MAX_RESERVED_SHARE = 0.5
 """The largest share of the budget left after the baseline that is reserved for the final test."""
@@ -164,7 +166,10 @@ def count_test_runs(cases: int) -> int:
 
 
 def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
-    """Estimate the cost of the final test: per run, what the baseline and its judges took on validation."""
+    """Estimate the cost of the final test: per run, what the baseline and its judges took on validation.
+
+    The accepted profile may have the dearest of the models that the search may choose.
+    """
     rows = active.baseline.validation.rows
     repeats = count_repeats(plan_final_test(active.request.alpha, repeats=rule.repeats))
     test_runs = 0 if active.test is None else count_test_runs(len(active.test.cases))
@@ -175,5 +180,16 @@ def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
     return Spending(
         calls=round(runs * (calls + judges.calls + judges.cache_hits)),
         input_tokens=round(runs * (usage.tokens + judges.tokens)),
-        cost_usd=runs * ((usage.cost_usd or 0.0) + (judges.cost_usd or 0.0)),
+        cost_usd=runs * ((usage.cost_usd or 0.0) + (judges.cost_usd or 0.0) + _price_dearest_choices(active) / 2),
     )
+
+
+def _price_dearest_choices(active: ActiveRun) -> float:
+    """How many dollars more the baseline's calls had cost, if each node had asked its dearest choice."""
+    spent, gateway, extra = active.meter.ledger.by_node(), active.evaluator.gateway, 0.0
+    for node_id, models in list_model_choices(active.request, active.snapshot, active.targets).items():
+        own = spent.get(node_id, Spending())
+        usage = Usage(input_tokens=own.input_tokens, output_tokens=own.output_tokens)
+        costs = [price.cost_usd(usage) or 0.0 for model in models if (price := gateway.price(model)) is not None]
+        extra += max(0.0, max(costs, default=0.0) - (own.cost_usd or 0.0))
+    return extra

@@ -104,13 +104,20 @@ class SelectiveSearch(Protocol):
         """The targets that keep their values in a run of this shape. Must not block."""
 
 
+def find_kept_targets(
+    search: object, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
+) -> list[str]:
+    """The targets that a search cannot change, in order."""
+    if not isinstance(search, SelectiveSearch):
+        return []
+    return sorted(search.find_kept_targets(snapshot, targets, shape=shape))
+
+
 def describe_kept_targets(
     search: object, snapshot: StructureSnapshot, targets: Collection[str], *, shape: RunShape
 ) -> str | None:
     """Say which targets a search cannot change; None if it can change all of them."""
-    if not isinstance(search, SelectiveSearch):
-        return None
-    kept = sorted(search.find_kept_targets(snapshot, targets, shape=shape))
+    kept = find_kept_targets(search, snapshot, targets, shape=shape)
     if not kept:
         return None
     return f"this search cannot change some targets, so they keep their values: {join_names(kept, limit=5)}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent
 from promptiter.engine.metric_calls import MetricCalls, count_final_test_calls
-from promptiter.engine.model_checks import list_models_of_agent, list_models_of_evaluator
-from promptiter.engine.outline import TargetChoosingSearch
+from promptiter.engine.outline import TargetChoosingSearch, find_kept_targets
+from promptiter.engine.price_checks import find_price_problems
 from promptiter.engine.request import SETS, RunRequest
 from promptiter.engine.type_checks import check_request_type, check_structure, find_wrong_types
 from promptiter.errors import RequestError, SetupError, UnknownSurfaceError, nearest
@@ -26,7 +26,6 @@ from promptiter.policies.constraints import check_figures
 from promptiter.policies.goals import list_other_models
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.stopping import RequiredMetrics, TargetScore, check_metrics, check_target
-from promptiter.references import is_reference
 from promptiter.runlog.results import RunShape
 from promptiter.stages.losses import check_hints, check_placements
 from promptiter.structure import StructureSnapshot, Surface
@@ -76,19 +75,29 @@ def check_request_for(
         raise RequestError([NO_AGENT])
     snapshot = agent.describe()
     check_structure(snapshot, agent)
-    return check_request(request, snapshot, evaluator, search)
+    return check_request(request, snapshot, evaluator, search, agent=agent)
 
 
 def check_request(
-    request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator, search: object = None
+    request: RunRequest,
+    snapshot: StructureSnapshot,
+    evaluator: Evaluator,
+    search: object = None,
+    *,
+    agent: Agent | None = None,
 ) -> CheckedRequest:
-    """Return the inputs of a request, or raise a RequestError that lists every problem."""
+    """Return the inputs of a request, or raise a RequestError that lists every problem.
+
+    What a call of a node may cost is only checked with the `agent`.
+    """
     if wrong := [*_shape_problems(request), *find_wrong_types(request)]:
         raise RequestError(wrong)
     given = {name: sets for name in SETS if (sets := getattr(request, name)) is not None}
     sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
     shape, train_name, validation_name = _find_shape(sets)
     targets = _select_targets(request, snapshot, search)
+    known = [target for target in targets if target in snapshot.surface_ids]
+    changeable = set(known).difference(find_kept_targets(search, snapshot, known, shape=shape))
     evaluator = _configure_evaluator(evaluator, request)
     problems = [
         *([] if evaluator.metrics else ["the evaluator has no metrics; give it at least one, or the request a scorer"]),
@@ -99,7 +108,7 @@ def check_request(
         *_policy_problems(request, sets[validation_name], validation_name, evaluator),
         *_metric_call_problems(request, sets[validation_name], sets.get("test")),
         *_hint_problems(request, snapshot, evaluator, sets[train_name]),
-        *_price_problems(request, snapshot, evaluator),
+        *find_price_problems(request, snapshot, evaluator, targets=changeable, agent=agent),
         *_goal_problems(request, snapshot, targets, evaluator),
     ]
     if problems:
@@ -290,19 +299,6 @@ def _hint_problems(
     metrics = [metric.name for metric in evaluator.metrics]
     yield from check_placements(request.loss_placements, metrics=metrics, node_ids=[node.id for node in snapshot.nodes])
     yield from check_hints(request.hints, metrics=metrics, case_ids=[case.id for case in train.cases])
-
-
-def _price_problems(request: RunRequest, snapshot: StructureSnapshot, evaluator: Evaluator) -> Iterator[str]:
-    """Find models without a known price, for which max_usd could not be enforced: of agent, judges, user, teacher."""
-    named = {str(surface.value) for surface in snapshot.surfaces if surface.type == "model"}
-    named |= {model for _, model in list_models_of_evaluator(evaluator)}
-    named |= {each for each in (request.teacher, request.judge) if isinstance(each, str) and not is_reference(each)}
-    if request.teacher is not None and not isinstance(request.teacher, str):
-        named |= {model for _, model in list_models_of_agent(request.teacher)}
-    if request.initial_profile is not None:
-        values = request.initial_profile.overrides
-        named |= {str(value) for name, value in values.items() if name.partition("#")[2] == "model"}
-    yield from evaluator.gateway.find_unpriced_models(named)
 
 
 def _goal_problems(

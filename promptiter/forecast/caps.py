@@ -85,6 +85,8 @@ def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:
         + count_test_runs(workload.test)
     )
     needed = baseline * case_runs / (workload.validation * workload.repeats)
+    if figure == "usd":
+        needed += estimate.dearest_extra_usd * case_runs / 2
     return min(needed, max(0.0, MAX_RESERVED_SHARE * (cap - baseline)))
 
 

@@ -18,7 +18,7 @@ from promptiter.runs.cost_ranges import NO_COST, ZERO, Cost, Range
 from promptiter.runs.stage_costs import AgentStage, ModelStage, Stage
 
 CaseRuns: TypeAlias = Mapping[AgentStage, tuple[Range, Range]]
-"""Case runs of each stage: those that are paid whole, and those that are paid from the changed node on."""
+"""Case runs of each stage: those that are paid whole, and those of candidates, paid from the changed node on."""
 
 Costs: TypeAlias = dict[tuple[Stage, str], Cost]
 """Costs by stage, and by node or metric."""
@@ -144,6 +144,13 @@ class Estimate:
         """The metric calls of the baseline and these rounds, if no cap cuts them."""
         found = (self._baseline_runs + self._count_rounds(rounds).all_runs) * (1 / self.workload.repeats)
         return found + self._taught_runs
+
+    @property
+    def dearest_extra_usd(self) -> float:
+        """What a typical case run costs more than the baseline's, if each node has the dearest model of its choices."""
+        nodes, candidates = self._units.nodes, self._units.candidates.items()
+        dearest = {name: (each.usd or ZERO).high * each.tokens.typical / each.tokens.high for name, each in candidates}
+        return sum(max(0.0, usd - (nodes[name].usd or ZERO).typical) for name, usd in dearest.items())
 
     @property
     def _taught_runs(self) -> Range:
@@ -272,7 +279,7 @@ class Estimate:
         tested = BLOCKS * (rule.repeats * workload.validation)
         unseen = Range.exactly(count_test_runs(workload.test))
         is_ablated = rule.ablate and workload.request.goal.kind == "score"
-        parts = SURFACES.at_most(len(workload.downstream)).map(lambda count: count if is_ablated and count > 1 else 0)
+        parts = SURFACES.at_most(workload.targets).map(lambda count: count if is_ablated and count > 1 else 0)
         cases = self._reached * min(workload.train, workload.validation) * workload.repeats
         return self._price(
             {
@@ -294,7 +301,13 @@ class Estimate:
             cases = workload.train if stage in ("train", "rerun", "ablation") else workload.validation
             at_once = min(workload.concurrency, cases * workload.repeats)
             for name, unit in units.nodes.items():
-                costs[stage, name] = unit.times(whole + changed * self._paid_again[name], at_once=at_once)
+                paid_again = changed * self._paid_again[name]
+                candidate = units.candidates.get(name)
+                if candidate is None:
+                    costs[stage, name] = unit.times(whole + paid_again, at_once=at_once)
+                else:
+                    of_candidates = candidate.times(paid_again, at_once=at_once)
+                    costs[stage, name] = unit.times(whole, at_once=at_once) + of_candidates
         for each in workload.models_of("judge", "user"):
             cost = units.calls[each.stage, each.model].times(all_runs * each.calls)
             costs[each.stage, each.name] = replace(cost, seconds=ZERO)

@@ -26,7 +26,7 @@ from promptiter.forecast.caps import (
 )
 from promptiter.forecast.estimate import Estimate
 from promptiter.forecast.history import measure_unit_costs
-from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs
+from promptiter.forecast.unit_costs import ANSWER_TOKENS, CALL_S, UnitCosts, guess_unit_costs, price_candidates
 from promptiter.forecast.workload import Workload, read_workload
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import is_simulated
@@ -55,7 +55,9 @@ def forecast_run(
 def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> Forecast:
     """The forecast of a workload: rules of thumb where nothing was measured."""
     guessed = guess_unit_costs(workload, gateway)
-    units = replace(measured, nodes=measured.nodes or guessed.nodes, calls={**guessed.calls, **measured.calls})
+    nodes = measured.nodes or guessed.nodes
+    candidates = price_candidates(workload, gateway, nodes)
+    units = replace(measured, nodes=nodes, candidates=candidates, calls={**guessed.calls, **measured.calls})
     estimate, caps = Estimate(workload, units), read_caps(gateway.budget)
     allowed = count_allowed_rounds(estimate)
     if allowed is not None:
@@ -65,14 +67,14 @@ def make_forecast(workload: Workload, measured: UnitCosts, gateway: Gateway) -> 
     for figure, cap in caps.items():
         costs = fit_into_cap(costs, estimate, figure, cap)
     stages = {stage: [cost for place, cost in costs.items() if place[0] == stage] for stage in STAGES}
-    nodes = {name: [costs.get((stage, name), NO_COST) for stage in AGENT_STAGES] for name in units.nodes}
+    by_node = {name: [costs.get((stage, name), NO_COST) for stage in AGENT_STAGES] for name in units.nodes}
     total = sum(costs.values(), NO_COST).round()
     priced = (each for each in total.unpriced if each != UNKNOWN_MODEL and gateway.price(each) is not None)
     return Forecast(
         total=total,
         rounds=estimate.rounds,
         stages={stage: sum(each, NO_COST).round() for stage, each in stages.items() if each},
-        nodes={name: sum(each, NO_COST).round() for name, each in nodes.items()},
+        nodes={name: sum(each, NO_COST).round() for name, each in by_node.items()},
         budget=(
             *(describe_cap(estimate, figure, cap) for figure, cap in caps.items()),
             *(() if allowed is None else (describe_metric_calls(estimate, allowed),)),

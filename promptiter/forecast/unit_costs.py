@@ -6,7 +6,7 @@ A rule of thumb knows how long the texts are, and nothing about what models answ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from promptiter.engine.outline import UNKNOWN_MODEL
@@ -15,6 +15,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.models import estimate_tokens, is_simulated
 from promptiter.runs.cost_ranges import Cost, Range
 from promptiter.runs.stage_costs import ModelStage
+from traces import Usage
 
 ANSWER_TOKENS, STAGE_PROMPT_TOKENS, BATCH_PROMPT_TOKENS = 100, 1_000, 4_000
 CALL_S, OFFLINE_CALL_S = 2.0, 0.05
@@ -27,12 +28,14 @@ GUESSED = Range(0.3, 1.0, 3.0)
 class UnitCosts:
     """The cost of a case run by node, and of a call by stage and model.
 
-    `failing` is the share of cases that fail at first, None if unknown; `changed_nodes` are those that candidates of
-    earlier runs changed. `rounds` is how many to expect after those runs, None if they say nothing about it. `runs` are
-    the earlier runs that were measured.
+    `candidates` is what a case run of a candidate costs, for nodes whose model the search may choose. `failing` is the
+    share of cases that fail at first, None if unknown; `changed_nodes` are those that candidates of earlier runs
+    changed. `rounds` is how many to expect after those runs, None if they say nothing about it. `runs` are the earlier
+    runs that were measured.
     """
 
     nodes: Mapping[str, Cost] = field(default_factory=dict)
+    candidates: Mapping[str, Cost] = field(default_factory=dict)
     calls: Mapping[tuple[ModelStage, str], Cost] = field(default_factory=dict)
     failing: float | None = None
     changed_nodes: frozenset[str] = frozenset()
@@ -59,6 +62,31 @@ def guess_unit_costs(workload: Workload, gateway: Gateway) -> UnitCosts:
         for stage, model in sorted(models)
     }
     return UnitCosts(nodes=nodes, calls=calls_of)
+
+
+def price_candidates(workload: Workload, gateway: Gateway, nodes: Mapping[str, Cost]) -> dict[str, Cost]:
+    """What nodes cost under the models that a search may choose, for as many tokens as under their first model.
+
+    The typical price is the mean over all of them; a short run stays with the cheapest, a long one with the dearest.
+    """
+    found: dict[str, Cost] = {}
+    for node_id, others in workload.choices.items():
+        first, unit = workload.models.get(node_id, UNKNOWN_MODEL), nodes.get(node_id)
+        if unit is None or not unit.tokens.typical or first == UNKNOWN_MODEL:
+            continue
+        output = min(ANSWER_TOKENS * unit.calls.typical, unit.tokens.typical)
+        usage = Usage(input_tokens=round(unit.tokens.typical - output), output_tokens=round(output))
+        prices = {model: gateway.price(model) for model in (first, *others)}
+        costs = {model: price.cost_usd(usage) or 0.0 for model, price in prices.items() if price is not None}
+        known = 0.0 if unit.usd is None else unit.usd.typical
+        scale = known / costs[first] if known and costs.get(first) else 1.0
+        usd = Range(min(costs.values()), fmean(costs.values()), max(costs.values())) * scale if costs else None
+        found[node_id] = replace(
+            unit,
+            usd=None if usd is None else usd * unit.tokens * (1 / unit.tokens.typical),
+            unpriced=tuple(sorted(model for model in prices if model not in costs)),
+        )
+    return found
 
 
 def guess_call(gateway: Gateway, model: str, input_tokens: float) -> Cost:

@@ -13,7 +13,8 @@ from statistics import fmean
 from promptiter.agents.base import is_agent
 from promptiter.agents.runner import Runner
 from promptiter.engine.engine import Engine
-from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline
+from promptiter.engine.outline import UNKNOWN_MODEL, OutlinedSearch, SearchOutline, find_kept_targets
+from promptiter.engine.price_checks import list_model_choices
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.evaluation.data.case import EvalCase
@@ -43,7 +44,8 @@ class StageModel:
 class Workload:
     """One run before it starts.
 
-    `models` are the models of the nodes that ask one. `downstream` has, for each node with a target, the nodes that are
+    `models` are the models of the nodes that ask one, and `choices` the others that the search may choose for them.
+    `targets` is how many surfaces it can change. `downstream` has, for each node with a target, the nodes that are
     paid again when it changes. `outline` is None if the search has none. `reserved_metric_calls` are those that
     `max_metric_calls` of the request reserves for the final test.
     """
@@ -60,6 +62,7 @@ class Workload:
     concurrency: int
     outline: SearchOutline | None
     models: Mapping[str, str]
+    choices: Mapping[str, tuple[str, ...]]
     downstream: Mapping[str, frozenset[str]]
     stage_models: tuple[StageModel, ...]
     targets: int
@@ -82,6 +85,8 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
     learned = checked.train.cases if checked.shape == "two_sets" else ()
     cases = (*learned, *checked.validation.cases)
     profile = request.initial_profile or Profile.baseline(snapshot)
+    kept = find_kept_targets(engine.search, snapshot, checked.targets, shape=checked.shape)
+    targets = [target for target in checked.targets if target not in kept]
     outline = engine.search.outline() if isinstance(engine.search, OutlinedSearch) else None
     return Workload(
         request=request,
@@ -96,6 +101,7 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
         concurrency=evaluator.options.concurrency,
         outline=outline,
         models={} if checked.shape == "scorer" else _find_models(snapshot, profile),
+        choices={} if checked.shape == "scorer" else list_model_choices(request, snapshot, targets),
         downstream=find_downstream(snapshot, checked.targets),
         stage_models=(
             *_search_models(outline),
@@ -103,7 +109,7 @@ def read_workload(engine: Engine, request: RunRequest | CheckedRequest) -> Workl
             *_teacher_models(request, cases),
             *_list_taught(outline, snapshot, profile, train=len(checked.train.cases)),
         ),
-        targets=len(checked.targets),
+        targets=len(targets),
         reserved_metric_calls=checked.count_metric_calls().reserved,
     )
 

@@ -49,8 +49,11 @@ class BudgetFigures:
             return None
         for name, cap, spent, held, wanted in zip(CAPS, self.caps, self.settled, self.held, amount, strict=True):
             if cap is not None and spent + held + wanted > cap:
-                message = f"the budget has ended: {_explain_end(name, cap, spent=spent, held=held, wanted=wanted)}"
-                return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue")
+                reason = _explain_end(name, cap, spent=spent, held=held, wanted=wanted, tokens=amount.tokens)
+                is_large = name != "max_calls" and wanted > cap / 2
+                lower = ", or lower max_tokens in the options of the node or model that is called" if is_large else ""
+                message = f"the budget has ended: {reason}"
+                return BudgetEndedError(message, cap=name, advice=f"raise {name} to continue{lower}")
         return None
 
     def find_end(self) -> BudgetEndedError | None:
@@ -77,11 +80,12 @@ class BudgetFigures:
         )
 
 
-def _explain_end(name: str, cap: int, *, spent: int, held: int, wanted: int) -> str:
+def _explain_end(name: str, cap: int, *, spent: int, held: int, wanted: int, tokens: int) -> str:
     """Why an amount does not fit below a cap: `62 of 100 calls (max_calls) are spent, and 38 are reserved for ...`."""
     texts = [f"${figure / PARTS:g}" if name == "max_usd" else f"{figure:,}" for figure in (wanted, spent, cap, held)]
     verb, unit = ("is", "") if name == "max_usd" else ("are", f" {name.removeprefix('max_')}")
-    next_call = "" if name == "max_calls" else f"the next call may take {texts[0]}{unit}, but "
+    most = f" ({tokens:,} tokens with the longest answer)" if name == "max_usd" and tokens else ""
+    next_call = "" if name == "max_calls" else f"the next call may take {texts[0]}{unit}{most}, but "
     reserved = f", and {texts[3]} {verb} reserved for the final test" if held else ""
     return f"{next_call}{texts[1]} of {texts[2]}{unit} ({name}) {verb} spent{reserved}"
 

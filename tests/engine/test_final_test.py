@@ -26,6 +26,8 @@ from promptiter.evaluation.metrics.builtin import FunctionMetric
 from promptiter.evaluation.stats.final_test import plan_blocks
 from promptiter.llm.budget import Budget
 from promptiter.llm.gateway import Gateway
+from promptiter.llm.messages import ModelReply
+from promptiter.llm.prices import Price, Prices
 from promptiter.policies.acceptance import MinGain
 from promptiter.policies.evidence import Answer, Evidence
 from promptiter.policies.final_test import FinalTest
@@ -34,14 +36,15 @@ from promptiter.profile import PatchSet, Profile, SurfacePatch
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runlog.journal import MemoryJournal
-from promptiter.runlog.payloads import CaseFinished
+from promptiter.runlog.payloads import BudgetReserved, CaseFinished
 from promptiter.runlog.results import RunResult
 from promptiter.structure import StructureSnapshot
 from promptiter.testing.store_hooks import Killed
 from tests.worlds import desk
 from tests.worlds.desk import DRAFT, POLISH, Tries
-from traces import Failure
+from traces import Failure, Usage
 
+CHOICES = {"cheap": 1.0, "dear": 10.0}
 SNAPSHOT = desk.agent().describe()
 D, P = "draft#instruction", "polish#instruction"
 RESTYLED = {D: "Draft, in other words."}
@@ -374,6 +377,28 @@ async def test_if_the_budget_ends_the_search_the_final_test_follows(calls: int, 
     assert (result.conclusion is not None) == (verdict == "improved_on_validation")
     assert result.working_profile.value(D, SNAPSHOT) == DRAFT[D]
     assert result.measured.spent.total.calls <= calls
+
+
+async def test_the_dearest_model_that_the_search_may_choose_is_reserved_for_the_final_test() -> None:
+    """The final test runs 10 cases 6 times under both profiles. The accepted one may cost ten times as much."""
+    prices = {name: Price(input_usd_per_million=usd, output_usd_per_million=usd) for name, usd in CHOICES.items()}
+
+    async def reserve(target: str) -> float:
+        gateway = Gateway(models=dict.fromkeys(CHOICES, reply), prices=Prices(prices), budget=Budget(max_usd=9))
+        node = ModelNode(
+            name="w", instruction="Answer.", model="cheap", models=tuple(CHOICES), options={"max_tokens": 9}
+        )
+        journal = MemoryJournal()
+        subject = GraphAgent(name="a", nodes=(node,))
+        await Engine(subject, desk.evaluator(gateway), search=Tries()).run(request(targets=[target]), journal=journal)
+        [found] = [event.payload for event in journal.events if isinstance(event.payload, BudgetReserved)]
+        return found.measured.expected.cost_usd or 0.0
+
+    async def reply(_: Any, *, repeat: int = 0) -> ModelReply:
+        return ModelReply(text="no", usage=Usage(input_tokens=900, output_tokens=100))
+
+    plain, chosen = await reserve("w#instruction"), await reserve("w#model")
+    assert chosen - plain == pytest.approx(6 * 10 * 0.001 * (10 - 1))
 
 
 async def test_test_cases_that_fail_under_the_initial_profile_are_not_a_gain() -> None:

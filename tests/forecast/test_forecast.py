@@ -53,6 +53,7 @@ from tests.worlds.desk_stages import Merges, Writes
 NODES = ("first", "second", "third", "last")
 TRAIN, VALIDATION = 8, 4
 RUBRIC = {"id": "kind", "content": {"text": "The answer is kind."}}
+CHOICES = {"scripted": 1.0, "better": 2.0, "best": 9.0}
 PRICES = Prices({"scripted": Price(input_usd_per_million=1.0, output_usd_per_million=1.0)})
 
 
@@ -204,6 +205,43 @@ def test_the_final_test_runs_both_profiles_in_blocks_of_its_own_repeats() -> Non
 def test_parts_are_ablated_only_if_several_surfaces_may_have_changed() -> None:
     assert "ablation" not in list(forecast(engine(), request(targets=["first#instruction"]), measured()).stages)
     assert "ablation" not in list(forecast(engine(), request(final_test=FinalTest(ablate=False)), measured()).stages)
+
+
+def test_several_surfaces_of_one_node_are_parts_too() -> None:
+    both = {"targets": ["first#instruction", "first#examples"]}
+    assert forecast(engine(agent=chain("first")), request(**both)).stages["ablation"].calls.high > 0
+
+
+def priced_choices(*, max_usd: float | None = None) -> Engine:
+    """A node whose first model costs a dollar per million tokens, and that may choose one for 2 and one for 9."""
+    prices = {name: Price(input_usd_per_million=usd, output_usd_per_million=usd) for name, usd in CHOICES.items()}
+    models = {name: ScriptedModel([]) for name in CHOICES}
+    through = Gateway(models=models, prices=Prices(prices), budget=Budget(max_usd=max_usd))
+    node = ModelNode(name="first", instruction="Do it.", model="scripted", models=tuple(CHOICES))
+    return engine(agent=GraphAgent(name="choosing", nodes=(node,)), through=through)
+
+
+def test_candidates_are_priced_by_the_models_that_the_search_may_choose() -> None:
+    costs = UnitCosts(nodes={"first": price_call(100, 0.0001, 0.5)}, failing=1.0, runs=("earlier",))
+    plain = forecast(priced_choices(), request(targets=["first#instruction"]), costs).stages
+    chosen = forecast(priced_choices(), request(targets=["first#model"]), costs).stages
+    assert chosen["baseline"] == plain["baseline"]
+    assert {stage: cost.calls for stage, cost in chosen.items()} == {stage: cost.calls for stage, cost in plain.items()}
+    (now, one), (then, other) = ((each["final_test"].calls, each["final_test"].usd) for each in (plain, chosen))
+    assert one is not None
+    assert other is not None
+    assert now == then
+    assert other.typical == pytest.approx(one.typical * (1 + 4) / 2), "the accepted profile at the mean of 1, 2 and 9"
+    assert other.high == pytest.approx(one.high * (1 + 9) / 2)
+    assert other.low == one.low
+
+
+def test_the_dearest_choice_is_reserved_for_the_final_test() -> None:
+    costs = UnitCosts(nodes={"first": price_call(100, 0.0001, 0.5)}, failing=1.0, runs=("earlier",))
+    [plain] = forecast(priced_choices(max_usd=1), request(targets=["first#instruction"]), costs).budget
+    [chosen] = forecast(priced_choices(max_usd=1), request(targets=["first#model"]), costs).budget
+    assert plain.endswith("$0.0048 is reserved for the final test")
+    assert chosen.endswith("$0.024 is reserved for the final test")
 
 
 def test_the_test_set_is_run_twice_under_both_profiles() -> None:

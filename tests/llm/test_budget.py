@@ -57,7 +57,13 @@ async def test_dollars_add_up_to_the_cap_exactly() -> None:
             Budget(max_tokens=1999),
             r"the next call may take 2,000 tokens, but 0 of 1,999 tokens \(max_tokens\) are spent",
         ),
-        (Budget(max_usd=0.5), r"the next call may take \$0.75, but \$0 of \$0.5 \(max_usd\) is spent"),
+        (
+            Budget(max_usd=0.5),
+            (
+                r"the next call may take \$0.75 \(2,000 tokens with the longest answer\), but \$0 of \$0.5 \(max_usd\) "
+                r"is spent; raise max_usd to continue, or lower max_tokens in the options of the node or model that is"
+            ),
+        ),
     ],
 )
 async def test_a_call_that_can_never_fit_ends_at_once(budget: Budget, message: str) -> None:
