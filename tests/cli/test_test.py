@@ -172,9 +172,9 @@ def test_a_run_can_be_quiet_keep_only_the_best_and_write_elsewhere(run: Run, ass
     assert json.loads((out / "run.json").read_text())["seed"] == 3
     report = (out / "report.md").read_text()
     assert "+Plan the calculation first" in report
-    for options in ((), ("-o", "out")):
+    for place in ([], ["-o", "out"]):
         (out / "report.md").unlink()
-        run("test", "optimize", "--report-only", *options)
+        run("test", "optimize", "--report-only", *place)
         assert (out / "report.md").read_text() == report
     check_adoption(assistant, out, report)
     (assistant / "agent.yaml").write_text(f"# mine\n{(assistant / 'agent.yaml').read_text()}")
