@@ -18,6 +18,8 @@ from promptiter.testing.store_hooks import Killed
 from tests.cli.conftest import Run
 from tests.worlds.starter import kill_runs_at
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 agent: agent:agent
 train: few_train.jsonl

@@ -149,6 +149,7 @@ async def test_metric_noise_needs_two_repeats_and_two_judgements(repeats: int, j
         )
 
 
+@pytest.mark.slow
 async def test_metrics_with_weights_are_judged_again_too() -> None:
     model = RandomModel(*VERDICTS)
     gateway = Gateway(models={"judge": model})

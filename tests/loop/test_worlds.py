@@ -70,6 +70,7 @@ async def test_the_wrong_route_hides_a_fault_that_costs_more_than_the_route_wins
     assert await world.measure_score(world.perfect) == 1.0
 
 
+@pytest.mark.slow
 async def test_a_patch_of_the_usual_suspect_hides_that_the_faults_are_fixed() -> None:
     world = make_world("usual-suspect", seed=0)
     assert await world.measure_score(world.perfect) == 1.0

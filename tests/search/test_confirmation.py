@@ -27,6 +27,8 @@ from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.contracts import AttributeRequest, BackwardResult, SurfaceGradient
 from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 
+pytestmark = pytest.mark.slow
+
 DRAFT, POLISH = "draft#instruction", "polish#instruction"
 Slips = Mapping[tuple[str, int], str]
 """The node that spoils a case by accident, by case and repeat."""

@@ -29,6 +29,8 @@ from promptiter.search.few_shot import FewShotSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES, INSTRUCTION = "clerk#examples", "clerk#instruction"
 SEARCHES: Mapping[str, Callable[[str | None], Search]] = {
     "few_shot": lambda teacher: FewShotSearch(k=4, trials=2, batch_size=2, teacher=teacher),

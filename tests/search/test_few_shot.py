@@ -29,6 +29,8 @@ from tests.worlds.convention import CueWriter, build_agent, build_evaluator, bui
 from tests.worlds.desk import Watcher
 from traces.model import Json
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES, INSTRUCTION = "sorter#examples", "sorter#instruction"
 
 

@@ -15,6 +15,8 @@ from promptiter.sources.place import open_place
 from tests.sources.shapes import SHAPES, Shape
 from traces.model import Json
 
+pytestmark = pytest.mark.slow
+
 TEXTS = (
     "Be very brief.",
     "One.\nTwo.\n\nThree.",

@@ -23,6 +23,7 @@ def find_problems(file: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_all_problems_are_in_one_report(project: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

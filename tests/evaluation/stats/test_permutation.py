@@ -22,6 +22,8 @@ from promptiter.evaluation.stats.permutation import (
     within_case_permutation,
 )
 
+pytestmark = pytest.mark.slow
+
 ALL = 10**6
 """More resamples than there are ways: scipy then lists them all."""
 

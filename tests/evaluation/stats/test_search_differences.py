@@ -7,6 +7,8 @@ import pytest
 from promptiter.evaluation.stats.search_differences import ComparedFigure, compare_figures
 from tests.worlds.search_tables import draw_table
 
+pytestmark = pytest.mark.slow
+
 FIGURES: tuple[ComparedFigure, ...] = ("score", "usd", "calls")
 
 

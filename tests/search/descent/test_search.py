@@ -36,6 +36,8 @@ from tests.worlds.quadratic_world import (
     make_cases,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def run(search: object, *, seed: int = 0, request: RunRequest | None = None) -> tuple[RunResult, QuadraticAgent]:
     engine = build_engine(search, seed=seed)  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from promptiter.search.descent.numeric_search import OptunaSearch
 from promptiter.search.descent.study import Sampler, Study, StudySettings, check_optuna
 from traces.model import Json
 
+pytestmark = pytest.mark.slow
+
 AXES = (
     Axis(surface_id="a#parameter.temperature", kind="number", minimum=0.0, maximum=2.0),
     Axis(surface_id="a#parameter.rate", kind="number", minimum=1e-4, maximum=1.0, is_log=True),
