@@ -305,6 +305,6 @@ def _check_weights(weights: Mapping[str, float], metrics: Sequence[str]) -> None
             raise SetupError(f"the weight of {name!r} is {weight!r}; give a finite number of at least 0")
         if metrics and name not in metrics:
             known = ", ".join(metrics)
-            raise SetupError(f"there is no metric {name!r} to weigh{nearest(name, metrics)}; the metrics are {known}")
+            raise SetupError(f"unknown metric {name!r} in the weights{nearest(name, metrics)}; the metrics are {known}")
     if metrics and not any(weights.get(name, 1.0) for name in metrics):
         raise SetupError("all metrics have the weight 0; give one of them more")

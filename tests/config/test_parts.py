@@ -287,7 +287,10 @@ def test_stages_that_ask_a_model_have_options(folder: Path) -> None:
         ("models: {simulated: {complience: 1}}", "models.simulated: unknown key 'complience' (did you mean 'complia"),
         ("acceptance: AnyGain", "acceptance: must be a mapping, not 'AnyGain'"),
         ("max_rounds: {a: 1}", "max_rounds: must be a whole number, not a mapping"),
-        ("weights: {exact_mach: 2}", "weights: there is no metric 'exact_mach' to weigh (did you mean 'exact_match'?)"),
+        (
+            "weights: {exact_mach: 2}",
+            "weights: unknown metric 'exact_mach' in the weights (did you mean 'exact_match'?)",
+        ),
         ("weights: {exact_match: high}", "weights.exact_match: must be a number, not 'high'"),
         (
             "scorer: OWN:score_length",

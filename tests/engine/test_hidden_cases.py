@@ -119,8 +119,8 @@ def test_an_id_without_the_answer_and_an_id_that_train_cases_have_may_be_shown()
 def test_the_words_that_only_a_hidden_case_has_with_its_answer_are_found() -> None:
     hidden = (case("What is the capital of Burkina Faso?", "Ouagadougou"),)
     known = (case("What is the capital of France?", "Paris"),)
-    told = "Burkina is where Faso was, and people say that its largest city by far is called Ouagadougou"
-    assert find("A question", told, hidden=hidden, known=known).endswith(ANSWER)
+    answer = "Burkina is where Faso was, and people say that its largest city by far is called Ouagadougou"
+    assert find("A question", answer, hidden=hidden, known=known).endswith(ANSWER)
     assert find("What is the capital of France?", "Paris", hidden=hidden, known=known) == ""
 
 
@@ -183,14 +183,15 @@ def test_the_index_finds_whether_a_set_is_near(sets: list[frozenset[int]], wante
 
 async def test_own_examples_that_repeat_a_validation_case_are_reported() -> None:
     small = SmallRun()
-    for question, is_told in (("validation question 1", True), ("another question", False)):
+    for question, is_repeated in (("validation question 1", True), ("another question", False)):
         examples = (Message("user", question), Message("assistant", "Yes, please."))
         node = ModelNode(name="clerk", instruction="Answer.", model="scripted", examples=examples)
         agent = GraphAgent(name="desk", nodes=(node,))
         engine = Engine(agent, small.engine.evaluator, search=small.engine.search)
         result = await engine.run(small.request)
-        told = (
+        problem = (
             "clerk#examples: message 1 of the examples has the input of a validation or test case; the scores of that "
             "case say nothing, so remove one of them"
         )
-        assert [told] * is_told == [each for each in result.measured.problems if each.startswith("clerk#examples")]
+        found = [each for each in result.measured.problems if each.startswith("clerk#examples")]
+        assert found == [problem] * is_repeated

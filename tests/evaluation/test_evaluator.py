@@ -354,7 +354,10 @@ def test_there_are_three_objectives_and_weights_count() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"exct": 2.0}, r"there is no metric 'exct' to weigh \(did you mean 'exact'\?\); the metrics are exact, short"),
+        (
+            {"exct": 2.0},
+            r"unknown metric 'exct' in the weights \(did you mean 'exact'\?\); the metrics are exact, short",
+        ),
         ({"exact": -1.0}, "the weight of 'exact' is -1.0; give a finite number of at least 0"),
         ({"exact": float("nan")}, "the weight of 'exact' is nan; give"),
         ({"exact": 0, "short": 0}, "all metrics have the weight 0; give one of them more"),

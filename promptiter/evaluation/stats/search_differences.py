@@ -8,8 +8,8 @@ All figures of a pair are tested together, see `sign_flips`. With more than two 
 the number of comparisons. So the chance that anything is claimed although all searches are alike is at most alpha.
 Results that were seen earlier count as comparisons, too.
 
-A run that its budget cut short would have taken more. If it is the one that took less, nobody knows which search is
-cheaper with that seed: it counts as a tie in costs.
+A run that its budget cut short would have taken more. If it is the one that took less, it does not show which search
+is cheaper with that seed, and counts as a tie in costs.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_all_problems_are_in_one_report(project: Path, write: Write, monkeypatch
         "evaluations.optimizer.axes.numeric[5].path: is missing",
         "needs ANTHROPIC_API_KEY; set it, or model.api_key in agent.yaml",
         "critic, applier: openai/gpt-4o needs OPENAI_API_KEY; set it, or model.api_key in critic.yaml and applier.yaml",
-        "evaluations.optimizer.loss: there is no metric 'numbers' to weigh (did you mean 'numeric'?)",
+        "evaluations.optimizer.loss: unknown metric 'numbers' in the weights (did you mean 'numeric'?)",
         "evaluations.optimizer.train_cases_file: ",
         "none.yaml: cannot be read",
         "holdout.yaml has 8 cases, and min_holdout_cases is 9",
